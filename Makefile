@@ -1,0 +1,84 @@
+# Needs Python 3.11 or later, pip and make; everything else is put into .venv.
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+PY := $(VENV)/bin/python
+BENCH_PY := $(BENCH_VENV)/bin/python
+STAMP := $(VENV)/.requirements-dev
+BENCH_STAMP := $(BENCH_VENV)/.requirements-bench
+
+# The first Python found, and only if it runs: a version manager may offer a name that leads nowhere.
+PYTHON ?= $(shell for python in python3.11 python3; do \
+	$$python --version >/dev/null 2>&1 && { echo $$python; break; }; done)
+
+# A database in memory: a check must leave nothing behind.
+MANAGE := LIMITS_DEMO_DATABASE=:memory: $(PY) manage.py
+
+# Decided in these rooms, so every line and branch of them is tested.
+DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_app/resolver*
+
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo run test check lint format types imports migrations bench docs clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(STAMP)  ## show limits at work under real traffic, and check every figure
+	$(PY) -m project.demo
+
+run: $(STAMP)  ## serve the demo site with seeded data
+	$(PY) -m project.demo --serve
+
+test: $(STAMP)  ## run all tests on two cores, with their coverage
+	$(PY) -m coverage erase
+	$(PY) -m pytest -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
+	$(PY) -m coverage report --include='$(DECIDING)' --fail-under=100
+
+check: lint types imports migrations  ## everything that can be known without running the tests
+
+lint: $(STAMP)  ## style and likely mistakes
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: $(STAMP)  ## put the code into shape
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+types: $(STAMP)  ## static types
+	$(PY) -m mypy
+
+imports: $(STAMP)  ## who may import whom
+	$(VENV)/bin/lint-imports --no-logo
+
+migrations: $(STAMP)  ## models and migrations agree, and Django's own checks
+	$(MANAGE) makemigrations --check --dry-run
+	$(MANAGE) check --fail-level WARNING
+
+bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only name --rounds 5"
+	$(BENCH_PY) -m benchmarks $(ARGS)
+
+docs: $(STAMP)  ## run the code in the documentation
+	$(PY) -m pytest tests/docs
+
+clean:  ## remove what was built, measured and cached; the virtual environments stay
+	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .benchmarks
+	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -f db.sqlite3 db.sqlite3-shm db.sqlite3-wal
+	find limits_app project tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(PY) $(BENCH_PY):
+	@test -n "$(PYTHON)" || { echo "No Python was found: install Python 3.11 or later." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or later is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Install it, or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(@:/bin/python=) || { rm -rf $(@:/bin/python=); exit 1; }
+
+$(STAMP): requirements.txt requirements-dev.txt | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+$(BENCH_STAMP): requirements.txt requirements-dev.txt requirements-bench.txt | $(BENCH_PY)
+	$(BENCH_PY) -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	@touch $@

@@ -1,0 +1,85 @@
+"""Limits that an administrator sets and every process of a Django site obeys.
+
+Public names are resolved on first use, so that importing the package costs nothing and needs no Django.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from limits_app import services as limits
+    from limits_app.core.acquisition import Acquisition, LimitUse
+    from limits_app.core.errors import (
+        AlreadyReleased,
+        InvalidLimit,
+        InvalidRequest,
+        LimitExceeded,
+        LimitsError,
+        LimitTimeout,
+        NeverAdmissible,
+        NotShareable,
+        StoreUnavailable,
+        UsageNotReported,
+    )
+    from limits_app.core.limit_set import LimitSet
+    from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+    from limits_app.core.outcome import LimitStatus, Outcome
+    from limits_app.integrations.decorators import exempt, limited
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Acquisition",
+    "AlreadyReleased",
+    "CallLimit",
+    "InvalidLimit",
+    "InvalidRequest",
+    "LimitExceeded",
+    "LimitSet",
+    "LimitStatus",
+    "LimitTimeout",
+    "LimitUse",
+    "LimitsError",
+    "NeverAdmissible",
+    "NotShareable",
+    "Outcome",
+    "RateLimit",
+    "RateLimitAlgorithm",
+    "ResourceLimit",
+    "StoreUnavailable",
+    "UsageNotReported",
+    "exempt",
+    "limited",
+    "limits",
+]
+
+_HOMES: Final = {
+    "limits_app.core.acquisition": ("Acquisition", "LimitUse"),
+    "limits_app.core.errors": (
+        "AlreadyReleased",
+        "InvalidLimit",
+        "InvalidRequest",
+        "LimitExceeded",
+        "LimitTimeout",
+        "LimitsError",
+        "NeverAdmissible",
+        "NotShareable",
+        "StoreUnavailable",
+        "UsageNotReported",
+    ),
+    "limits_app.core.limit_set": ("LimitSet",),
+    "limits_app.core.limits": ("CallLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
+    "limits_app.core.outcome": ("LimitStatus", "Outcome"),
+    "limits_app.integrations.decorators": ("exempt", "limited"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "limits":
+        return import_module("limits_app.services")
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'limits_app' has no attribute {name!r}")

@@ -1,0 +1,210 @@
+"""Acquisitions: what a limit set hands out, held until it is settled and released exactly once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from limits_app.core.amounts import Amount
+from limits_app.core.claim import Claim, next_number
+from limits_app.core.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
+from limits_app.core.limits import CallLimit
+from limits_app.core.outcome import Outcome, outcome_of, units_of
+from limits_app.core.plan import Ask, Charges, Plan, parts_of
+
+if TYPE_CHECKING:
+    from limits_app.core.limit_set import LimitSet
+
+__all__ = ["Acquisition", "FreeAcquisition", "LimitUse"]
+
+logger = logging.getLogger("limits_app")
+
+_NOTHING: Final[Mapping[str, Amount]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """What was requested of one limit, and what was used of it (None: not reported)."""
+
+    requested: Amount
+    used: Amount | None
+
+
+class Acquisition(Claim):
+    """Amounts that are held, or the refusal of them.
+
+    Falsy when refused, and then harmless: it holds nothing and gives nothing back.
+    As a context manager, also asynchronous, it releases when the block ends;
+    a rate limit whose usage was never reported is then a UsageNotReported (a RuntimeError).
+    When the block raises, that exception is what the caller sees: amounts that were not reported are given back
+    where the algorithm can do so.
+    """
+
+    __slots__ = ("__weakref__", "_usage", "limit_set", "owner")
+
+    limit_set: LimitSet
+    owner: object
+
+    def __init__(self, limit_set: LimitSet, plan: Plan, charges: Charges) -> None:
+        self.plan = plan
+        self.charges = charges
+        self.admitted = None
+        self.settled = False
+        self.limit_set = limit_set
+        self._usage: dict[str, Amount] | None = None
+        if plan.permits:
+            self.number = next_number()
+
+    def __bool__(self) -> bool:
+        return self.admitted is True
+
+    @property
+    def successful(self) -> bool:
+        """Whether the amounts are held (or were, until released)."""
+        return self.admitted is True
+
+    @property
+    def config(self) -> dict[str, object]:
+        """A copy of the configuration of the set that admitted it."""
+        return self.limit_set.config
+
+    @property
+    def outcome(self) -> Outcome:
+        """What was decided, and why."""
+        return outcome_of(self)
+
+    @property
+    def acquisitions(self) -> dict[str, LimitUse]:
+        """What was requested and used, by key."""
+        usage = self._usage or {}
+        return {ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key)) for _, charges in self.charges for ask, amount in charges}
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """A number for each resource limit that only grows from grant to grant, to turn away late holders elsewhere."""
+        return {ask.key: state[2] for _, ask, _, state in self.asks() if ask.lease_key and self.admitted}
+
+    def update(self, usage: Mapping[str, Amount]) -> None:
+        """Report what was really used, by key; the last report of a key counts.
+
+        Everything is checked before anything is taken over.
+        More than requested of a rate is recorded as debt, with a warning; a key that was not requested is skipped,
+        with a warning.
+        Raises InvalidRequest (a ValueError) for an amount that cannot be, AlreadyReleased (a RuntimeError) after release.
+        """
+        if self.settled:
+            raise AlreadyReleased("the acquisition was released: report usage before that")
+        known = set()
+        for _, charges in self.charges:
+            for ask, amount in charges:
+                if ask.key in usage:
+                    used = usage[ask.key]
+                    parts = used * ask.scale if used.__class__ is int and used >= 0 else parts_of(ask, used)
+                    if parts > amount:
+                        _check_overuse(ask, amount, used)
+                    known.add(ask.key)
+        if len(known) < len(usage):
+            for key in usage:
+                if key not in known:
+                    self.limit_set.skip_unknown(key)
+            usage = {key: usage[key] for key in known}
+        self._usage = {**self._usage, **usage} if self._usage else dict(usage)
+
+    def release(self) -> None:
+        """Settle what was reported and give permits back; again does nothing. What was not reported stays spent."""
+        self._release(give_back=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.plan.settles or not self.admitted:
+            self.settled = True
+            return
+        if kind is not None:
+            self._release_failed()
+            return
+        self._release(give_back=False)
+        if self.plan.reports and not self.plan.reports <= (usage := self._usage or _NOTHING).keys():
+            raise UsageNotReported(sorted(self.plan.reports - usage.keys()))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def cancel(self) -> None:
+        """Give back everything that can be given back, as a block does that raises."""
+        self._release(give_back=True)
+
+    def _release_failed(self) -> None:
+        try:
+            self._release(give_back=True)
+        except StoreUnavailable:
+            logger.warning("what a failed block held could not be given back", exc_info=True)
+
+    def _release(self, *, give_back: bool) -> None:
+        if self.settled:
+            return
+        if self.admitted and (self.plan.settles or self._usage):
+            store = self.limit_set.store
+            store.settle(self, self._changes(give_back=give_back))
+            if self.plan.permits:
+                store.renewer.drop(self)
+        self.settled = True
+
+    def _changes(self, *, give_back: bool) -> Charges:
+        usage = self._usage or _NOTHING
+        unreported = self.plan.reports if give_back else _NOTHING
+        changes = []
+        for part, charges in self.charges:
+            row = []
+            for ask, amount in charges:
+                key = ask.key
+                if ask.lease_key:
+                    row.append((ask, -amount))
+                elif key in usage:
+                    used = usage[key]
+                    change = (used * ask.scale if used.__class__ is int else parts_of(ask, used)) - amount
+                    if change:
+                        row.append((ask, change))
+                elif key in unreported:
+                    row.append((ask, -amount))
+            if row:
+                changes.append((part, row))
+        return changes
+
+
+class FreeAcquisition(Acquisition):
+    """What an empty set hands out, to everybody: nothing is held, so there is nothing to settle."""
+
+    __slots__ = ()
+
+    def __init__(self, limit_set: LimitSet, plan: Plan, charges: Charges) -> None:
+        super().__init__(limit_set, plan, charges)
+        self.admitted = True
+        self.decided_at = 0
+        self.records = ()
+
+    def _release(self, *, give_back: bool) -> None:
+        """Nothing to give back."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to leave."""
+
+
+def _check_overuse(ask: Ask, amount: int, used: Amount) -> None:
+    requested = units_of(ask.rule, amount)
+    if ask.lease_key or ask.key == CallLimit.key:
+        raise InvalidRequest(f"usage of {ask.key!r} must be between 0 and the {requested} requested, not {used}")
+    logger.warning("%s: %s used, but only %s requested: the rest is recorded as debt", ask.key, used, requested)

@@ -1,0 +1,83 @@
+"""The arithmetic that token bucket and leaky bucket share: a level of use that drains at the limit's rate.
+
+State: (level, tick). The level is what was used and has not drained yet, so that a changed capacity
+applies at once and forgets nothing; what a token bucket has left is its burst less this level.
+"""
+
+from __future__ import annotations
+
+from limits_app.core.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
+from limits_app.core.algorithms.units import exact_units
+from limits_app.core.limits import CallLimit, RateLimit
+
+__all__ = ["compile_draining"]
+
+
+def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
+    """Compile a level that drains; `refunds` says whether unused amounts come off the level again."""
+    units = exact_units(limit)
+    rate, tick_us, full = units.parts_per_tick, units.tick_us, units.full_parts
+
+    # Most rates are exact in microseconds; dividing by one costs as much as all the rest.
+    coarse = tick_us > 1
+
+    def ceiling(now: int) -> int:
+        """An empty level starts to drain with the next whole tick: never a moment early."""
+        return -(-now // tick_us)
+
+    def drained(state: State, now: int) -> State:
+        level, last = state
+        tick = now // tick_us if coarse else now
+        if tick > last:
+            level -= (tick - last) * rate
+            if level <= 0:
+                return 0, ceiling(now) if coarse else now
+            return level, tick
+        return state
+
+    def take(state: State, now: int, amount: int) -> State | None:
+        level, last = state
+        tick = now // tick_us if coarse else now
+        if tick > last:
+            level -= (tick - last) * rate
+            last = tick
+            if level < 0:
+                level, last = 0, ceiling(now) if coarse else now
+        level += amount
+        return (level, last) if level <= full else None
+
+    def wait(state: State, now: int, amount: int) -> int:
+        level, last = drained(state, now)
+        excess = level + amount - full
+        return (last - (-excess // rate)) * tick_us - now if excess > 0 else 0
+
+    def settle(state: State, now: int, change: int) -> State:
+        if change < 0 and not refunds:
+            return state
+        level, last = drained(state, now)
+        level += change
+        if level <= 0:
+            tick = ceiling(now)
+            return 0, tick if tick > last else last
+        return (level if level < DEBT_PARTS else DEBT_PARTS), last
+
+    def restored_at(state: State) -> int:
+        level, last = state
+        return (last - (-level // rate)) * tick_us
+
+    def carry(old: Rule, state: State, now: int) -> State:
+        level = carried_parts(old, state, now, units.parts_per_unit)
+        return (level, ceiling(now)) if level else (0, 0)
+
+    return Rule(
+        limit=limit,
+        start=(0, 0),
+        parts_per_unit=units.parts_per_unit,
+        ceiling_parts=full,
+        take=take,
+        wait=wait,
+        settle=settle,
+        used=lambda state, now: drained(state, now)[0],
+        restored_at=restored_at,
+        carry=carry,
+    )

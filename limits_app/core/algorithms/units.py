@@ -1,0 +1,73 @@
+"""Units in which a rate is exact.
+
+A rate of `C` units per `W` microseconds is kept in parts: `u` parts to a unit, `p` parts per tick of `T`
+microseconds, with `p = C * u * T / W` whole. Then no refill rounds, and any split of the same time gives the same level.
+`T` is one microsecond wherever a full bucket stays within 2^50 parts, else the smallest tick that does it,
+which is never more than a thousandth of the window, or the time in which a thousandth of a unit comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd, lcm
+
+from limits_app.core.algorithms.rule import FULL_PARTS
+from limits_app.core.amounts import MILLI, to_milli
+from limits_app.core.limits import CallLimit, RateLimit
+
+__all__ = ["Units", "exact_units", "window_us"]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """How a drained rate counts: parts to a unit, parts per tick, microseconds per tick, parts of a full bucket."""
+
+    parts_per_unit: int
+    parts_per_tick: int
+    tick_us: int
+    full_parts: int
+
+
+def window_us(limit: RateLimit | CallLimit) -> int:
+    """The window in microseconds."""
+    return to_milli(limit.window_seconds, decimals=True) * 1000
+
+
+def exact_units(limit: RateLimit | CallLimit) -> Units:
+    """Choose the smallest tick in which the rate is exact and a full bucket fits."""
+    decimals = limit.algorithm.takes_decimals
+    capacity_milli = to_milli(limit.capacity, decimals=decimals)
+    burst_milli = to_milli(limit.ceiling, decimals=decimals)
+    window = window_us(limit)
+    smallest = MILLI if decimals else 1
+    # Ticks to which one part per tick would be exact, if a unit were split in as many.
+    ticks = window * MILLI // gcd(window * MILLI, capacity_milli)
+    most_parts = FULL_PARTS * MILLI // burst_milli
+    tick_us = next(tick for tick in _divisors(ticks) if lcm(smallest, ticks // tick) <= most_parts)
+    parts_per_unit = lcm(smallest, ticks // tick_us)
+    parts_per_tick = capacity_milli * parts_per_unit * tick_us // (window * MILLI)
+    return Units(parts_per_unit, parts_per_tick, tick_us, burst_milli * parts_per_unit // MILLI)
+
+
+def _divisors(number: int) -> Iterator[int]:
+    """Divisors in rising order; 1 first, so that the usual case factors nothing."""
+    yield 1
+    divisors = [1]
+    for prime, power in _factors(number):
+        divisors = [divisor * prime**exponent for divisor in divisors for exponent in range(power + 1)]
+    yield from sorted(divisors)[1:]
+
+
+def _factors(number: int) -> Iterator[tuple[int, int]]:
+    candidate = 2
+    while candidate * candidate <= number:
+        power = 0
+        while number % candidate == 0:
+            number //= candidate
+            power += 1
+        if power:
+            yield candidate, power
+        candidate += 1
+    if number > 1:
+        yield number, 1

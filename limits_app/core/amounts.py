@@ -1,0 +1,62 @@
+"""Amounts: whole numbers, or numbers with at most three decimals, kept exactly as thousandths."""
+
+from __future__ import annotations
+
+import operator
+from decimal import Decimal
+from typing import Final
+
+__all__ = ["MAX_AMOUNT", "MILLI", "Amount", "from_milli", "shown", "to_milli"]
+
+Amount = int | float
+
+MILLI: Final = 1000
+MAX_AMOUNT: Final = 10**12
+
+
+def to_milli(value: object, *, decimals: bool) -> int:
+    """Give `value` in thousandths.
+
+    Raises ValueError with the rule that was broken: not a number, not finite, not whole
+    (or more than three decimals where `decimals` are allowed), or beyond 10^12 either way.
+    """
+    milli = _exact_milli(value, decimals=decimals)
+    if abs(milli) > MAX_AMOUNT * MILLI:
+        raise ValueError("must not be more than 10^12")
+    return milli
+
+
+def _exact_milli(value: object, *, decimals: bool) -> int:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a boolean")  # noqa: TRY004 - one error type for bad input
+    if isinstance(value, float | Decimal):
+        if not decimals:
+            raise ValueError("must be a whole number")
+        return _milli_of_decimal(Decimal(repr(value)) if isinstance(value, float) else value)
+    try:
+        return operator.index(value) * MILLI  # type: ignore[arg-type]  # anything integer-like, or TypeError
+    except TypeError:
+        raise ValueError("must be a number") from None
+
+
+def _milli_of_decimal(value: Decimal) -> int:
+    if not value.is_finite():
+        raise ValueError("must be a finite number")
+    if value.adjusted() > 15:
+        raise ValueError("must not be more than 10^12")
+    milli = value * MILLI
+    if milli != int(milli):
+        raise ValueError("must have at most three decimals")
+    return int(milli)
+
+
+def from_milli(milli: int) -> Amount:
+    """Give thousandths back as a whole number where they are one, else as a float."""
+    whole, rest = divmod(milli, MILLI)
+    return whole if rest == 0 else milli / MILLI
+
+
+def shown(value: object) -> str:
+    """Write a value for an error message, short whatever came in."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,60 @@
+"""A claim: the amounts that one request wants, and what a store decided about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Final
+
+from limits_app.core.algorithms import State
+from limits_app.core.plan import Ask, Bucket, Charges, Part, Plan
+
+__all__ = ["Claim", "next_number"]
+
+next_number: Final = count(1).__next__
+
+Record = Sequence[State]
+"""The states of one scope, in the order of its layout."""
+
+
+class Claim:
+    """What is asked of a store; the store fills in the decision.
+
+    `admitted` is None until a store decided; `settled` is set by the store, and by nobody before it.
+    `decided_at` and `records` are the moment of the decision and the states of each scope, by key, then:
+    with the amounts charged when it was admitted, untouched when it was refused.
+    `number` tells a claim of permits from all others of the process.
+    """
+
+    __slots__ = ("admitted", "charges", "decided_at", "number", "plan", "records", "settled")
+
+    plan: Plan
+    charges: Charges
+    admitted: bool | None
+    decided_at: int
+    records: Sequence[tuple[str, Record]]
+    settled: bool
+    number: int
+
+    def __init__(self, plan: Plan, charges: Charges) -> None:
+        self.plan = plan
+        self.charges = charges
+        self.admitted = None
+        self.settled = False
+        if plan.permits:
+            self.number = next_number()
+
+    def asks(self) -> Iterator[tuple[Part, Ask, int, State]]:
+        """Each limit that was asked: its part, itself, the amount in parts, and its state in the decision."""
+        for (part, charges), (_, record) in zip(self.charges, self.records, strict=True):
+            for ask, amount in charges:
+                yield part, ask, amount, record[ask.index]
+
+    def violated(self) -> tuple[list[Bucket], int]:
+        """The buckets that refused, and how many microseconds after the decision all of them would admit."""
+        buckets, wait = [], 0
+        for part, ask, amount, state in self.asks():
+            if ask.take(state, self.decided_at, amount) is None:
+                buckets.append((part.key, ask.key))
+                wait = max(wait, ask.rule.wait(state, self.decided_at, amount))
+        return buckets, wait

@@ -1,0 +1,39 @@
+"""Clocks: callables that return whole microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Clock", "Paced", "as_clock"]
+
+
+class Paced(Protocol):
+    """Something that depends on the time, and must be told when a test moves it."""
+
+    def moved(self, now: int) -> int | None:
+        """The time is `now`; returns the next moment at which it wants to be told (None: at the end of the move)."""
+
+
+class Clock:
+    """A clock that moves by itself, read by a function that returns microseconds.
+
+    One that a test moves says so in `moves_by_itself`: then nobody sleeps for a time, and what was attached runs.
+    """
+
+    moves_by_itself = True
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        self._read = read
+
+    def __call__(self) -> int:
+        """The time in whole microseconds."""
+        return self._read()
+
+    def attach(self, paced: Paced) -> None:
+        """Tell `paced` when the clock is moved; time that passes by itself has no use for it."""
+
+
+def as_clock(clock: Callable[[], int]) -> Clock:
+    """Take a clock, or any callable that returns microseconds, as a clock."""
+    return clock if isinstance(clock, Clock) else Clock(clock)

@@ -1,0 +1,96 @@
+"""Every error that the package raises on purpose.
+
+    LimitsError
+    ├── InvalidLimit        (ValueError)    a definition that cannot be
+    ├── InvalidRequest      (ValueError)    amounts or keys that cannot be
+    ├── LimitExceeded                       refused; carries the outcome
+    │   ├── LimitTimeout    (TimeoutError)  still refused when the time was up
+    │   └── NeverAdmissible (ValueError)    more than the limit can ever admit
+    ├── UsageNotReported    (RuntimeError)  a block ended without `update`
+    ├── AlreadyReleased     (RuntimeError)  `update` after `release`
+    ├── NotShareable        (TypeError)     private state was asked to leave its process
+    ├── StoreUnavailable                    the store cannot answer
+    └── StaleConfiguration                  the caller's limits are older than the store's version
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from limits_app.core.outcome import Outcome
+
+__all__ = [
+    "AlreadyReleased",
+    "InvalidLimit",
+    "InvalidRequest",
+    "LimitExceeded",
+    "LimitTimeout",
+    "LimitsError",
+    "NeverAdmissible",
+    "NotShareable",
+    "StaleConfiguration",
+    "StoreUnavailable",
+    "UsageNotReported",
+]
+
+
+class LimitsError(Exception):
+    """The root of the tree."""
+
+
+class InvalidLimit(LimitsError, ValueError):
+    """A limit, key, name or identifier that cannot be; the message names it and says what is allowed."""
+
+
+class InvalidRequest(LimitsError, ValueError):
+    """A request whose amounts or keys cannot be; nothing was charged."""
+
+
+class LimitExceeded(LimitsError):
+    """The request was refused; `outcome` says by which limits and when to come back."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+    def __str__(self) -> str:
+        return self.outcome.summary()
+
+
+class LimitTimeout(LimitExceeded, TimeoutError):
+    """The request was still refused when its timeout ended."""
+
+
+class NeverAdmissible(LimitExceeded, ValueError):
+    """The request asks for more than a limit can ever admit, so waiting is pointless."""
+
+
+class UsageNotReported(LimitsError, RuntimeError):
+    """A block ended without `update(...)` for amounts that must be reported; all was released."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.keys = tuple(keys)
+        super().__init__(self.keys)
+
+    def __str__(self) -> str:
+        names = ", ".join(repr(key) for key in self.keys)
+        return f"no usage was reported for {names}: call update({{key: used}}) before the block ends"
+
+
+class AlreadyReleased(LimitsError, RuntimeError):
+    """The acquisition was released before; its usage can no longer change."""
+
+
+class NotShareable(LimitsError, TypeError):
+    """State in memory cannot follow its limit set into another process."""
+
+
+class StoreUnavailable(LimitsError):
+    """The store cannot answer; nothing is known about the request."""
+
+
+class StaleConfiguration(LimitsError):
+    """The limits of the request were compiled before the latest change; resolve them again."""

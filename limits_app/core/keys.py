@@ -1,0 +1,64 @@
+"""Names of scopes: the one place where the key of stored state is built.
+
+A key is `v1:<resource>:<entity>`: the resource's name cannot contain a colon,
+and the entity is a digest of fixed length, so two scopes can never meet in one key
+and nothing personal stands in a store in clear.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from limits_app.core.amounts import shown
+from limits_app.core.errors import InvalidLimit
+
+__all__ = ["Scope", "check_entity", "check_resource", "private_scope", "scope_of"]
+
+RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
+MAX_ENTITY_LENGTH: Final = 255
+_VERSION: Final = "v1"
+_NO_ENTITY: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose state it is: a resource and an entity (`None`: the site itself), under one key."""
+
+    key: str
+    resource: str | None = None
+    entity: str | None = None
+
+
+def scope_of(resource: str, entity: str | None) -> Scope:
+    """Give the scope of an entity on a resource; both are taken as checked."""
+    who = _NO_ENTITY if entity is None else _digest(entity)
+    return Scope(f"{_VERSION}:{resource}:{who}", resource, entity)
+
+
+def private_scope() -> Scope:
+    """Give a scope that no other limit set has."""
+    return Scope(f"{_VERSION}::{uuid.uuid4().hex}")
+
+
+def check_resource(name: object) -> str:
+    """Return a resource's name, or raise InvalidLimit that says what is allowed."""
+    if not isinstance(name, str) or not RESOURCE_PATTERN.fullmatch(name):
+        raise InvalidLimit(
+            f"resource {shown(name)} must be a letter followed by at most 63 letters, digits, '_', '.', '/' or '-'"
+        )
+    return name
+
+
+def check_entity(identifier: object) -> str:
+    """Return an entity's identifier, or raise InvalidLimit that says what is allowed."""
+    if not isinstance(identifier, str) or not 0 < len(identifier) <= MAX_ENTITY_LENGTH:
+        raise InvalidLimit(f"entity {shown(identifier)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
+    return identifier
+
+
+def _digest(entity: str) -> str:
+    return blake2b(entity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,0 +1,61 @@
+"""The limits of one scope, compiled once and shared by all scopes that have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from limits_app.core.algorithms import Rule, State, compile_rule
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.limits import Limit
+
+__all__ = ["LEASE_US", "Layout", "layout_of"]
+
+LEASE_US: Final = 10_000_000
+"""How long a permit is lent before it must be renewed."""
+
+
+class Layout:
+    """Limits in order, their rules, and the states of a scope that nobody has used."""
+
+    __slots__ = ("__weakref__", "index", "lease_us", "limits", "rules", "start")
+
+    def __init__(self, limits: tuple[Limit, ...], lease_us: int) -> None:
+        self.limits = limits
+        self.lease_us = lease_us
+        self.rules: tuple[Rule, ...] = tuple(compile_rule(limit, lease_us) for limit in limits)
+        self.index = {rule.key: position for position, rule in enumerate(self.rules)}
+        self.start: tuple[State, ...] = tuple(rule.start for rule in self.rules)
+        if len(self.index) < len(limits):
+            keys = [limit.key for limit in limits]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InvalidLimit(f"limit {twice!r} is there twice: keys inside one set must differ")
+
+    def carried(self, old: Layout, states: Sequence[State], now: int) -> list[State]:
+        """The states of this layout that keep what was used under an old one."""
+        return [
+            rule.carry(old.rules[old.index[rule.key]], states[old.index[rule.key]], now)
+            if rule.key in old.index
+            else rule.start
+            for rule in self.rules
+        ]
+
+    def converted(self, key: str, change: int, old: Layout) -> int:
+        """A change counted by an old layout, in this layout's parts; rounded towards more use."""
+        scale, old_scale = (one.rules[one.index[key]].parts_per_unit for one in (self, old))
+        return -(-change * scale // old_scale)
+
+    def lease_keys(self, scope: str) -> list[tuple[int, str]]:
+        """Where the permits of a scope stand among its states, and the names of their leases."""
+        return [(index, f"{scope}/{rule.key}") for index, rule in enumerate(self.rules) if rule.is_permit]
+
+    def restored_at(self, states: Sequence[State]) -> int:
+        """From when on the states cannot be told from unused ones."""
+        return max((rule.restored_at(state) for rule, state in zip(self.rules, states, strict=False)), default=0)
+
+
+@lru_cache(maxsize=4096)
+def layout_of(limits: tuple[Limit, ...], lease_us: int = LEASE_US) -> Layout:
+    """Compile limits, or give the layout that the same limits were compiled to before."""
+    return Layout(limits, lease_us)

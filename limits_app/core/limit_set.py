@@ -1,0 +1,222 @@
+"""The limit set: limits acquired together, all or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Self
+
+from limits_app.core.acquisition import Acquisition, FreeAcquisition
+from limits_app.core.amounts import Amount, shown
+from limits_app.core.claim import Claim
+from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
+from limits_app.core.holding import held_keys, hold
+from limits_app.core.hooks import HOOKS
+from limits_app.core.keys import private_scope
+from limits_app.core.layout import layout_of
+from limits_app.core.limits import Limit
+from limits_app.core.modes import store_for
+from limits_app.core.outcome import Outcome
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.shapes import Shapes
+from limits_app.core.stats import Stats, stats_of
+from limits_app.core.store import Store
+from limits_app.core.turns import seconds_of, turns
+from limits_app.core.waiting import TaskWaiter, ThreadWaiter
+
+__all__ = ["LimitSet"]
+
+logger = logging.getLogger("limits_app")
+
+_MOST_WARNINGS: Final = 256
+
+
+class LimitSet:
+    """Limits that are acquired together: all are checked first, and charged only if all pass.
+
+    Thread safe. `shared=False` is state of its own and needs `mode="sync"`;
+    with `shared=True` the mode says who shares: `sync`, `thread`, `asyncio` (one process) or `process` (one machine).
+    `config` travels with every acquisition; `store` takes the place of the one that the mode would choose.
+    Raises InvalidLimit (a ValueError) for keys that are there twice, ValueError for a mode that cannot be.
+    """
+
+    def __init__(
+        self,
+        limits: Iterable[Limit] = (),
+        *,
+        shared: bool = False,
+        mode: str = "sync",
+        config: Mapping[str, object] | None = None,
+        store: Store | None = None,
+    ) -> None:
+        chosen = store_for(mode, shared=shared) if store is None else store
+        layout = layout_of(tuple(limits), chosen.lease_us)
+        scoped = (ScopedLimits(private_scope(), layout),) if layout.rules else ()
+        self._compose(scoped, chosen, config, None)
+
+    @classmethod
+    def composed(
+        cls,
+        scoped: Iterable[ScopedLimits],
+        store: Store,
+        *,
+        config: Mapping[str, object] | None = None,
+        version: int | None = None,
+    ) -> Self:
+        """Put limits of several scopes into one set; `version` is the configuration that they come from."""
+        limit_set = cls.__new__(cls)
+        limit_set._compose(tuple(scoped), store, config, version)
+        return limit_set
+
+    def _compose(
+        self,
+        scoped: tuple[ScopedLimits, ...],
+        store: Store,
+        config: Mapping[str, object] | None,
+        version: int | None,
+    ) -> None:
+        self.store = store
+        self.scoped = scoped
+        self.version = version
+        self._config = dict(config or {})
+        self._warned: set[object] = set()
+        self._shapes = Shapes(scoped, version, self.skip_unknown)
+        self._usual = self._shapes.usual
+        self._decide = store.acquire
+        usual = None if self._shapes.has_rates else self._shapes.plan(None, frozenset())
+        self._plain = usual if usual is not None and not usual.permits and usual.fits else None
+        # Without limits, and without a configuration that may bring some, there is nothing to ask a store.
+        free = not scoped and version is None
+        self._free = FreeAcquisition(self, self._shapes.all(), ()) if free else None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (self.scoped, self.store, self._config, self.version)
+
+    def __getitem__(self, key: str) -> Limit:
+        return self._shapes.limits[key]
+
+    def __iter__(self) -> Iterator[Limit]:
+        return iter(self._shapes.limits.values())
+
+    def __len__(self) -> int:
+        return len(self._shapes.limits)
+
+    def __repr__(self) -> str:
+        return f"LimitSet({list(self)!r}, store={self.store!r})"
+
+    @property
+    def config(self) -> dict[str, object]:
+        """A copy of the configuration."""
+        return dict(self._config)
+
+    def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
+        """Acquire now or not at all; a refusal is a falsy acquisition that says why.
+
+        Nothing requested takes 1 of every call and resource limit, and is an InvalidRequest where a rate limit
+        is in the set. Otherwise the amounts named, and 1 of every call and resource limit that is not;
+        an explicit 0 leaves a resource limit out.
+        Raises NeverAdmissible (a ValueError) for more than a limit can ever admit.
+        """
+        plan = self._plain
+        if requested is None and plan is not None:
+            if self._free is not None:
+                return self._free
+            acquisition = Acquisition(self, plan, plan.fixed)
+            self._decide(acquisition)
+            return acquisition
+        acquisition = self._claim(requested)
+        if self._decide(acquisition) and acquisition.plan.permits:
+            hold(acquisition)
+        return acquisition
+
+    def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None) -> Acquisition:
+        """Acquire, waiting up to `timeout` seconds (None: as long as it takes; 0: not at all).
+
+        First come, first served among those of this process who wait for the same limit.
+        Raises LimitTimeout (a TimeoutError) with the outcome when the time is up, and what `try_acquire` raises.
+        """
+        if self._free is not None:
+            return self._free
+        acquisition, seconds = self._claim(requested), seconds_of(timeout)
+        if not self._admitted_at_once(acquisition, seconds):
+            waiter = ThreadWaiter()
+            for pause in turns(acquisition, self.store, waiter, seconds):
+                waiter.sleep(pause)
+        if acquisition.plan.permits:
+            hold(acquisition)
+        return acquisition
+
+    async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
+        """`try_acquire` for asyncio."""
+        return self.try_acquire(requested)
+
+    async def aacquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> Acquisition:
+        """`acquire` for asyncio: waits without blocking the event loop."""
+        if self._free is not None:
+            return self._free
+        acquisition, seconds = self._claim(requested), seconds_of(timeout)
+        if not self._admitted_at_once(acquisition, seconds):
+            waiter = TaskWaiter()
+            for pause in turns(acquisition, self.store, waiter, seconds):
+                await waiter.sleep(pause)
+        if acquisition.plan.permits:
+            hold(acquisition)
+        return acquisition
+
+    def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
+        """What `try_acquire` would decide now; charges nothing."""
+        acquisition = self._claim(requested)
+        self.store.peek(acquisition)
+        return acquisition.outcome
+
+    def get_stats(self) -> dict[str, Stats]:
+        """The live state by key, consistent over all keys; changes nothing. `stats_of` lists the fields."""
+        plan = self._shapes.all()
+        claim = Claim(plan, plan.charges(dict.fromkeys(self._shapes.limits, 0))[0])
+        self.store.peek(claim)
+        return stats_of(claim)
+
+    def skip_unknown(self, key: object) -> None:
+        """Warn once that a key is none of the request's limits; InvalidRequest where that is configured."""
+        known = ", ".join(self._shapes.limits) or "none"
+        message = f"key {shown(key)} is none of the limits of this request and is skipped; the set has: {known}"
+        if HOOKS.unknown_keys_raise():
+            raise InvalidRequest(message)
+        if key not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(key)
+            logger.warning(message)
+
+    def _claim(self, requested: Mapping[str, Amount] | None) -> Acquisition:
+        try:
+            plan = self._usual.get(None if requested is None else tuple(requested))
+        except TypeError:
+            plan = None
+        if plan is None or plan.permits:
+            held = held_keys(self)
+            if plan is None or held:
+                plan = self._shapes.plan(requested, held)
+        if plan.fixed is None:
+            charges, fits = plan.charges(requested or {})
+        else:
+            charges, fits = plan.fixed, plan.fits
+        acquisition = Acquisition(self, plan, charges)
+        if not fits:
+            self.store.peek(acquisition)
+            raise NeverAdmissible(acquisition.outcome)
+        return acquisition
+
+    def _admitted_at_once(self, acquisition: Acquisition, seconds: float | None) -> bool:
+        """Ask once, unless others wait already; LimitTimeout when there is no time to wait at all."""
+        if seconds == 0:
+            if not self._decide(acquisition):
+                raise LimitTimeout(acquisition.outcome)
+            return True
+        return not self.store.line.busy and self._decide(acquisition)
+
+
+def _restored(
+    scoped: tuple[ScopedLimits, ...], store: Store, config: Mapping[str, object], version: int | None
+) -> LimitSet:
+    return LimitSet.composed(scoped, store, config=config, version=version)

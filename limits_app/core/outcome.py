@@ -1,0 +1,131 @@
+"""The outcome: what was decided about a request, and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+
+from limits_app.core.amounts import Amount
+from limits_app.core.claim import Claim
+from limits_app.core.plan import Ask, Part
+from limits_app.core.algorithms import Rule, State
+
+__all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "units_of"]
+
+_SECOND = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """One limit in a decision; amounts in units, times in seconds from the decision.
+
+    `retry_after` is when the requested amount fits at the earliest: 0 when it does now,
+    None when never, or when that depends on a holder giving back its permit.
+    `reset_after` is when nothing of it is used any more, if nobody asks again.
+    """
+
+    key: str
+    resource: str | None
+    entity: str | None
+    level: str
+    capacity: Amount
+    requested: Amount
+    remaining: Amount
+    retry_after: float | None
+    reset_after: float
+    never: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A decision: allowed or not, with the limits that refused and those that passed."""
+
+    allowed: bool
+    violations: tuple[LimitStatus, ...]
+    passed: tuple[LimitStatus, ...]
+
+    @property
+    def binding(self) -> LimitStatus | None:
+        """The limit that keeps the request out longest."""
+        return max(self.violations, key=_how_long, default=None)
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until all limits would admit: 0 when allowed, None when unknown or never."""
+        return 0.0 if self.binding is None else self.binding.retry_after
+
+    @property
+    def never(self) -> bool:
+        """Whether no waiting helps, since a limit can never admit as much."""
+        return any(status.never for status in self.violations)
+
+    def as_dict(self) -> dict[str, object]:
+        """The outcome as plain data, for JSON."""
+        return {"allowed": self.allowed, "retry_after": self.retry_after, "never": self.never} | {
+            name: [asdict(status) for status in getattr(self, name)] for name in ("violations", "passed")
+        }
+
+    def summary(self) -> str:
+        """One sentence for people."""
+        status = self.binding
+        if status is None:
+            return "allowed"
+        who = "" if status.entity is None else f" for {status.entity}"
+        what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{who}"
+        if status.never:
+            return f"{what} can never admit {status.requested}: its most is {status.capacity}"
+        when = "when a permit is given back" if status.retry_after is None else f"in {status.retry_after:g} s"
+        return f"{what} has {status.remaining} of {status.capacity} left, {status.requested} requested: retry {when}"
+
+
+def outcome_of(claim: Claim) -> Outcome:
+    """Read the outcome from a claim on which a store has decided, or whose state was read."""
+    violations: list[LimitStatus] = []
+    passed: list[LimitStatus] = []
+    for part, ask, amount, state in claim.asks():
+        refused = not claim.admitted and ask.take(state, claim.decided_at, amount) is None
+        status = _status(claim.decided_at, part, ask, amount, state, refused=refused)
+        (violations if refused else passed).append(status)
+    return Outcome(not violations, tuple(violations), tuple(passed))
+
+
+def _status(now: int, part: Part, ask: Ask, amount: int, state: State, *, refused: bool) -> LimitStatus:
+    rule = ask.rule
+    never = amount > ask.ceiling
+    scope = part.scoped.scope
+    return LimitStatus(
+        key=ask.key,
+        resource=scope.resource,
+        entity=scope.entity,
+        level=part.scoped.level,
+        capacity=rule.limit.ceiling,
+        requested=units_of(rule, amount),
+        remaining=remaining(rule, state, now),
+        retry_after=_retry_after(rule, state, now, amount) if refused and not never else (None if never else 0.0),
+        reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
+        never=never,
+    )
+
+
+def remaining(rule: Rule, state: State, now: int) -> Amount:
+    """How much a limit would admit now, in units, rounded down to thousandths."""
+    return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
+
+
+def _retry_after(rule: Rule, state: State, now: int, amount: int) -> float | None:
+    return None if rule.is_permit else rule.wait(state, now, amount) / _SECOND
+
+
+def units_of(rule: Rule, parts: int) -> Amount:
+    """Parts of a rule in units, rounded down to thousandths."""
+    units = Fraction(parts, rule.parts_per_unit)
+    if units.denominator == 1:
+        return units.numerator
+    milli = int(units * 1000)
+    return milli // 1000 if milli % 1000 == 0 else milli / 1000
+
+
+def _how_long(status: LimitStatus) -> float:
+    if status.never:
+        return float("inf")
+    return -1.0 if status.retry_after is None else status.retry_after

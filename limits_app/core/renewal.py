@@ -1,0 +1,126 @@
+"""Renewal: permits stay lent while their holder lives.
+
+One thread per store and process renews all leases in one call every third of a lease.
+A holder is its acquisition: when nobody refers to it any more, its permits run out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from threading import Event, Lock, Thread
+from typing import Final
+
+from limits_app.core.claim import Claim
+from limits_app.core.clock import Clock
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.hooks import HOOKS
+
+__all__ = ["Renewer"]
+
+logger = logging.getLogger("limits_app")
+
+_RENEWALS_PER_LEASE: Final = 3
+_IDLE_ROUNDS: Final = 3
+
+
+class Renewer:
+    """Renews what is held in this process, from a thread of its own or on a clock that a test moves."""
+
+    def __init__(self, clock: Clock, lease_us: int, renew: Callable[[Sequence[Claim]], list[Claim]]) -> None:
+        self._clock = clock
+        self._period_us = lease_us // _RENEWALS_PER_LEASE
+        self._renew = renew
+        self._forget()
+        clock.attach(self)
+        _RENEWERS.add(self)
+
+    def _forget(self) -> None:
+        self._held: dict[int, Callable[[], Claim | None]] = {}
+        self._lock = Lock()
+        self._stopped = Event()
+        self._running = False
+        self._next_due = 0
+
+    def hold(self, number: int, holder: Callable[[], Claim | None]) -> None:
+        """Keep the permits of claim `number` renewed until `drop`, or until `holder`, a weak reference, has died."""
+        self._held[number] = holder
+        if not self._running:
+            self._start()
+
+    def drop(self, claim: Claim) -> None:
+        """Stop renewing the claim."""
+        self._held.pop(claim.number, None)
+
+    def moved(self, now: int) -> int | None:
+        """Renew in time while a clock is moved by hand."""
+        if self._held and now >= self._next_due:
+            self.run()
+        return self._next_due if self._held else None
+
+    def run(self) -> None:
+        """Renew everything once; whoever lost a lease is warned."""
+        self._next_due = self._clock() + self._period_us
+        claims = []
+        for number, reference in list(self._held.items()):
+            claim = reference()
+            if claim is None:
+                self._held.pop(number, None)
+            else:
+                claims.append(claim)
+        try:
+            lost = self._renew(claims) if claims else []
+        except StoreUnavailable:
+            logger.warning("permits could not be renewed; trying again", exc_info=True)
+            return
+        for claim in lost:
+            if self._held.pop(claim.number, None) is not None:
+                self._warn(claim)
+
+    def _warn(self, claim: Claim) -> None:
+        keys = sorted(claim.plan.permits)
+        logger.warning("the lease of %s ran out while it was held: others may hold the permit now", ", ".join(keys))
+        for tell in HOOKS.lease_lost:
+            tell(claim)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._running:
+                return
+            self._running = True
+            self._next_due = self._clock() + self._period_us
+        if self._clock.moves_by_itself:
+            Thread(target=self._work, name="limits-renewer", daemon=True).start()
+
+    def _work(self) -> None:
+        idle = 0
+        while not self._stopped.wait(self._period_us / 1_000_000):
+            self.run()
+            idle = 0 if self._held else idle + 1
+            if idle >= _IDLE_ROUNDS and self._retire():
+                return
+
+    def _retire(self) -> bool:
+        """Stop the thread unless somebody holds something again; `hold` looks at `_running` after it has written."""
+        with self._lock:
+            self._running = False
+            self._running = bool(self._held)
+            return not self._running
+
+    def after_fork(self) -> None:
+        """A child holds nothing of what its parent holds."""
+        self._forget()
+
+
+_RENEWERS: Final[weakref.WeakSet[Renewer]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for renewer in list(_RENEWERS):
+        renewer.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,87 @@
+"""Shapes of requests: which limits a request takes from, decided by its keys and compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from limits_app.core.amounts import Amount, shown
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.core.plan import Plan, ScopedLimits, plan_for
+
+__all__ = ["Shapes"]
+
+_MOST: Final = 256
+
+
+class Shapes:
+    """The plans of one limit set, by shape of request."""
+
+    def __init__(
+        self, scoped: Sequence[ScopedLimits], version: int | None, skip_unknown: Callable[[object], None]
+    ) -> None:
+        self.limits: dict[str, Limit] = {}
+        for one in reversed(scoped):
+            self.limits |= {rule.key: rule.limit for rule in one.layout.rules}
+        self.has_rates = any(isinstance(limit, RateLimit) for limit in self.limits.values())
+        self._scoped = scoped
+        self._version = version
+        self._skip_unknown = skip_unknown
+        self._plans: dict[tuple[object, ...], Plan] = {}
+        self.usual: dict[tuple[object, ...] | None, Plan] = {}
+        """Plans by the keys of requests in which nothing is special, for those who are in a hurry."""
+
+    def plan(self, requested: Mapping[str, Amount] | None, held: frozenset[str]) -> Plan:
+        """The plan of a request whose thread or task already holds permits of the limits `held`.
+
+        Raises InvalidRequest when a rate limit must be requested and nothing is, or `requested` is no mapping.
+        """
+        if requested is None:
+            if self.has_rates:
+                raise InvalidRequest(self._what_to_request())
+            requested = {}
+            asked: tuple[object, ...] | None = None
+        elif isinstance(requested, Mapping):
+            asked = tuple(requested)
+        else:
+            raise InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
+        for key in requested:
+            if key not in self.limits:
+                self._skip_unknown(key)
+        named = [key for key in requested if key in self.limits]
+        none_wanted = {key for key in named if self._is_permit(key) and requested[key] == 0}
+        named = [key for key in named if key not in none_wanted]
+        left_out = none_wanted | (held - set(named))
+        many_calls = _more_than_one(requested.get(CallLimit.key))
+        plan = self._compiled(tuple(named), frozenset(left_out), many_calls=many_calls)
+        rates_only = all(isinstance(self.limits.get(key), RateLimit) for key in requested)
+        if rates_only and not left_out:
+            self.usual[asked] = plan
+        return plan
+
+    def all(self) -> Plan:
+        """A plan over every limit."""
+        return self._compiled(tuple(self.limits), frozenset(), many_calls=False)
+
+    def _compiled(self, named: tuple[str, ...], left_out: frozenset[str], *, many_calls: bool) -> Plan:
+        shape = (named, left_out, many_calls)
+        plan = self._plans.get(shape)
+        if plan is None:
+            if len(self._plans) >= _MOST:
+                self._plans.clear()
+                self.usual.clear()
+            plan = plan_for(self._scoped, named, version=self._version, left_out=left_out, reports_calls=many_calls)
+            self._plans[shape] = plan
+        return plan
+
+    def _what_to_request(self) -> str:
+        rates = [key for key, limit in self.limits.items() if isinstance(limit, RateLimit)]
+        return f"nothing is requested of {', '.join(rates)}: a rate limit needs {{key: amount}}"
+
+    def _is_permit(self, key: str) -> bool:
+        return isinstance(self.limits[key], ResourceLimit)
+
+
+def _more_than_one(amount: object) -> bool:
+    return isinstance(amount, int | float) and amount > 1

@@ -1,0 +1,41 @@
+"""Statistics: the live state of limits as plain data."""
+
+from __future__ import annotations
+
+from limits_app.core.amounts import Amount
+from limits_app.core.claim import Claim
+from limits_app.core.outcome import remaining, units_of
+from limits_app.core.plan import Ask
+from limits_app.core.algorithms import State
+from limits_app.core.limits import ResourceLimit
+
+__all__ = ["Stats", "stats_of"]
+
+Stats = dict[str, str | Amount | None]
+
+
+def stats_of(claim: Claim) -> dict[str, Stats]:
+    """Read a claim over all limits whose states a store has filled in.
+
+    By key: `type` (rate, call or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
+    `utilization` (0 to 1, above 1 in debt), and for resources `holders`, the number of current holders.
+    """
+    stats: dict[str, Stats] = {}
+    for _, ask, _, state in claim.asks():
+        stats.setdefault(ask.key, _stats(ask, state, claim.decided_at))
+    return stats
+
+
+def _stats(ask: Ask, state: State, now: int) -> Stats:
+    rule, limit = ask.rule, ask.rule.limit
+    used = rule.used(state, now)
+    common: Stats = {
+        "capacity": limit.capacity,
+        "available": remaining(rule, state, now),
+        "used": units_of(rule, used),
+        "utilization": used / rule.ceiling_parts,
+    }
+    if isinstance(limit, ResourceLimit):
+        return {"type": "resource", "algorithm": None, "window_seconds": None, **common, "holders": state[1]}
+    kind = "call" if ask.key == "call_count" else "rate"
+    return {"type": kind, "algorithm": str(limit.algorithm), "window_seconds": limit.window_seconds, **common}

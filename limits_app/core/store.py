@@ -1,0 +1,61 @@
+"""What a store is: the state of limits, changed atomically."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from limits_app.core.claim import Claim
+from limits_app.core.clock import Clock
+from limits_app.core.plan import Charges
+from limits_app.core.renewal import Renewer
+from limits_app.core.waiting import WaitingLine
+
+__all__ = ["Store"]
+
+
+class Store(Protocol):
+    """Keeps the state of limits; each verb is one atomic step over all buckets of a claim.
+
+    A verb whose claim was compiled from an older configuration than the store's raises StaleConfiguration,
+    and one that cannot be done raises StoreUnavailable; both change nothing.
+    """
+
+    clock: Clock
+    """The time of the state."""
+    line: WaitingLine
+    """Who waits in this process; told about whatever may let them in."""
+    renewer: Renewer
+    """Who holds permits in this process."""
+    lease_us: int
+    """How long a permit is lent without renewal."""
+    patience_us: int | None
+    """How long a waiter for a permit may sleep before it asks again, since a holder can die unseen; None for ever."""
+
+    def acquire(self, claim: Claim) -> bool:
+        """Charge all amounts of the claim, or none; fills in the decision and says whether it admitted.
+
+        An amount of 0 is admitted unless the limit is in debt, and charges nothing.
+        """
+
+    def settle(self, claim: Claim, changes: Charges) -> None:
+        """Add `changes` to what was charged, and give back the permits among them.
+
+        Positive changes are charged whatever the limit says; negative ones are given back where the algorithm can.
+        Settling a claim again changes nothing; nor do permits whose lease has run out.
+        """
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Lend the permits of the claims for another lease; returns those whose lease had run out."""
+
+    def peek(self, claim: Claim) -> None:
+        """Fill in the moment and the states without charging anything."""
+
+    def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
+        """Forget what was used in scopes (by key), of the limits named or of all; permits stay with their holders."""
+
+    def version(self) -> int:
+        """The version of the configuration."""
+
+    def advance_version(self) -> int:
+        """Make every claim that was compiled before now stale, in every process that shares the store."""

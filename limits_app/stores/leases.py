@@ -1,0 +1,34 @@
+"""Leases: permits lent for a while, and taken back when they were not renewed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from limits_app.core.algorithms import Rule, State
+
+__all__ = ["FOREVER", "Lease", "counted", "lent", "renewed"]
+
+FOREVER: Final = 2**53
+"""A moment that never comes."""
+
+
+Lease = tuple[int, int, int]
+"""Permits that one holder has: how many, until when without renewal, and until when at most."""
+
+
+def lent(rule: Rule, amount: int, now: int) -> Lease:
+    """A lease that starts now."""
+    return amount, now + rule.lease_us, FOREVER if rule.hold_us is None else now + rule.hold_us
+
+
+def renewed(rule: Rule, lease: Lease, now: int) -> Lease | None:
+    """The lease for another while, or None when it has run out: what has expired is never revived."""
+    amount, expires, ends = lease
+    return (amount, min(now + rule.lease_us, ends), ends) if expires > now else None
+
+
+def counted(state: State, leases: Collection[Lease]) -> State:
+    """The state of permits that are lent by `leases` and no others; the fence stays."""
+    earliest = min((expires for _, expires, _ in leases), default=0)
+    return sum(amount for amount, _, _ in leases), len(leases), state[2], earliest

@@ -1,0 +1,51 @@
+"""A clock that a test moves."""
+
+from __future__ import annotations
+
+import weakref
+from threading import Lock
+
+from limits_app.core.clock import Clock, Paced
+
+__all__ = ["FakeClock"]
+
+_SECOND = 1_000_000
+
+
+class FakeClock(Clock):
+    """A clock in whole microseconds that stands still until `advance(seconds)` moves it.
+
+    Whoever waits by it is woken when it is moved, and leases that are held are renewed on the way.
+    """
+
+    moves_by_itself = False
+
+    def __init__(self, start_us: int = 1_000_000_000_000_000) -> None:
+        super().__init__(lambda: self.now_us)
+        self.now_us = start_us
+        self._lock = Lock()
+        self._paced: weakref.WeakSet[Paced] = weakref.WeakSet()
+
+    def attach(self, paced: Paced) -> None:
+        """Tell `paced` whenever the clock was moved, and in time for what it wants to do on the way."""
+        self._paced.add(paced)
+
+    def advance(self, seconds: float) -> None:
+        """Move by `seconds`, which may be negative as on a machine whose clock is set back."""
+        self.move(round(seconds * _SECOND))
+
+    def move(self, microseconds: int) -> None:
+        """Move by whole microseconds."""
+        with self._lock:
+            target = self.now_us + microseconds
+            wanted = self._tell()
+            while wanted is not None and self.now_us < wanted < target:
+                self.now_us = wanted
+                wanted = self._tell()
+            self.now_us = target
+            self._tell()
+
+    def _tell(self) -> int | None:
+        """Tell everybody the time; returns the next moment that somebody wants."""
+        moments = [paced.moved(self.now_us) for paced in list(self._paced)]
+        return min((moment for moment in moments if moment is not None), default=None)
