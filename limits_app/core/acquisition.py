@@ -80,7 +80,11 @@ class Acquisition(Claim):
     def acquisitions(self) -> dict[str, LimitUse]:
         """What was requested and used, by key."""
         usage = self._usage or {}
-        return {ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key)) for _, charges in self.charges for ask, amount in charges}
+        return {
+            ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key))
+            for _, charges in self.charges
+            for ask, amount in charges
+        }
 
     @property
     def fences(self) -> dict[str, int]:

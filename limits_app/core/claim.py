@@ -13,8 +13,8 @@ __all__ = ["Claim", "next_number"]
 
 next_number: Final = count(1).__next__
 
-Record = Sequence[State]
-"""The states of one scope, in the order of its layout."""
+Record = tuple[object, Sequence[State], *tuple[object, ...]]
+"""What a store keeps about one scope; the second item are its states, in the order of its layout."""
 
 
 class Claim:
@@ -32,7 +32,7 @@ class Claim:
     charges: Charges
     admitted: bool | None
     decided_at: int
-    records: Sequence[tuple[str, Record]]
+    records: Sequence[Record]
     settled: bool
     number: int
 
@@ -46,7 +46,8 @@ class Claim:
 
     def asks(self) -> Iterator[tuple[Part, Ask, int, State]]:
         """Each limit that was asked: its part, itself, the amount in parts, and its state in the decision."""
-        for (part, charges), (_, record) in zip(self.charges, self.records, strict=True):
+        for (part, charges), entry in zip(self.charges, self.records, strict=True):
+            record = entry[1]
             for ask, amount in charges:
                 yield part, ask, amount, record[ask.index]
 

@@ -1,16 +1,16 @@
 """Every error that the package raises on purpose.
 
-    LimitsError
-    ├── InvalidLimit        (ValueError)    a definition that cannot be
-    ├── InvalidRequest      (ValueError)    amounts or keys that cannot be
-    ├── LimitExceeded                       refused; carries the outcome
-    │   ├── LimitTimeout    (TimeoutError)  still refused when the time was up
-    │   └── NeverAdmissible (ValueError)    more than the limit can ever admit
-    ├── UsageNotReported    (RuntimeError)  a block ended without `update`
-    ├── AlreadyReleased     (RuntimeError)  `update` after `release`
-    ├── NotShareable        (TypeError)     private state was asked to leave its process
-    ├── StoreUnavailable                    the store cannot answer
-    └── StaleConfiguration                  the caller's limits are older than the store's version
+LimitsError
+├── InvalidLimit        (ValueError)    a definition that cannot be
+├── InvalidRequest      (ValueError)    amounts or keys that cannot be
+├── LimitExceeded                       refused; carries the outcome
+│   ├── LimitTimeout    (TimeoutError)  still refused when the time was up
+│   └── NeverAdmissible (ValueError)    more than the limit can ever admit
+├── UsageNotReported    (RuntimeError)  a block ended without `update`
+├── AlreadyReleased     (RuntimeError)  `update` after `release`
+├── NotShareable        (TypeError)     private state was asked to leave its process
+├── StoreUnavailable                    the store cannot answer
+└── StaleConfiguration                  the caller's limits are older than the store's version
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ class Hooks:
 
     unknown_keys_raise: Callable[[], bool] = lambda: False
     """Whether a requested key that the set does not have is an error instead of a warning."""
+    state_dir: Callable[[], str | None] = lambda: None
+    """The directory for the state of the process store; None for the default."""
     lease_lost: list[Callable[[Claim], None]] = field(default_factory=list)
     """Told about each claim whose permits went to others while its holder lived."""
 

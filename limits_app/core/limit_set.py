@@ -83,8 +83,7 @@ class LimitSet:
         self._shapes = Shapes(scoped, version, self.skip_unknown)
         self._usual = self._shapes.usual
         self._decide = store.acquire
-        usual = None if self._shapes.has_rates else self._shapes.plan(None, frozenset())
-        self._plain = usual if usual is not None and not usual.permits and usual.fits else None
+        self._plain = self._shapes.plain()
         # Without limits, and without a configuration that may bring some, there is nothing to ask a store.
         free = not scoped and version is None
         self._free = FreeAcquisition(self, self._shapes.all(), ()) if free else None
@@ -117,11 +116,11 @@ class LimitSet:
         an explicit 0 leaves a resource limit out.
         Raises NeverAdmissible (a ValueError) for more than a limit can ever admit.
         """
-        plan = self._plain
-        if requested is None and plan is not None:
+        if requested is None and self._plain is not None:
             if self._free is not None:
                 return self._free
-            acquisition = Acquisition(self, plan, plan.fixed)
+            plan, charges = self._plain
+            acquisition = Acquisition(self, plan, charges)
             self._decide(acquisition)
             return acquisition
         acquisition = self._claim(requested)

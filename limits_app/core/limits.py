@@ -193,7 +193,9 @@ def parse_rate(text: str) -> tuple[Amount, float]:
     match = _RATE_PATTERN.fullmatch(text) if isinstance(text, str) and len(text) <= 64 else None
     unit = _UNITS.get(match[3].lower()) if match else None
     if match is None or unit is None:
-        raise InvalidLimit(f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)")
+        raise InvalidLimit(
+            f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)"
+        )
     seconds = Decimal(match[2] or 1) * unit
     capacity = Decimal(match[1])
     try:

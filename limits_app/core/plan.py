@@ -9,7 +9,7 @@ from typing import Final
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import Scope
+from limits_app.core.keys import Scope, short_key
 from limits_app.core.layout import Layout
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 
@@ -52,11 +52,12 @@ class Ask:
 class Part:
     """What a request takes from one scope: of `named` limits what it says, of the `implicit` rest one unit."""
 
-    __slots__ = ("asks", "implicit", "key", "layout", "named", "permits", "scoped")
+    __slots__ = ("asks", "implicit", "key", "layout", "named", "permits", "scoped", "short_key")
 
     def __init__(self, scoped: ScopedLimits, asks: Iterable[Ask], named: Collection[str]) -> None:
         self.scoped = scoped
         self.key = scoped.scope.key
+        self.short_key = short_key(self.key)
         self.layout = scoped.layout
         self.asks = tuple(asks)
         self.named = tuple((position, ask) for position, ask in enumerate(self.asks) if ask.key in named)

@@ -7,8 +7,6 @@ A holder is its acquisition: when nobody refers to it any more, its permits run 
 from __future__ import annotations
 
 import logging
-import os
-import weakref
 from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread
 from typing import Final
@@ -16,6 +14,7 @@ from typing import Final
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.forking import on_fork
 from limits_app.core.hooks import HOOKS
 
 __all__ = ["Renewer"]
@@ -35,7 +34,7 @@ class Renewer:
         self._renew = renew
         self._forget()
         clock.attach(self)
-        _RENEWERS.add(self)
+        on_fork(self)
 
     def _forget(self) -> None:
         self._held: dict[int, Callable[[], Claim | None]] = {}
@@ -112,15 +111,3 @@ class Renewer:
     def after_fork(self) -> None:
         """A child holds nothing of what its parent holds."""
         self._forget()
-
-
-_RENEWERS: Final[weakref.WeakSet[Renewer]] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for renewer in list(_RENEWERS):
-        renewer.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

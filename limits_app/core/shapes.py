@@ -8,7 +8,7 @@ from typing import Final
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
-from limits_app.core.plan import Plan, ScopedLimits, plan_for
+from limits_app.core.plan import Charges, Plan, ScopedLimits, plan_for
 
 __all__ = ["Shapes"]
 
@@ -59,6 +59,13 @@ class Shapes:
         if rates_only and not left_out:
             self.usual[asked] = plan
         return plan
+
+    def plain(self) -> tuple[Plan, Charges] | None:
+        """The request of nothing in particular, where it takes neither a decision nor a permit to know what it takes."""
+        if self.has_rates:
+            return None
+        plan = self.plan(None, frozenset())
+        return None if plan.fixed is None or plan.permits or not plan.fits else (plan, plan.fixed)
 
     def all(self) -> Plan:
         """A plan over every limit."""

@@ -13,6 +13,7 @@ from itertools import count
 from threading import Event, Lock
 from typing import Final, Protocol
 
+from limits_app.core.forking import on_fork
 from limits_app.core.plan import Bucket
 
 __all__ = ["TaskWaiter", "ThreadWaiter", "Waiter", "WaitingLine"]
@@ -90,10 +91,15 @@ class WaitingLine:
         watch: Callable[[str], None] = lambda scope: None,
         unwatch: Callable[[str], None] = lambda scope: None,
     ) -> None:
-        self._lock = Lock()
-        self._lines: dict[str, dict[str, list[Waiter]]] = {}
         self._watch = watch
         self._unwatch = unwatch
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Nobody of the parent waits in a child."""
+        self._lock = Lock()
+        self._lines: dict[str, dict[str, list[Waiter]]] = {}
         self.busy = False
 
     def stand(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:

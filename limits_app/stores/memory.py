@@ -12,11 +12,13 @@ from typing import Any, Final
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration
+from limits_app.core.forking import on_fork
 from limits_app.core.layout import LEASE_US, Layout
 from limits_app.core.plan import Ask, Charges, Part, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.leases import Lease, counted, lent, renewed
+from limits_app.stores.settling import settled
 
 __all__ = ["MemoryStore"]
 
@@ -50,11 +52,16 @@ class MemoryStore:
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
         self._now = clock
-        self._lock = RLock()
         self._version = 0
         self._records: dict[str, Record] = {}
         self._leases: dict[str, dict[int, Lease]] = {}
         self._hand: deque[str] = deque()
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """A child goes on with a copy of the state, and a lock of its own."""
+        self._lock = RLock()
 
     def __reduce__(self) -> tuple[object, ...]:
         raise NotShareable(
@@ -164,7 +171,7 @@ class MemoryStore:
             return [*part.layout.start, part.layout]
         if record[-1] is part.layout:
             return record
-        changed = [*part.layout.carried(record[-1], record, now), part.layout]
+        changed: Record = [*part.layout.carried(record[-1], record, now), part.layout]
         for index, lease_key in part.layout.lease_keys(part.key):
             # Leases outlive a limit that was taken away and came back.
             changed[index] = counted(changed[index], self._leases.get(lease_key, {}).values())
@@ -237,15 +244,8 @@ class MemoryStore:
         """Settle in a scope whose limits have changed, or whose state was forgotten, since the claim was admitted."""
         record = self._records.get(part.key) or [*part.layout.start, part.layout]
         layout: Layout = record[-1]
-        after = record.copy()
-        for ask, change in row:
-            if ask.lease_key and not self._returned(ask.lease_key, claim):
-                continue
-            index = layout.index.get(ask.key)
-            if index is not None and layout.rules[index].is_permit == ask.rule.is_permit:
-                converted = layout.converted(ask.key, change, part.layout)
-                after[index] = layout.rules[index].settle(after[index], now, converted)
-        self._records[part.key] = after
+        kept = [(ask, change) for ask, change in row if ask.lease_key is None or self._returned(ask.lease_key, claim)]
+        self._records[part.key] = [*settled(layout, record[:-1], kept, part.layout, now), layout]
         self._entered(now)
 
     def _entered(self, now: int) -> None:

@@ -45,7 +45,7 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
         if oldest > until:
             return forgotten
         gone = log.count_until(until)
-        return log.totals[gone - 1] if gone else forgotten
+        return log.total(gone - 1) if gone else forgotten
 
     def charged(state: WindowState, now: int, amount: int) -> WindowState:
         forgotten, total, opened, last, oldest, log = state
@@ -57,9 +57,9 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
             log, total, forgotten = log.rebased(forgotten), total - forgotten, 0
         gone = log.count_until(now - window)
         if gone:
-            forgotten = log.totals[gone - 1]
+            forgotten = log.total(gone - 1)
         log = log.append(last, total, drop=gone)
-        return forgotten, total + amount, now, now, log.times[0], log
+        return forgotten, total + amount, now, now, log.time(0), log
 
     def take(state: WindowState, now: int, amount: int) -> WindowState | None:
         now = max(now, state[3])
@@ -75,7 +75,7 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
         if excess <= 0:
             return 0
         index = log.first_with(gone + excess)
-        frees = log.times[index] if index < len(log) else last
+        frees = log.time(index) if index < len(log) else last
         return frees + window - now
 
     def settle(state: WindowState, now: int, change: int) -> WindowState:

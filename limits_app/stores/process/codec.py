@@ -1,0 +1,120 @@
+"""How state is written: a layout's name and its states as 64-bit integers; logs and leases apart."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import chain
+from struct import Struct
+from typing import Final, cast
+
+import lmdb
+
+from limits_app.core.algorithms import State
+from limits_app.core.algorithms.log import Log
+from limits_app.core.keys import short_key
+from limits_app.core.layout import Layout, layout_of
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+
+__all__ = ["NAME_LENGTH", "Codec", "layout_from"]
+
+NAME_LENGTH: Final = 8
+
+
+class Codec:
+    """Writes and reads the states of one layout.
+
+    A record is the layout's name, 8 bytes, and the integers of all states.
+    The log of a sliding window stands in an entry of its own, which is read and written only when it is needed.
+    """
+
+    __slots__ = ("_size", "_slices", "_struct", "definitions", "layout", "logs", "name")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.definitions = _definitions(layout)
+        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        self.logs = {index: b"g" + short_key(rule.key)[:8] for index, rule in enumerate(layout.rules) if rule.has_log}
+        widths = [len(rule.start) - rule.has_log for rule in layout.rules]
+        self._struct = Struct(f"={NAME_LENGTH}s{sum(widths)}q")
+        self._size = self._struct.size
+        ends = [1 + sum(widths[: index + 1]) for index in range(len(widths))]
+        self._slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+
+    def reads(self, record: bytes) -> bool:
+        """Whether the record was written by this layout."""
+        return record.startswith(self.name) and len(record) == self._size
+
+    def decode(self, record: bytes, txn: lmdb.Transaction[bytes], scope: bytes) -> list[State]:
+        """The states of a record that `reads` accepts; logs are fetched through the transaction when looked into."""
+        flat = self._struct.unpack(record)
+        states = [flat[part] for part in self._slices]
+        for index, suffix in self.logs.items():
+            states[index] = (*states[index], StoredLog(txn, scope + suffix))
+        return states
+
+    def encode(self, states: Sequence[State]) -> bytes:
+        """The record of the states, without their logs."""
+        if self.logs:
+            states = [state[:-1] if index in self.logs else state for index, state in enumerate(states)]
+        return self._struct.pack(self.name, *chain.from_iterable(states))
+
+    def changed_logs(self, scope: bytes, states: Sequence[State]) -> list[tuple[bytes, bytes]]:
+        """Keys and contents of the logs that are not the stored ones."""
+        logs = [(scope + suffix, cast("Log", states[index][-1])) for index, suffix in self.logs.items()]
+        return [(key, log.pack()) for key, log in logs if not isinstance(log, StoredLog)]
+
+    def load_logs(self, states: Sequence[State]) -> None:
+        """Fetch all logs now, for states that will be read after their transaction."""
+        for index in self.logs:
+            cast("Log", states[index][-1]).arrays()
+
+
+class StoredLog(Log):
+    """A log that stays in the file until somebody looks into it.
+
+    Whoever decides looks into it only when something has expired, so what was not fetched then is not needed later.
+    """
+
+    __slots__ = ("_key", "_txn")
+
+    def __init__(self, txn: lmdb.Transaction[bytes], key: bytes) -> None:
+        super().__init__(array("q"), array("q"))
+        self._txn: lmdb.Transaction[bytes] | None = txn
+        self._key = key
+
+    def arrays(self) -> tuple[array[int], array[int]]:
+        """The log as it was in the transaction."""
+        if self._txn is not None:
+            packed = self._txn.get(self._key)
+            if packed is not None:
+                self._times, self._totals = Log.unpack(packed).arrays()
+            self._txn = None
+        return self._times, self._totals
+
+
+def layout_from(definitions: bytes) -> Layout:
+    """Compile the layout whose definitions were written by a codec."""
+    lease_us, limits = json.loads(definitions)
+    return layout_of(tuple(_limit(*fields) for fields in limits), lease_us)
+
+
+def _definitions(layout: Layout) -> bytes:
+    return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits]]).encode()
+
+
+def _fields(limit: Limit) -> list[object]:
+    if isinstance(limit, ResourceLimit):
+        return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
+    kind = "call" if isinstance(limit, CallLimit) else "rate"
+    return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst]
+
+
+def _limit(kind: str, key: str, capacity: int, seconds: float, algorithm: str = "", burst: int | None = None) -> Limit:
+    if kind == "resource":
+        return ResourceLimit(key, capacity, seconds)
+    if kind == "call":
+        return CallLimit(capacity, seconds, RateLimitAlgorithm(algorithm), burst)
+    return RateLimit(key, capacity, seconds, RateLimitAlgorithm(algorithm), burst)

@@ -1,0 +1,121 @@
+"""The state directory and the file in it: made private, reserved in full, and set aside when it cannot be read."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.hooks import HOOKS
+
+__all__ = ["default_directory", "open_environment", "private_directory"]
+
+logger = logging.getLogger("limits_app")
+
+_MEGABYTE: Final = 1024 * 1024
+_DATA, _LOCK = "data.mdb", "lock.mdb"
+_UNREADABLE: Final = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError)
+
+
+def default_directory() -> Path:
+    """The configured state directory, else one of the user's own under the system's directory for temporary files."""
+    return Path(HOOKS.state_dir() or Path(tempfile.gettempdir()) / f"limits_app-{os.geteuid()}")
+
+
+def private_directory(directory: Path) -> Path:
+    """Make `directory/state`, which nobody but the user may enter; StoreUnavailable says what is in the way."""
+    state = directory / "state"
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = state.stat()
+        if found.st_uid != os.geteuid():
+            raise StoreUnavailable(
+                f"{state} belongs to another user: set LIMITS['STATE_DIR'] to a directory of your own"
+            )
+        if found.st_mode & 0o077:
+            state.chmod(0o700)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the state directory {state} cannot be used ({error.strerror}): set LIMITS['STATE_DIR'] to one that can"
+        ) from error
+    return state
+
+
+def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
+    """Open the file of a state directory; one that cannot be read is set aside with a warning.
+
+    The whole map is reserved on disk first, so that a full disk is a StoreUnavailable here
+    and never a crash when a page is written later.
+    """
+    with _guard(state):
+        try:
+            environment = _open(state, map_megabytes)
+        except _UNREADABLE as error:
+            _set_aside(state, error)
+            environment = _open(state, map_megabytes)
+        try:
+            _reserve(state, map_megabytes)
+        except OSError as error:
+            environment.close()
+            raise StoreUnavailable(
+                f"{map_megabytes} MB cannot be reserved in {state} ({error.strerror}): "
+                "free some space, or lower LIMITS['MAP_MEGABYTES']"
+            ) from error
+    return environment
+
+
+def _open(state: Path, map_megabytes: int) -> lmdb.Environment:
+    try:
+        return lmdb.open(
+            str(state),
+            map_size=map_megabytes * _MEGABYTE,
+            mode=0o600,
+            writemap=True,
+            map_async=True,
+            sync=False,
+            metasync=False,
+            meminit=False,
+            readahead=False,
+            max_readers=1024,
+        )
+    except _UNREADABLE:
+        raise
+    except lmdb.Error as error:
+        raise StoreUnavailable(f"the state file in {state} cannot be opened: {error}") from error
+
+
+def _reserve(state: Path, map_megabytes: int) -> None:
+    descriptor = os.open(state / _DATA, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, map_megabytes * _MEGABYTE)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(state: Path, error: Exception) -> None:
+    aside = state / f"{_DATA}.unreadable-{time.time_ns()}"
+    (state / _DATA).rename(aside)
+    (state / _LOCK).unlink(missing_ok=True)
+    logger.warning(
+        "the state file could not be read (%s): it was set aside as %s, and counting starts anew", error, aside
+    )
+
+
+@contextmanager
+def _guard(state: Path) -> Iterator[None]:
+    """One process at a time opens or replaces the file."""
+    descriptor = os.open(state / "opening.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

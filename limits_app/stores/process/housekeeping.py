@@ -1,0 +1,60 @@
+"""Housekeeping: scopes that cannot be told from unused ones are forgotten, so that the file holds what is active."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import lmdb
+
+from limits_app.stores.process.records import SCOPE_LENGTH, Records
+
+__all__ = ["Housekeeping"]
+
+_GRACE_US: Final = 60_000_000
+_LOOKS_PER_NEWCOMER: Final = 2
+_STEPS_PER_LOOK: Final = 8
+_BATCH: Final = 64
+
+
+class Housekeeping:
+    """Goes round the file, a few steps for every scope that is new."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._hand = b""
+
+    def step(self, txn: lmdb.Transaction[bytes], now: int) -> None:
+        """Look at the next scopes, and forget those that have been idle for a minute."""
+        self._records.newcomer = False
+        self._go(txn, now, looks=_LOOKS_PER_NEWCOMER, grace_us=_GRACE_US)
+
+    def make_room(self, txn: lmdb.Transaction[bytes], now: int) -> bool:
+        """Forget scopes that are idle right now, a batch of them; False once the round is complete."""
+        return self._go(txn, now, looks=_BATCH, grace_us=0)
+
+    def start_over(self) -> None:
+        """Begin the round at the first scope."""
+        self._hand = b""
+
+    def _go(self, txn: lmdb.Transaction[bytes], now: int, *, looks: int, grace_us: int) -> bool:
+        scopes, self._hand = _next_scopes(txn, self._hand, looks)
+        for scope in scopes:
+            stored = self._records.stored(txn, scope)
+            if stored is None or stored[0].layout.restored_at(stored[1]) + grace_us <= now:
+                self._records.remove(txn, scope)
+        return bool(self._hand)
+
+
+def _next_scopes(txn: lmdb.Transaction[bytes], start: bytes, looks: int) -> tuple[list[bytes], bytes]:
+    """Up to `looks` scopes from a key on, and the key to go on with (empty: from the beginning)."""
+    scopes: list[bytes] = []
+    with txn.cursor() as cursor:
+        found = cursor.set_range(start) if start else cursor.first()
+        if not found:
+            return [], b""
+        for step, key in enumerate(cursor.iternext(keys=True, values=False)):
+            if len(scopes) == looks or step == looks * _STEPS_PER_LOOK:
+                return scopes, key
+            if len(key) == SCOPE_LENGTH:
+                scopes.append(key)
+    return scopes, b""

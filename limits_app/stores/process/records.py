@@ -1,0 +1,104 @@
+"""Records in the file: the states of each scope, and what is needed to read those of an older configuration.
+
+Keys, with `scope` in 16 bytes: `scope` the record, `scope g limit` the log of a sliding window,
+`d name` the definitions of a layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import lmdb
+
+from limits_app.core.algorithms import State
+from limits_app.core.layout import Layout
+from limits_app.core.plan import Part
+from limits_app.stores.process.codec import NAME_LENGTH, Codec, layout_from
+
+__all__ = ["SCOPE_LENGTH", "Records", "under"]
+
+SCOPE_LENGTH: Final = 16
+_DEFINITIONS: Final = b"d"
+_MOST_CODECS: Final = 4096
+
+
+class Records:
+    """Reads and writes records through a transaction; knows the codec of every layout that it has met."""
+
+    def __init__(self) -> None:
+        self._codecs: dict[Layout, Codec] = {}
+        self._by_name: dict[bytes, Codec] = {}
+        self._defined: set[bytes] = set()
+        self.newcomer = False
+        """Whether states were asked for a scope that has none; for whoever keeps house."""
+
+    def forget_writes(self) -> None:
+        """A transaction was given up: what it has written is not there."""
+        self._defined.clear()
+
+    def codec(self, layout: Layout) -> Codec:
+        """The codec of a layout."""
+        codec = self._codecs.get(layout)
+        if codec is None:
+            if len(self._codecs) >= _MOST_CODECS:
+                self._codecs.clear()
+                self._by_name.clear()
+            codec = self._codecs[layout] = Codec(layout)
+            self._by_name[codec.name] = codec
+        return codec
+
+    def states(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> tuple[Codec, list[State]]:
+        """The states of a scope as the part's layout sees them; writes nothing."""
+        codec = self._codecs.get(part.layout) or self.codec(part.layout)
+        record = txn.get(part.short_key)
+        if record is None:
+            self.newcomer = True
+            return codec, list(part.layout.start)
+        if codec.reads(record):
+            return codec, codec.decode(record, txn, part.short_key)
+        written = self._decoded(txn, part.short_key, record)
+        if written is None:
+            return codec, list(part.layout.start)
+        return codec, part.layout.carried(written[0].layout, written[1], now)
+
+    def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> tuple[Codec, list[State]] | None:
+        """The states of a scope under the layout that wrote them; None when there are none."""
+        record = txn.get(scope)
+        return None if record is None else self._decoded(txn, scope, record)
+
+    def write(self, txn: lmdb.Transaction[bytes], scope: bytes, codec: Codec, states: Sequence[State]) -> None:
+        """Put the states of a scope; a log only when it is not the one that is there."""
+        if codec.name not in self._defined:
+            txn.put(_DEFINITIONS + codec.name, codec.definitions)
+            self._defined.add(codec.name)
+        txn.put(scope, codec.encode(states))
+        if codec.logs:
+            for key, packed in codec.changed_logs(scope, states):
+                txn.put(key, packed)
+
+    def remove(self, txn: lmdb.Transaction[bytes], scope: bytes) -> None:
+        """Forget the states and logs of a scope; leases have a life of their own."""
+        txn.delete(scope)
+        for key, _ in list(under(txn, scope + b"g")):
+            txn.delete(key)
+
+    def _decoded(self, txn: lmdb.Transaction[bytes], scope: bytes, record: bytes) -> tuple[Codec, list[State]] | None:
+        name = record[:NAME_LENGTH]
+        codec = self._by_name.get(name)
+        if codec is None:
+            definitions = txn.get(_DEFINITIONS + name)
+            if definitions is None:
+                return None
+            codec = self.codec(layout_from(definitions))
+        return (codec, codec.decode(record, txn, scope)) if codec.reads(record) else None
+
+
+def under(txn: lmdb.Transaction[bytes], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All entries whose key starts with a prefix."""
+    with txn.cursor() as cursor:
+        if cursor.set_range(prefix):
+            for key, value in cursor.iternext():
+                if not key.startswith(prefix):
+                    return
+                yield key, value
