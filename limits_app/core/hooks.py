@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class Hooks:
 
     unknown_keys_raise: Callable[[], bool] = lambda: False
     """Whether a requested key that the set does not have is an error instead of a warning."""
-    state_dir: Callable[[], str | None] = lambda: None
+    state_dir: Callable[[], Path | None] = lambda: None
     """The directory for the state of the process store; None for the default."""
     lease_lost: list[Callable[[Claim], None]] = field(default_factory=list)
     """Told about each claim whose permits went to others while its holder lived."""

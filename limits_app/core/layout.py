@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -49,6 +49,13 @@ class Layout:
     def lease_keys(self, scope: str) -> list[tuple[int, str]]:
         """Where the permits of a scope stand among its states, and the names of their leases."""
         return [(index, f"{scope}/{rule.key}") for index, rule in enumerate(self.rules) if rule.is_permit]
+
+    def forgotten(self, states: Sequence[State], keys: Collection[str] | None) -> list[State]:
+        """The states without what was used of the limits `keys` (None: of all); permits stay with their holders."""
+        return [
+            state if rule.is_permit or (keys is not None and rule.key not in keys) else rule.start
+            for rule, state in zip(self.rules, states, strict=True)
+        ]
 
     def restored_at(self, states: Sequence[State]) -> int:
         """From when on the states cannot be told from unused ones."""

@@ -104,6 +104,11 @@ class LimitSet:
         return f"LimitSet({list(self)!r}, store={self.store!r})"
 
     @property
+    def rates(self) -> list[str]:
+        """The keys of which a request must say how much it takes."""
+        return self._shapes.rates
+
+    @property
     def config(self) -> dict[str, object]:
         """A copy of the configuration."""
         return dict(self._config)

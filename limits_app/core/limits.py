@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 from limits_app.core.amounts import MILLI, Amount, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 
-__all__ = ["CallLimit", "Limit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"]
+__all__ = ["Blocked", "CallLimit", "Limit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"]
 
 KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
@@ -177,7 +177,16 @@ class ResourceLimit:
         return self.capacity
 
 
-Limit = RateLimit | CallLimit | ResourceLimit
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Nothing at all: what the policy "blocked" means for those whom it is about."""
+
+    key: ClassVar[str] = "blocked"
+    capacity: ClassVar[int] = 0
+    ceiling: ClassVar[int] = 0
+
+
+Limit = RateLimit | CallLimit | ResourceLimit | Blocked
 
 
 def check_key(key: object) -> None:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
+from limits_app.core.limits import Blocked
 from limits_app.core.plan import Ask, Part
 from limits_app.core.algorithms import Rule, State
 
@@ -72,6 +73,8 @@ class Outcome:
             return "allowed"
         who = "" if status.entity is None else f" for {status.entity}"
         what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{who}"
+        if status.key == Blocked.key:
+            return f"everything{who} is blocked"
         if status.never:
             return f"{what} can never admit {status.requested}: its most is {status.capacity}"
         when = "when a permit is given back" if status.retry_after is None else f"in {status.retry_after:g} s"
@@ -109,11 +112,13 @@ def _status(now: int, part: Part, ask: Ask, amount: int, state: State, *, refuse
 
 def remaining(rule: Rule, state: State, now: int) -> Amount:
     """How much a limit would admit now, in units, rounded down to thousandths."""
+    if isinstance(rule.limit, Blocked):
+        return 0
     return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
 
 
 def _retry_after(rule: Rule, state: State, now: int, amount: int) -> float | None:
-    return None if rule.is_permit else rule.wait(state, now, amount) / _SECOND
+    return None if rule.is_permit or isinstance(rule.limit, Blocked) else rule.wait(state, now, amount) / _SECOND
 
 
 def units_of(rule: Rule, parts: int) -> Amount:

@@ -11,7 +11,7 @@ from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import Scope, short_key
 from limits_app.core.layout import Layout
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit
 
 __all__ = ["Ask", "Bucket", "Charges", "Part", "Plan", "ScopedLimits", "parts_of", "plan_for"]
 
@@ -140,7 +140,7 @@ def plan_for(
 def parts_of(ask: Ask, amount: object) -> int:
     """An amount in parts of a limit's unit; InvalidRequest when it is no amount of that limit."""
     rule = ask.rule
-    decimals = not isinstance(rule.limit, ResourceLimit) and rule.limit.algorithm.takes_decimals
+    decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
     try:
         milli = to_milli(amount, decimals=decimals)
     except ValueError as error:

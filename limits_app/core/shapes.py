@@ -24,7 +24,7 @@ class Shapes:
         self.limits: dict[str, Limit] = {}
         for one in reversed(scoped):
             self.limits |= {rule.key: rule.limit for rule in one.layout.rules}
-        self.has_rates = any(isinstance(limit, RateLimit) for limit in self.limits.values())
+        self.rates = [key for key, limit in self.limits.items() if isinstance(limit, RateLimit)]
         self._scoped = scoped
         self._version = version
         self._skip_unknown = skip_unknown
@@ -38,8 +38,9 @@ class Shapes:
         Raises InvalidRequest when a rate limit must be requested and nothing is, or `requested` is no mapping.
         """
         if requested is None:
-            if self.has_rates:
-                raise InvalidRequest(self._what_to_request())
+            if self.rates:
+                names = ", ".join(self.rates)
+                raise InvalidRequest(f"nothing is requested of {names}: a rate limit needs {{key: amount}}")
             requested = {}
             asked: tuple[object, ...] | None = None
         elif isinstance(requested, Mapping):
@@ -62,7 +63,7 @@ class Shapes:
 
     def plain(self) -> tuple[Plan, Charges] | None:
         """The request of nothing in particular, where it takes neither a decision nor a permit to know what it takes."""
-        if self.has_rates:
+        if self.rates:
             return None
         plan = self.plan(None, frozenset())
         return None if plan.fixed is None or plan.permits or not plan.fits else (plan, plan.fixed)
@@ -81,10 +82,6 @@ class Shapes:
             plan = plan_for(self._scoped, named, version=self._version, left_out=left_out, reports_calls=many_calls)
             self._plans[shape] = plan
         return plan
-
-    def _what_to_request(self) -> str:
-        rates = [key for key, limit in self.limits.items() if isinstance(limit, RateLimit)]
-        return f"nothing is requested of {', '.join(rates)}: a rate limit needs {{key: amount}}"
 
     def _is_permit(self, key: str) -> bool:
         return isinstance(self.limits[key], ResourceLimit)

@@ -18,6 +18,7 @@ __all__ = ["seconds_of", "turns"]
 
 _SECOND: Final = 1_000_000
 _JITTER_US: Final = 500
+_LONGEST_PAUSE: Final = 3600.0
 
 
 def seconds_of(timeout: float | None) -> float | None:
@@ -73,7 +74,7 @@ def _pause(store: Store, now: int, until: int | None, deadline: int | None) -> f
     moments = [moment for moment in (until, deadline) if moment is not None]
     if not moments or not store.clock.moves_by_itself:
         return None
-    return max(min(moments) - now, 0) / _SECOND
+    return min(max(min(moments) - now, 0) / _SECOND, _LONGEST_PAUSE)
 
 
 def _timed_out(acquisition: Acquisition, store: Store) -> LimitTimeout:

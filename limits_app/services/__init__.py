@@ -1,1 +1,47 @@
-"""The verbs of the app: one for each use."""
+"""The API of the app: one verb for each use.
+
+    from limits_app import limits
+
+    with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as acquisition:
+        ...
+        acquisition.update({"tpm": 312})
+"""
+
+from __future__ import annotations
+
+from limits_app.services.acquiring import aacquire, acquire, atry_acquire, check, limit_set, try_acquire
+from limits_app.services.explaining import Explanation, explain
+from limits_app.services.listing import list_entities, list_resources, list_resources_with_entities
+from limits_app.services.resetting import reset
+from limits_app.services.status import Status, status
+from limits_app.services.writing import (
+    delete_entity_limits,
+    delete_resource_limits,
+    delete_system_limits,
+    set_entity_limits,
+    set_resource_limits,
+    set_system_limits,
+)
+
+__all__ = [
+    "Explanation",
+    "Status",
+    "aacquire",
+    "acquire",
+    "atry_acquire",
+    "check",
+    "delete_entity_limits",
+    "delete_resource_limits",
+    "delete_system_limits",
+    "explain",
+    "limit_set",
+    "list_entities",
+    "list_resources",
+    "list_resources_with_entities",
+    "reset",
+    "set_entity_limits",
+    "set_resource_limits",
+    "set_system_limits",
+    "status",
+    "try_acquire",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from django.db.models import Q
 
@@ -45,7 +45,8 @@ def _replaced(policy: Policy) -> Iterable[Policy]:
         .select_related("resource", "entity")
         .prefetch_related("limits")
     )
-    match policy.scope:
+    scope = policy.scope
+    match scope:
         case PolicyScope.SYSTEM:
             return ()
         case PolicyScope.RESOURCE:
@@ -58,3 +59,5 @@ def _replaced(policy: Policy) -> Iterable[Policy]:
                 Q(resource=policy.resource_id) | Q(resource=None), Q(entity=policy.entity_id) | Q(entity=None)
             )
             return sorted(broader, key=lambda other: list(PolicyScope).index(other.scope))[:1]
+        case _:
+            assert_never(scope)

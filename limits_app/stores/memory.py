@@ -141,12 +141,7 @@ class MemoryStore:
             for scope in scopes:
                 record = self._records.get(scope)
                 if record is not None:
-                    layout: Layout = record[-1]
-                    states = [
-                        state if rule.is_permit or (keys is not None and rule.key not in keys) else rule.start
-                        for rule, state in zip(layout.rules, record, strict=False)
-                    ]
-                    self._records[scope] = [*states, layout]
+                    self._records[scope] = [*record[-1].forgotten(record[:-1], keys), record[-1]]
         self.line.notify(scopes)
 
     def version(self) -> int:

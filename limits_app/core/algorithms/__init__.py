@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from limits_app.core.algorithms.blocked import compile_blocked
 from limits_app.core.algorithms.fixed_window import compile_fixed_window
 from limits_app.core.algorithms.gcra import compile_gcra
 from limits_app.core.algorithms.leaky_bucket import compile_leaky_bucket
@@ -12,7 +13,7 @@ from limits_app.core.algorithms.permits import compile_permits
 from limits_app.core.algorithms.rule import Rule, State
 from limits_app.core.algorithms.sliding_window import compile_sliding_window
 from limits_app.core.algorithms.token_bucket import compile_token_bucket
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 __all__ = ["Rule", "State", "compile_rule"]
 
@@ -27,6 +28,10 @@ _COMPILERS: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], 
 
 def compile_rule(limit: Limit, lease_us: int) -> Rule:
     """Turn a definition into what a store works with; `lease_us` is how long a permit is lent without renewal."""
-    if isinstance(limit, ResourceLimit):
-        return compile_permits(limit, lease_us)
-    return _COMPILERS[limit.algorithm](limit)
+    match limit:
+        case ResourceLimit():
+            return compile_permits(limit, lease_us)
+        case Blocked():
+            return compile_blocked(limit)
+        case RateLimit() | CallLimit():
+            return _COMPILERS[limit.algorithm](limit)

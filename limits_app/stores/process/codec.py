@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import chain
 from struct import Struct
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import lmdb
 
@@ -16,7 +16,7 @@ from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import Log
 from limits_app.core.keys import short_key
 from limits_app.core.layout import Layout, layout_of
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 __all__ = ["NAME_LENGTH", "Codec", "layout_from"]
 
@@ -108,13 +108,20 @@ def _definitions(layout: Layout) -> bytes:
 def _fields(limit: Limit) -> list[object]:
     if isinstance(limit, ResourceLimit):
         return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
+    if isinstance(limit, Blocked):
+        return ["blocked"]
     kind = "call" if isinstance(limit, CallLimit) else "rate"
     return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst]
 
 
-def _limit(kind: str, key: str, capacity: int, seconds: float, algorithm: str = "", burst: int | None = None) -> Limit:
-    if kind == "resource":
-        return ResourceLimit(key, capacity, seconds)
-    if kind == "call":
-        return CallLimit(capacity, seconds, RateLimitAlgorithm(algorithm), burst)
-    return RateLimit(key, capacity, seconds, RateLimitAlgorithm(algorithm), burst)
+def _limit(kind: str, *fields: Any) -> Limit:
+    match kind, fields:
+        case "blocked", ():
+            return Blocked()
+        case "resource", (key, capacity, max_hold_seconds):
+            return ResourceLimit(key, capacity, max_hold_seconds)
+        case "call", (_, capacity, window_seconds, algorithm, burst):
+            return CallLimit(capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
+        case _, (key, capacity, window_seconds, algorithm, burst):
+            return RateLimit(key, capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
+    raise ValueError(f"not a limit: {kind} {fields}")

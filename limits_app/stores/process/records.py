@@ -33,10 +33,6 @@ class Records:
         self.newcomer = False
         """Whether states were asked for a scope that has none; for whoever keeps house."""
 
-    def forget_writes(self) -> None:
-        """A transaction was given up: what it has written is not there."""
-        self._defined.clear()
-
     def codec(self, layout: Layout) -> Codec:
         """The codec of a layout."""
         codec = self._codecs.get(layout)
@@ -70,8 +66,7 @@ class Records:
     def write(self, txn: lmdb.Transaction[bytes], scope: bytes, codec: Codec, states: Sequence[State]) -> None:
         """Put the states of a scope; a log only when it is not the one that is there."""
         if codec.name not in self._defined:
-            txn.put(_DEFINITIONS + codec.name, codec.definitions)
-            self._defined.add(codec.name)
+            self._define(txn, codec)
         txn.put(scope, codec.encode(states))
         if codec.logs:
             for key, packed in codec.changed_logs(scope, states):
@@ -82,6 +77,13 @@ class Records:
         txn.delete(scope)
         for key, _ in list(under(txn, scope + b"g")):
             txn.delete(key)
+
+    def _define(self, txn: lmdb.Transaction[bytes], codec: Codec) -> None:
+        """Put the definitions of a layout; done once they are seen there, since a transaction may be given up."""
+        if txn.get(_DEFINITIONS + codec.name) is None:
+            txn.put(_DEFINITIONS + codec.name, codec.definitions)
+        else:
+            self._defined.add(codec.name)
 
     def _decoded(self, txn: lmdb.Transaction[bytes], scope: bytes, record: bytes) -> tuple[Codec, list[State]] | None:
         name = record[:NAME_LENGTH]

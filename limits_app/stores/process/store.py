@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
-from threading import RLock
+from threading import Lock
 from time import monotonic, time_ns
-from typing import Final
+from typing import Any, Final
 
 import lmdb
 
@@ -15,28 +16,22 @@ from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import short_key
-from limits_app.core.forking import on_fork
 from limits_app.core.layout import LEASE_US
 from limits_app.core.plan import Charges, Plan
 from limits_app.core.renewal import Renewer
-from limits_app.core.waiting import WaitingLine
-from limits_app.stores.process import watching
-from limits_app.stores.process.files import open_environment, private_directory
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
-from limits_app.stores.process.presence import Presence, is_alive
 from limits_app.stores.process.records import Records
+from limits_app.stores.process.state_file import StateFile
+from limits_app.stores.process.watching import Watcher, Watching, watchers
 from limits_app.stores.settling import settled
 
-__all__ = ["ProcessStore"]
+__all__ = ["ProcessStore", "open_process_store"]
 
 _VERSION: Final = b"version"
 _PATIENCE_US: Final = 250_000
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 _MOST_LOOKED: Final = 1024
-
-_INHERITED: Final[list[object]] = []
-"""Open files of parent processes: closing one here would take locks away from this process."""
 
 
 def system_us() -> int:
@@ -66,33 +61,21 @@ class ProcessStore:
         self.directory = Path(directory)
         self.clock = as_clock(clock)
         self.lease_us = round(lease_seconds * 1_000_000)
-        self.line = WaitingLine(self._watch, self._unwatch)
-        self.renewer = Renewer(self.clock, self.lease_us, self.renew)
-        self.clock.attach(self.line)
         self._now = clock
         self._map_megabytes = map_megabytes
-        self._state = private_directory(self.directory)
-        self.after_fork()
-        self._open()
-        on_fork(self)
-
-    def after_fork(self) -> None:
-        """A child opens the file anew; what its parent has open must stay as it is."""
-        _INHERITED.append((getattr(self, "_env", None), getattr(self, "_presence", None)))
-        self._env: lmdb.Environment | None = None
-        self._presence: Presence | None = None
-        self._opening = RLock()
+        self._file = StateFile(self.directory, map_megabytes)
         self._records = Records()
         self._housekeeping = Housekeeping(self._records)
-        self._leasing = Leasing(self._identity, self._is_alive)
-        self._watched: dict[bytes, str] = {}
+        self._leasing = Leasing(self._file.identity, self._file.is_alive)
+        self._watching = Watching(self._file)
         self._looked: dict[bytes, float] = {}
+        self.line = self._watching.line
+        self.renewer = Renewer(self.clock, self.lease_us, self.renew)
+        self.clock.attach(self.line)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._now is not system_us:
             raise NotShareable("a store with a clock of its own cannot be sent to another process: leave clock= out")
-        from limits_app.stores.process import _restored  # noqa: PLC0415 - the package imports this module
-
         return _restored, (str(self.directory), self._map_megabytes, self.lease_us / 1_000_000)
 
     def __repr__(self) -> str:
@@ -101,82 +84,34 @@ class ProcessStore:
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
         try:
-            return self._acquire(claim)
+            decided = self._decided(claim)
         except lmdb.Error as error:
             self._recover(error)
-        with self._failing_clearly():
-            return self._acquire(claim)
-
-    def _acquire(self, claim: Claim) -> bool:
-        plan, after, records = claim.plan, [], self._records
-        txn = (self._env or self._open()).begin(write=True)
-        try:
-            if plan.version is not None:
-                self._check(txn, plan)
-            now = self._now()
-            for part, charges in claim.charges:
-                codec, states = records.states(txn, part, now)
-                charged = states.copy()
-                for ask, amount in charges:
-                    state = ask.take(states[ask.index], now, amount)
-                    if state is None:
-                        return self._refused(txn, claim, now)
-                    charged[ask.index] = state
-                after.append((part.short_key, charged, codec))
-            for scope, charged, codec in after:
-                records.write(txn, scope, codec, charged)
-            if plan.permits:
-                self._leasing.lend(txn, claim, now)
-            if records.newcomer:
-                self._housekeeping.step(txn, now)
-            txn.commit()
-        except BaseException:
-            txn.abort()
-            records.forget_writes()
-            raise
-        claim.admitted, claim.decided_at, claim.records = True, now, after
-        return True
+            try:
+                decided = self._decided(claim)
+            except lmdb.Error as again:
+                raise self._file.failure(again) from again
+        return self.acquire(claim) if decided is None else decided
 
     def settle(self, claim: Claim, changes: Charges) -> None:
         """See `Store.settle`."""
         try:
-            watching = self._settle(claim, changes)
-        except lmdb.Error as error:
-            self._recover(error)
-            with self._failing_clearly():
-                watching = self._settle(claim, changes)
-        if self.line.busy:
-            self.line.notify(part.key for part, _ in changes)
-        if watching:
-            self._call(watching)
-
-    def _settle(self, claim: Claim, changes: Charges) -> list[watching.Watcher]:
-        with self._writing() as txn:
-            if claim.settled:
-                return []
-            now = self._now()
-            for part, row in changes:
-                codec, states = self._records.stored(txn, part.short_key) or self._records.states(txn, part, now)
-                kept = [
-                    (ask, change)
-                    for ask, change in row
-                    if ask.lease_key is None or self._leasing.take_back(txn, part, ask, claim)
-                ]
-                after = settled(codec.layout, states, kept, part.layout, now)
-                self._records.write(txn, part.short_key, codec, after)
-            claim.settled = True
-            return watching.watchers(txn, [part.short_key for part, _ in changes])
+            others = self._settle(claim, changes)
+        except StoreUnavailable as error:
+            self._recover(error.__cause__)
+            others = self._settle(claim, changes)
+        self._watching.tell((part.key for part, _ in changes), others)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
-        with self._failing_clearly(), self._writing() as txn:
+        with self._file.writing() as txn:
             now = self._now()
             return [claim for claim in claims if not self._leasing.renew(txn, claim, now)]
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
-        with self._failing_clearly(), (self._env or self._open()).begin() as txn:
-            self._check(txn, claim.plan)
+        with self._file.reading() as txn:
+            _check(txn, claim.plan)
             now = self._now()
             records = []
             for part in claim.plan.parts:
@@ -189,96 +124,100 @@ class ProcessStore:
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
-        with self._failing_clearly(), self._writing() as txn:
-            for scope in map(short_key, scopes):
-                stored = self._records.stored(txn, scope)
-                if stored is not None:
-                    codec, states = stored
-                    fresh = [
-                        state if rule.is_permit or (keys is not None and rule.key not in keys) else rule.start
-                        for rule, state in zip(codec.layout.rules, states, strict=True)
-                    ]
-                    self._records.write(txn, scope, codec, fresh)
-            watching_them = watching.watchers(txn, map(short_key, scopes))
-        self.line.notify(scopes)
-        self._call(watching_them)
+        shorts = [short_key(scope) for scope in scopes]
+        with self._file.writing() as txn:
+            for short in shorts:
+                codec, states = self._records.stored(txn, short) or (None, [])
+                if codec is not None:
+                    self._records.write(txn, short, codec, codec.layout.forgotten(states, keys))
+            others = watchers(txn, shorts)
+        self._watching.tell(scopes, others)
 
     def version(self) -> int:
         """See `Store.version`."""
-        with self._failing_clearly(), (self._env or self._open()).begin() as txn:
+        with self._file.reading() as txn:
             return _version(txn)
 
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
-        with self._failing_clearly(), self._writing() as txn:
+        with self._file.writing() as txn:
             version = _version(txn) + 1
             txn.put(_VERSION, version.to_bytes(8))
-            everybody = watching.watchers(txn)
+            others = watchers(txn)
         self.line.notify_all()
-        self._call(everybody)
+        self._watching.tell((), others)
         return version
 
     def close(self) -> None:
-        """Close the file and leave; what is used again opens it anew."""
-        with self._opening:
-            if self._presence is not None:
-                self._presence.leave()
-                self._presence = None
-            if self._env is not None:
-                self._env.close()
-                self._env = None
+        """Close the file; what is used again opens it anew."""
+        self._file.close()
 
-    def _open(self) -> lmdb.Environment:
-        with self._opening:
-            if self._env is None:
-                self._env = open_environment(self._state, self._map_megabytes)
-            return self._env
+    def _decided(self, claim: Claim) -> bool | None:
+        """Decide in one transaction; None when it was used to take lost permits back, and another one is to decide."""
+        with self._file.turn:
+            return self._decided_in_turn(claim)
 
-    @contextmanager
-    def _writing(self) -> Iterator[lmdb.Transaction[bytes]]:
+    def _decided_in_turn(self, claim: Claim) -> bool | None:
+        plan, after, records = claim.plan, [], self._records
+        txn = (self._file.environment or self._file.open()).begin(write=True)
         try:
-            with (self._env or self._open()).begin(write=True) as txn:
-                yield txn
-        except BaseException:
-            self._records.forget_writes()
-            raise
+            if plan.version is not None:
+                _check(txn, plan)
+            now = self._now()
+            for part, charges in claim.charges:
+                codec, states = records.states(txn, part, now)
+                charged = states.copy()
+                for ask, amount in charges:
+                    state = ask.take(states[ask.index], now, amount)
+                    if state is None:
+                        return self._refused(txn, claim, now)
+                    charged[ask.index] = state
+                after.append((part.short_key, charged, codec))
+            self._write(txn, claim, after, now)
+            txn.commit()
+        finally:
+            # Nothing after a commit, and all that is needed after anything else.
+            txn.abort()
+        claim.admitted, claim.decided_at, claim.records = True, now, after
+        return True
 
-    @contextmanager
-    def _failing_clearly(self) -> Iterator[None]:
-        try:
-            yield
-        except lmdb.MapFullError as error:
-            raise StoreUnavailable(
-                f"all {self._map_megabytes} MB of {self._state} are in active use: raise LIMITS['MAP_MEGABYTES']"
-            ) from error
-        except lmdb.Error as error:
-            raise StoreUnavailable(f"the state file in {self._state} cannot be used: {error}") from error
+    def _write(self, txn: lmdb.Transaction[bytes], claim: Claim, after: list[tuple[bytes, Any, Any]], now: int) -> None:
+        for scope, charged, codec in after:
+            self._records.write(txn, scope, codec, charged)
+        if claim.plan.permits:
+            self._leasing.lend(txn, claim, now)
+        if self._records.newcomer:
+            self._housekeeping.step(txn, now)
 
-    def _recover(self, error: lmdb.Error) -> None:
-        """After a full map, forget what is idle; after anything else there is nothing to be done but to try again."""
-        if isinstance(error, lmdb.MapFullError):
-            self._housekeeping.start_over()
-            with suppress(lmdb.MapFullError):
-                more = True
-                while more:
-                    with self._writing() as txn:
-                        more = self._housekeeping.make_room(txn, self._now())
+    def _settle(self, claim: Claim, changes: Charges) -> list[Watcher]:
+        with self._file.writing() as txn:
+            if claim.settled:
+                return []
+            now = self._now()
+            for part, row in changes:
+                codec, states = self._records.stored(txn, part.short_key) or self._records.states(txn, part, now)
+                kept = [
+                    (ask, change)
+                    for ask, change in row
+                    if ask.lease_key is None or self._leasing.take_back(txn, part, ask, claim)
+                ]
+                self._records.write(
+                    txn, part.short_key, codec, settled(codec.layout, states, kept, part.layout, now)
+                )
+            others = watchers(txn, [part.short_key for part, _ in changes])
+            claim.settled = True
+        return others
 
-    def _check(self, txn: lmdb.Transaction[bytes], plan: Plan) -> None:
-        if plan.version is not None and plan.version != _version(txn):
-            raise StaleConfiguration
-
-    def _refused(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> bool:
-        """Take lost permits back and ask again, or note the refusal."""
+    def _refused(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> bool | None:
+        """Take lost permits back, or note the refusal."""
         if claim.plan.permits and self._reclaimed(txn, claim.plan, now):
             txn.commit()
-            return self._acquire(claim)
+            return None
         records = []
         for part in claim.plan.parts:
             codec, states = self._records.states(txn, part, now)
             codec.load_logs(states)
             records.append((part.short_key, states))
-        txn.abort()
         claim.admitted, claim.decided_at, claim.records = False, now, records
         return False
 
@@ -306,42 +245,44 @@ class ProcessStore:
         self._looked[scope] = now
         return True
 
-    def _identity(self) -> bytes:
-        with self._opening:
-            if self._presence is None:
-                self._presence = Presence(self._state)
-            return self._presence.identity
+    def _recover(self, error: BaseException | None) -> None:
+        """After a full map, forget what is idle; after anything else there is nothing to be done but to try again."""
+        if isinstance(error, lmdb.MapFullError):
+            self._housekeeping.start_over()
+            with suppress(StoreUnavailable):
+                more = True
+                while more:
+                    with self._file.writing() as txn:
+                        more = self._housekeeping.make_room(txn, self._now())
 
-    def _is_alive(self, process: bytes) -> bool:
-        return is_alive(self._state, process)
 
-    def _watch(self, scope: str) -> None:
-        short, identity = short_key(scope), self._identity()
-        self._watched[short] = scope
-        if self._presence is not None:
-            self._presence.listen(self._told)
-        with self._failing_clearly(), self._writing() as txn:
-            watching.watch(txn, short, identity)
-
-    def _unwatch(self, scope: str) -> None:
-        short, identity = short_key(scope), self._identity()
-        with self._failing_clearly(), self._writing() as txn:
-            watching.unwatch(txn, short, identity)
-        self._watched.pop(short, None)
-
-    def _told(self, scope: bytes) -> None:
-        watched = self._watched.get(scope)
-        if watched is not None:
-            self.line.notify([watched])
-
-    def _call(self, watching_them: list[watching.Watcher]) -> None:
-        own = None if self._presence is None else self._presence.identity
-        gone = watching.call(self._state, watching_them, own)
-        if gone:
-            with self._failing_clearly(), self._writing() as txn:
-                for scope, process in gone:
-                    watching.unwatch(txn, scope, process)
+def _check(txn: lmdb.Transaction[bytes], plan: Plan) -> None:
+    if plan.version is not None and plan.version != _version(txn):
+        raise StaleConfiguration
 
 
 def _version(txn: lmdb.Transaction[bytes]) -> int:
     return int.from_bytes(txn.get(_VERSION) or b"")
+
+
+_OPENED: Final[dict[str, ProcessStore]] = {}
+_OPENING: Final = Lock()
+# Held while a process forks, so that no child gets it locked.
+os.register_at_fork(before=_OPENING.acquire, after_in_parent=_OPENING.release, after_in_child=_OPENING.release)
+
+
+def open_process_store(directory: str | Path, **options: Any) -> ProcessStore:
+    """Open the store in a directory, or give the one that this process has opened there before.
+
+    `options` are those of ProcessStore, and count at the first opening.
+    """
+    place = os.path.realpath(directory)
+    with _OPENING:
+        store = _OPENED.get(place)
+        if store is None:
+            store = _OPENED[place] = ProcessStore(place, **options)
+        return store
+
+
+def _restored(directory: str, map_megabytes: int, lease_seconds: float) -> ProcessStore:
+    return open_process_store(directory, map_megabytes=map_megabytes, lease_seconds=lease_seconds)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 import lmdb
 
+from limits_app.core.keys import short_key
+from limits_app.core.waiting import WaitingLine
 from limits_app.stores.process.presence import ID_LENGTH, wake
 from limits_app.stores.process.records import under
+from limits_app.stores.process.state_file import StateFile
 
-__all__ = ["call", "unwatch", "watch", "watchers"]
+__all__ = ["Watcher", "Watching", "watchers"]
 
 _PREFIX: Final = b"watch:"
 _COUNT: Final = b"watchers"
@@ -20,16 +22,52 @@ Watcher = tuple[bytes, bytes]
 """A scope, and the process that watches it."""
 
 
-def watch(txn: lmdb.Transaction[bytes], scope: bytes, process: bytes) -> None:
-    """Have a process woken when something is given back in a scope."""
-    if txn.put(_PREFIX + scope + process, b"", overwrite=False):
-        _count(txn, 1)
+class Watching:
+    """The waiting line of a process, which hears about what other processes give back, and tells them."""
 
+    def __init__(self, file: StateFile) -> None:
+        self._file = file
+        self._watched: dict[bytes, str] = {}
+        self.line = WaitingLine(self._watch, self._unwatch)
 
-def unwatch(txn: lmdb.Transaction[bytes], scope: bytes, process: bytes) -> None:
-    """Leave a process alone again."""
-    if txn.delete(_PREFIX + scope + process):
-        _count(txn, -1)
+    def tell(self, scopes: Iterable[str], others: list[Watcher]) -> None:
+        """Something was given back in these scopes: wake who waits here, and the processes that watch them."""
+        if self.line.busy:
+            self.line.notify(scopes)
+        if others:
+            self._call(others)
+
+    def _watch(self, scope: str) -> None:
+        short, identity = short_key(scope), self._file.identity()
+        self._watched[short] = scope
+        if self._file.presence is not None:
+            self._file.presence.listen(self._hear)
+        with self._file.writing() as txn:
+            if txn.put(_PREFIX + short + identity, b"", overwrite=False):
+                _count(txn, 1)
+
+    def _unwatch(self, scope: str) -> None:
+        short = short_key(scope)
+        self._watched.pop(short, None)
+        self._remove([(short, self._file.identity())])
+
+    def _hear(self, scope: bytes) -> None:
+        watched = self._watched.get(scope)
+        if watched is not None:
+            self.line.notify([watched])
+
+    def _call(self, others: list[Watcher]) -> None:
+        own = None if self._file.presence is None else self._file.presence.identity
+        directory = self._file.directory
+        gone = [(scope, process) for scope, process in others if process != own and not wake(directory, process, scope)]
+        if gone:
+            self._remove(gone)
+
+    def _remove(self, gone: list[Watcher]) -> None:
+        with self._file.writing() as txn:
+            for scope, process in gone:
+                if txn.delete(_PREFIX + scope + process):
+                    _count(txn, -1)
 
 
 def watchers(txn: lmdb.Transaction[bytes], scopes: Iterable[bytes] | None = None) -> list[Watcher]:
@@ -41,12 +79,8 @@ def watchers(txn: lmdb.Transaction[bytes], scopes: Iterable[bytes] | None = None
     return [(key[len(_PREFIX) : -ID_LENGTH], key[-ID_LENGTH:]) for key in keys]
 
 
-def call(directory: Path, watching: Iterable[Watcher], own: bytes | None) -> list[Watcher]:
-    """Wake the processes, except the calling one; returns those that are gone."""
-    return [(scope, process) for scope, process in watching if process != own and not wake(directory, process, scope)]
-
-
 def _count(txn: lmdb.Transaction[bytes], change: int) -> None:
+    """How many watch at all, so that whoever settles need not look when nobody does."""
     number = int.from_bytes(txn.get(_COUNT) or b"") + change
     if number:
         txn.put(_COUNT, number.to_bytes(8))

@@ -1,0 +1,18 @@
+"""The pages of the Django admin."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from limits_app.admin.audit_events import AuditEventAdmin
+from limits_app.admin.policies import PolicyAdmin
+from limits_app.admin.scopes import EndpointAdmin, EntityAdmin, ResourceAdmin
+from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
+
+__all__ = ["AuditEventAdmin", "EndpointAdmin", "EntityAdmin", "PolicyAdmin", "ResourceAdmin"]
+
+admin.site.register(Policy, PolicyAdmin)
+admin.site.register(Resource, ResourceAdmin)
+admin.site.register(Entity, EntityAdmin)
+admin.site.register(Endpoint, EndpointAdmin)
+admin.site.register(AuditEvent, AuditEventAdmin)

@@ -1,0 +1,41 @@
+"""Wiring, and nothing else."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.core.checks import register
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.core.claim import Claim
+
+__all__ = ["LimitsConfig"]
+
+
+class LimitsConfig(AppConfig):
+    """Limits that administrators set and every process obeys."""
+
+    name = "limits_app"
+    label = "limits_app"
+    verbose_name = _("Limits")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Connect the receivers and register the checks."""
+        from limits_app import checks, conf, models, signals
+        from limits_app.core.hooks import HOOKS
+        from limits_app.models import changes
+        from limits_app.resolver import advance_version
+        from limits_app.stores import registry
+
+        register(checks.check_settings, "limits_app")
+        changes.watch(models.CONFIGURATION)
+        signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
+        HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
+        HOOKS.state_dir = registry.state_directory
+        HOOKS.lease_lost.append(_lease_lost)
+
+
+def _lease_lost(claim: Claim) -> None:
+    from limits_app import signals
+
+    signals.lease_lost.send_robust(sender=None, claim=claim)

@@ -1,0 +1,89 @@
+"""The audit log: one event for each object that changed, in the transaction of the change."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from decimal import Decimal
+from typing import Any, Final
+
+from django.db import models
+
+from limits_app.models import AuditEvent, Configuration, Limit, Policy, Verb
+
+__all__ = ["Snapshot", "record", "snapshot"]
+
+Snapshot = dict[str, Any]
+"""An object as JSON can say it: fields by name, related objects by their names."""
+
+_LEFT_OUT: Final = {"id", "policy", "created_at", "updated_at"}
+
+
+def snapshot(item: Configuration) -> Snapshot:
+    """Give an object as it is now; a policy has its `scope`, and its `limits` as they stand in the database."""
+    taken = {
+        field.name: _plain(getattr(item, field.name))
+        for field in item._meta.concrete_fields
+        if field.name not in _LEFT_OUT
+    }
+    if isinstance(item, Policy):
+        limits = Limit.objects.using(item._state.db).filter(policy=item)
+        return {"scope": item.scope.value} | taken | {"limits": [_without_empty(snapshot(limit)) for limit in limits]}
+    return taken
+
+
+def record(
+    verb: Verb,
+    item: Configuration,
+    *,
+    before: Snapshot | None,
+    after: Snapshot | None,
+    actor: str,
+    source: str,
+    reason: str = "",
+) -> AuditEvent | None:
+    """Append the event of one change, in the database of the object; None where nothing changed.
+
+    A deletion is recorded before it is done, while the object still has its primary key.
+    """
+    if before == after:
+        return None
+    return AuditEvent.objects.using(item._state.db).create(
+        actor=actor,
+        source=source,
+        verb=verb,
+        object_type=item._meta.model_name or "",
+        object_id=str(item.pk),
+        object_label=str(item),
+        before=before,
+        after=after,
+        reason=reason,
+    )
+
+
+def record_reset(
+    resource: str, entity: str | None, keys: list[str], *, actor: str, source: str, reason: str
+) -> AuditEvent:
+    """Append the event of state that is forgotten: what was used of the limits `keys`."""
+    return AuditEvent.objects.create(
+        actor=actor,
+        source=source,
+        verb=Verb.RESET,
+        object_type="state",
+        object_id="",
+        object_label=resource if entity is None else f"{entity} on {resource}",
+        before=None,
+        after={"resource": resource, "entity": entity, "keys": keys},
+        reason=reason,
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, models.Model):
+        return str(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return deepcopy(value)
+
+
+def _without_empty(taken: Snapshot) -> Snapshot:
+    return {name: value for name, value in taken.items() if value not in {None, ""}}

@@ -1,0 +1,163 @@
+"""The only reader of settings: the dict `LIMITS`, parsed into frozen values.
+
+`get(MAP_MEGABYTES)` gives a value as it is now: its default where the key, the dict or Django's settings are not there.
+Values are parsed again as soon as `settings.LIMITS` is another object, so `override_settings` counts at once;
+changing the dict in place does not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final, TypeVar
+
+from django.conf import ENVIRONMENT_VARIABLE
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from limits_app.conf.parsers import EntityOfRequest, StoreKind, StoreSettings, UnknownKeys
+from limits_app.conf.table import (
+    ENTITY_OF_REQUEST,
+    KEYS,
+    MAP_MEGABYTES,
+    RESOLVER_MAX_ENTRIES,
+    RESOLVER_TTL_SECONDS,
+    STATE_DIR,
+    STORE,
+    STORES,
+    UNKNOWN_KEYS,
+    Key,
+)
+from limits_app.core.amounts import shown
+
+__all__ = [
+    "ENTITY_OF_REQUEST",
+    "KEYS",
+    "MAP_MEGABYTES",
+    "RESOLVER_MAX_ENTRIES",
+    "RESOLVER_TTL_SECONDS",
+    "STATE_DIR",
+    "STORE",
+    "STORES",
+    "UNKNOWN_KEYS",
+    "EntityOfRequest",
+    "Key",
+    "Problem",
+    "StoreKind",
+    "StoreSettings",
+    "UnknownKeys",
+    "entity_function",
+    "get",
+    "problems",
+    "store_settings",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with the settings, and what to do."""
+
+    check_id: str
+    message: str
+    hint: str | None = None
+
+
+def get(key: Key[T]) -> T:
+    """Give the value of a key as it is now; ImproperlyConfigured says what is wrong with `LIMITS` and what to do."""
+    value: T = _latest.parsed(_raw())[key.name]
+    return value
+
+
+def store_settings(alias: str | None = None) -> StoreSettings:
+    """Give what is said about one store (`None`: the default one), completed from `LIMITS` itself.
+
+    Raises ImproperlyConfigured when there is no such store.
+    """
+    name = get(STORE) if alias is None else alias
+    stores = get(STORES)
+    if name not in stores:
+        raise ImproperlyConfigured(_no_such_store(name, stores))
+    own = stores[name]
+    return StoreSettings(own.kind, own.state_dir or get(STATE_DIR), own.map_megabytes or get(MAP_MEGABYTES))
+
+
+def problems() -> list[Problem]:
+    """List everything that is wrong with `LIMITS`, unknown keys included."""
+    raw = _raw()
+    unknown = [name for name in raw if name not in KEYS] if isinstance(raw, Mapping) else []
+    return _parse(raw)[1] + [_unknown_key(name) for name in unknown]
+
+
+def entity_function() -> EntityOfRequest:
+    """Give the function of ENTITY_OF_REQUEST; ImproperlyConfigured when its path leads to none."""
+    reference = get(ENTITY_OF_REQUEST)
+    if not isinstance(reference, str):
+        return reference
+    try:
+        function = import_string(reference)
+    except ImportError as error:
+        raise ImproperlyConfigured(f"LIMITS['ENTITY_OF_REQUEST'] cannot be imported: {error}") from error
+    if not callable(function):
+        raise ImproperlyConfigured(f"LIMITS['ENTITY_OF_REQUEST'] names {reference!r}, which is not a function")
+    found: EntityOfRequest = function
+    return found
+
+
+class _Latest:
+    """The values that were parsed last, and what from."""
+
+    def __init__(self) -> None:
+        self._pair: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
+
+    def parsed(self, raw: object) -> Mapping[str, Any]:
+        source, values = self._pair
+        if source is not raw:
+            values, found = _parse(raw)
+            if found:
+                raise ImproperlyConfigured(found[0].message)
+            self._pair = (raw, values)
+        return values
+
+
+def _raw() -> object:
+    """What stands in Django's settings; None where they are not configured."""
+    if not django_settings.configured and not os.environ.get(ENVIRONMENT_VARIABLE):
+        return None
+    return getattr(django_settings, "LIMITS", None)
+
+
+def _parse(raw: object) -> tuple[Mapping[str, Any], list[Problem]]:
+    """Values by key, with defaults where there is none or a bad one, and what is bad."""
+    values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
+    if raw is None:
+        return values, []
+    if not isinstance(raw, Mapping):
+        return values, [Problem("limits_app.E001", f"LIMITS must be a dict, not {shown(raw)}")]
+    found = []
+    for name in KEYS.keys() & raw.keys():
+        try:
+            values[name] = KEYS[name].parse(raw[name])
+        except ValueError as error:
+            found.append(Problem(KEYS[name].check_id, f"LIMITS[{name!r}]: {error}"))
+    if not found and values["STORE"] not in values["STORES"]:
+        found.append(Problem(STORE.check_id, _no_such_store(values["STORE"], values["STORES"])))
+    return values, sorted(found, key=attrgetter("check_id"))
+
+
+def _no_such_store(alias: str, stores: Iterable[str]) -> str:
+    return f"LIMITS['STORES'] has no {alias!r}: add it, or name one of {', '.join(map(repr, stores))}"
+
+
+def _unknown_key(name: object) -> Problem:
+    close = difflib.get_close_matches(str(name).upper(), KEYS, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"The keys are {', '.join(KEYS)}."
+    return Problem("limits_app.E002", f"LIMITS has an unknown key {shown(name)}, which has no effect", hint)
+
+
+_latest: Final = _Latest()

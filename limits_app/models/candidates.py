@@ -1,0 +1,71 @@
+"""The policies that may hold for an entity on a resource, in one query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from django.db import connections
+
+from limits_app.core.limits import Limit as Definition
+from limits_app.models.entity import Entity
+from limits_app.models.limit import Limit, definition_of
+from limits_app.models.policy import Policy, PolicyEffect
+from limits_app.models.resource import Resource
+
+__all__ = ["OWN", "Candidate", "candidates"]
+
+OWN: Final = "entity_row"
+"""The level of an entity that is blocked or unlimited itself."""
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What one policy says: at which level, to what effect, with which limits; `policy_id` is None for an entity's own flag."""
+
+    level: str
+    effect: PolicyEffect
+    limits: tuple[Definition, ...]
+    policy_id: int | None
+
+
+def candidates(resource: str, entity: str | None, using: str) -> list[Candidate]:
+    """Give what the database says about an entity (None: the site itself) on a resource, in no particular order."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(_sql(connections[using].vendor), [resource, entity, entity])
+        rows = cursor.fetchall()
+    by_policy: dict[int | None, list[Row]] = {}
+    for row in rows:
+        by_policy.setdefault(row[0], []).append(row)
+    return [_candidate(found) for found in by_policy.values()]
+
+
+def _candidate(rows: list[Row]) -> Candidate:
+    policy_id, resource_id, entity_id, effect = rows[0][:4]
+    if policy_id is None:
+        level = OWN
+    else:
+        level = Policy(resource_id=resource_id, entity_id=entity_id).scope.value
+    limits = tuple(definition_of(*row[4:]) for row in rows if row[4] is not None)
+    return Candidate(level, PolicyEffect(effect), limits, policy_id)
+
+
+@cache
+def _sql(vendor: str) -> str:
+    """The query; its conditions are those of the unique index over policies, so that their number does not matter."""
+    names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity)}
+    return """
+        SELECT p.id, p.resource_id, p.entity_id, p.effect, l.kind, l.{key}, l.capacity, l.window_seconds, l.algorithm,
+               l.burst, l.max_hold_seconds
+        FROM {policy} p LEFT JOIN {limit} l ON l.policy_id = p.id
+        WHERE COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
+          AND COALESCE(p.entity_id, 0) IN (0, (SELECT e.id FROM {entity} e WHERE e.identifier = %s))
+        UNION ALL
+        SELECT NULL, NULL, e.id, CASE WHEN e.blocked THEN 'blocked' ELSE 'unlimited' END, NULL, NULL, NULL, NULL, NULL,
+               NULL, NULL
+        FROM {entity} e WHERE e.identifier = %s AND (e.blocked OR e.unlimited)
+    """.format(key="`key`" if vendor == "mysql" else '"key"', **names)

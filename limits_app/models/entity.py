@@ -1,0 +1,116 @@
+"""Who consumes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.models.base import Configuration
+from limits_app.models.constraints import PrimaryKeyCheck
+from limits_app.models.fields import ExactTextField
+from limits_app.models.validators import validate_identifier, validate_json, validate_object, validate_text
+
+__all__ = ["MAX_LEVELS", "Entity"]
+
+MAX_LEVELS: Final = 8
+"""How many entities a line from the first ancestor to the last descendant may have."""
+
+
+class Entity(Configuration):
+    """Somebody who consumes and about whom something is set; anyone else needs no row."""
+
+    identifier = ExactTextField(
+        _("identifier"),
+        max_length=255,
+        unique=True,
+        validators=[validate_identifier],
+        help_text=_("As requests name it, such as “user:42” or “tenant:acme”. Case and spaces count."),
+    )
+    name = models.CharField(
+        _("name"),
+        max_length=255,
+        blank=True,
+        validators=[validate_text],
+        help_text=_("What people call it."),
+    )
+    parent = models.ForeignKey(
+        "self",
+        verbose_name=_("parent"),
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="children",
+        help_text=_("The entity that it belongs to, such as the tenant of a user; at most 8 levels."),
+    )
+    unlimited = models.BooleanField(
+        _("unlimited"), default=False, help_text=_("No limit of any resource holds for it, whatever policies say.")
+    )
+    blocked = models.BooleanField(
+        _("blocked"), default=False, help_text=_("It may use nothing at all, whatever policies say.")
+    )
+    metadata = models.JSONField(
+        _("metadata"),
+        default=dict,
+        blank=True,
+        validators=[validate_json, validate_object],
+        help_text=_("Notes of your own, as a JSON object; limits do not read them."),
+    )
+
+    class Meta(Configuration.Meta):
+        verbose_name = _("entity")
+        verbose_name_plural = _("entities")
+        ordering = ["identifier"]
+        constraints = [
+            models.CheckConstraint(
+                name="limits_app_entity_has_identifier",
+                condition=~Q(identifier=""),
+                violation_error_message=_("Give the entity an identifier."),
+            ),
+            models.CheckConstraint(
+                name="limits_app_entity_not_unlimited_and_blocked",
+                condition=Q(unlimited=False) | Q(blocked=False),
+                violation_error_message=_("An entity cannot be both unlimited and blocked: choose one."),
+            ),
+            PrimaryKeyCheck(
+                name="limits_app_entity_not_its_own_parent",
+                condition=Q(parent__isnull=True) | ~Q(parent=F("id")),
+                violation_error_message=_("An entity cannot be its own parent: choose another one, or none."),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.identifier
+
+    def clean(self) -> None:
+        """Refuse cycles and lines of more than 8 levels, and write no metadata as an empty object."""
+        super().clean()
+        self.metadata = self.metadata or {}
+        if self.parent_id is None:
+            return
+        above = self._ancestors()
+        if self.pk in above:
+            raise ValidationError(
+                {"parent": _("An entity cannot be its own ancestor: choose another parent, or none.")}
+            )
+        if len(above) + 1 > MAX_LEVELS or self._has_descendants(MAX_LEVELS - len(above)):
+            raise ValidationError({"parent": _("Entities can be at most 8 levels deep: choose a parent further up.")})
+
+    def _ancestors(self) -> list[int | None]:
+        """Primary keys of the ancestors, nearest first, as far as a line may go."""
+        entities = Entity.objects.using(self._state.db)
+        above: list[int | None] = []
+        parent_id: int | None = self.parent_id
+        while parent_id is not None and len(above) < MAX_LEVELS and self.pk not in above:
+            above.append(parent_id)
+            parent_id = entities.filter(pk=parent_id).values_list("parent_id", flat=True).first()
+        return above
+
+    def _has_descendants(self, generations: int) -> bool:
+        """Whether somebody is that many generations below."""
+        if self.pk is None:
+            return False
+        return Entity.objects.using(self._state.db).filter(**{"__".join(["parent"] * generations): self.pk}).exists()

@@ -1,0 +1,35 @@
+"""Columns that hold names exactly as they were given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.db import models
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    CharField = models.CharField[str, str]
+else:
+    CharField = models.CharField  # it takes no parameters when the code runs
+
+__all__ = ["ExactTextField"]
+
+_MYSQL_COLLATION = "utf8mb4_0900_bin"
+"""Tells upper from lower case and `a` from `a `, as the other databases do by themselves."""
+
+
+class ExactTextField(CharField):
+    """Short text in which case and spaces count, on every database and in forms."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, str | None]:
+        """Add the collation where the database's own would take different names for the same."""
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            parameters["collation"] = _MYSQL_COLLATION
+        return parameters
+
+    def formfield(self, **kwargs: Any) -> forms.Field | None:
+        """Give a form field that keeps spaces at the ends, so that saving a form never renames."""
+        return super().formfield(**{"strip": False, **kwargs})

@@ -1,0 +1,125 @@
+"""Which columns a limit of each kind has, as constraints of the database and as advice for people."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from decimal import Decimal
+from typing import Final
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Cast
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.core.amounts import MAX_AMOUNT, MILLI
+from limits_app.core.limits import MAX_WINDOW_MILLI, CallLimit, RateLimitAlgorithm
+
+__all__ = ["CONSTRAINTS", "LimitKind", "wrong_fields"]
+
+
+class LimitKind(models.TextChoices):
+    """What a limit counts."""
+
+    RATE = "rate", _("rate")
+    CALL = "call", _("calls")
+    RESOURCE = "resource", _("permits")
+
+
+_FORBIDDEN: Final[Mapping[LimitKind, tuple[str, ...]]] = {
+    LimitKind.RATE: ("max_hold_seconds",),
+    LimitKind.CALL: ("max_hold_seconds",),
+    LimitKind.RESOURCE: ("window_seconds", "algorithm", "burst"),
+}
+_WITHOUT_BURST: Final = [algorithm.value for algorithm in RateLimitAlgorithm if not algorithm.takes_burst]
+_WITH_DECIMALS: Final = [algorithm.value for algorithm in RateLimitAlgorithm if algorithm.takes_decimals]
+_SECONDS: Final = (Decimal("0.001"), Decimal(MAX_WINDOW_MILLI // MILLI))
+
+
+def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[str]) -> dict[str, str]:
+    """Say of each field that does not go with the kind or the algorithm what to do about it."""
+    wrong = {
+        field: gettext("A limit of the kind “%(kind)s” has none: leave it empty.") % {"kind": kind.label}
+        for field in _FORBIDDEN[kind]
+        if field in given
+    }
+    if kind is not LimitKind.RESOURCE and "window_seconds" not in given:
+        wrong["window_seconds"] = gettext("Say per how many seconds: 60 is a minute, 3600 an hour.")
+    if algorithm in _WITHOUT_BURST and "burst" in given:
+        wrong["burst"] = gettext("This algorithm has no burst: leave it empty, or choose another algorithm.")
+    if (kind is LimitKind.CALL) != (key == CallLimit.key):
+        wrong["key"] = gettext("“call_count” is the key of calls, and of them alone: choose another key or kind.")
+    return wrong
+
+
+def _within(field: str, least: Decimal | int, most: Decimal | int) -> Q:
+    return Q(**{f"{field}__gte": least, f"{field}__lte": most})
+
+
+def _none(*fields: str) -> Q:
+    return Q(**{f"{field}__isnull": True for field in fields})
+
+
+def _whole(field: str) -> Q:
+    return Q(**{field: Cast(field, models.BigIntegerField())})
+
+
+_IS_PERMIT: Final = Q(kind=LimitKind.RESOURCE)
+_SMALLEST: Final = Decimal("0.001")
+
+CONSTRAINTS: Final[list[models.BaseConstraint]] = [
+    models.UniqueConstraint(
+        fields=["policy", "key"],
+        name="limits_app_limit_one_per_key",
+        violation_error_message=_("The policy has a limit with this key already: change that one."),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_kind",
+        condition=Q(kind__in=LimitKind.values),
+        violation_error_message=_("The kind is one of rate, call and resource."),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_key",
+        condition=~Q(key="")
+        & ((Q(kind=LimitKind.CALL) & Q(key=CallLimit.key)) | (~Q(kind=LimitKind.CALL) & ~Q(key=CallLimit.key))),
+        violation_error_message=_("Give the limit a key; “call_count” is the key of calls, and of them alone."),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_capacity",
+        condition=_within("capacity", _SMALLEST, MAX_AMOUNT),
+        violation_error_message=_("The capacity is more than 0 and at most 10^12."),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_burst",
+        condition=_none("burst") | (_within("burst", _SMALLEST, MAX_AMOUNT) & ~Q(algorithm__in=_WITHOUT_BURST)),
+        violation_error_message=_("A burst is more than 0 and at most 10^12, and windows have none."),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_rate_fields",
+        condition=_IS_PERMIT
+        | (
+            Q(algorithm__in=[algorithm.value for algorithm in RateLimitAlgorithm])
+            & _within("window_seconds", *_SECONDS)
+            & Q(window_seconds__isnull=False)
+            & _none("max_hold_seconds")
+        ),
+        violation_error_message=_(
+            "Rates and calls have an algorithm and a window of up to 366 days, and no longest hold."
+        ),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_permit_fields",
+        condition=~_IS_PERMIT
+        | (
+            Q(algorithm="")
+            & _none("window_seconds", "burst")
+            & (_none("max_hold_seconds") | _within("max_hold_seconds", *_SECONDS))
+        ),
+        violation_error_message=_("Permits have no algorithm, no window and no burst; they are held up to 366 days."),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_whole_numbers",
+        condition=Q(algorithm__in=_WITH_DECIMALS) | (_whole("capacity") & (_none("burst") | _whole("burst"))),
+        violation_error_message=_("Only token bucket and GCRA take decimals: write whole numbers."),
+    ),
+]

@@ -1,0 +1,45 @@
+"""What is consumed."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.models.base import Configuration
+from limits_app.models.fields import ExactTextField
+from limits_app.models.validators import validate_resource_name, validate_text
+
+__all__ = ["Resource"]
+
+
+class Resource(Configuration):
+    """Something scarce that limits can be set for: an API, a model, a kind of job."""
+
+    name = ExactTextField(
+        _("name"),
+        max_length=64,
+        unique=True,
+        validators=[validate_resource_name],
+        help_text=_(
+            "As the code calls it, such as “openai/gpt-4”: a letter, then letters, digits, “_”, “.”, “/” or “-”. "
+            "Case counts."
+        ),
+    )
+    description = models.TextField(
+        _("description"), blank=True, validators=[validate_text], help_text=_("What it is, for other administrators.")
+    )
+
+    class Meta(Configuration.Meta):
+        verbose_name = _("resource")
+        verbose_name_plural = _("resources")
+        ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                name="limits_app_resource_has_name",
+                condition=~models.Q(name=""),
+                violation_error_message=_("Give the resource a name."),
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name

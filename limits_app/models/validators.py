@@ -1,0 +1,127 @@
+"""What may stand in a column; each validator says what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from http import HTTPMethod
+from math import isfinite
+from typing import Final
+
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
+
+from limits_app.core.amounts import shown, to_milli
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.limits import check_key
+
+__all__ = [
+    "validate_amounts",
+    "validate_identifier",
+    "validate_json",
+    "validate_methods",
+    "validate_object",
+    "validate_resource_name",
+    "validate_text",
+    "validate_view_name",
+]
+
+MAX_DEPTH: Final = 32
+"""How deep JSON may be nested."""
+
+
+def validate_text(value: str) -> None:
+    """Refuse what databases cannot store."""
+    if "\0" in value:
+        raise ValidationError(_("A text cannot contain the character NUL: remove it."))
+    if not _is_unicode(value):
+        raise ValidationError(_("A text cannot contain half of a surrogate pair: remove it."))
+
+
+def validate_identifier(value: str) -> None:
+    """Refuse what cannot be the identifier of an entity."""
+    _by_core(check_entity, value)
+    validate_text(value)
+
+
+def validate_resource_name(value: str) -> None:
+    """Refuse what cannot be the name of a resource."""
+    _by_core(check_resource, value)
+
+
+def validate_view_name(value: str) -> None:
+    """Refuse what cannot be the name of a view."""
+    validate_text(value)
+    if any(character.isspace() for character in value):
+        raise ValidationError(_("A view name has no spaces: write it as in reverse(), such as “orders:detail”."))
+
+
+def validate_methods(value: str) -> None:
+    """Refuse words that are no HTTP methods."""
+    for word in value.split(","):
+        if word.strip().upper() not in HTTPMethod.__members__:
+            raise ValidationError(
+                _("%(word)s is no HTTP method: write some of %(methods)s, with commas between, or nothing for all."),
+                params={"word": shown(word.strip()), "methods": ", ".join(HTTPMethod.__members__)},
+            )
+
+
+def validate_object(value: object) -> None:
+    """Refuse JSON that is no object."""
+    if not isinstance(value, dict):
+        raise ValidationError(_('Write an object, such as {"plan": "pro"}.'))
+
+
+def validate_amounts(value: object) -> None:
+    """Refuse everything but a mapping of limit keys to amounts."""
+    if not isinstance(value, dict):
+        raise ValidationError(_('Write an object such as {"tpm": 500}, or {} for the default amounts.'))
+    for key, amount in value.items():
+        _by_core(check_key, key)
+        if problem := _problem_of_amount(amount):
+            raise ValidationError(
+                _("The amount of %(key)s %(problem)s, not %(amount)s."),
+                params={"key": key, "problem": problem, "amount": shown(amount)},
+            )
+
+
+def validate_json(value: object) -> None:
+    """Refuse what JSON cannot say or databases cannot store: NaN, infinity, NUL, half characters, endless nesting."""
+    for depth, item in _walk(value, 1):
+        if depth > MAX_DEPTH:
+            raise ValidationError(_("Nest at most %(depth)s levels deep."), params={"depth": MAX_DEPTH})
+        match item:
+            case str():
+                validate_text(item)
+            case float() if not isfinite(item):
+                raise ValidationError(_("JSON has no NaN and no infinity: write a finite number."))
+
+
+def _walk(value: object, depth: int) -> Iterator[tuple[int, object]]:
+    yield depth, value
+    if depth > MAX_DEPTH or not isinstance(value, dict | list):
+        return
+    for item in [*value, *value.values()] if isinstance(value, dict) else value:
+        yield from _walk(item, depth + 1)
+
+
+def _by_core(check: Callable[[object], object], value: object) -> None:
+    try:
+        check(value)
+    except InvalidLimit as error:
+        raise ValidationError(str(error)) from error
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _problem_of_amount(amount: object) -> str | None:
+    try:
+        return "must not be negative" if to_milli(amount, decimals=True) < 0 else None
+    except ValueError as error:
+        return str(error)

@@ -1,0 +1,29 @@
+"""Rows to test with, sound unless a test makes them unsound, and what validation says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from limits_app.models import Limit, LimitKind, Policy
+
+
+def rate(policy: Policy, key: str = "tpm", **fields: Any) -> Limit:
+    """A rate as a row."""
+    sound = {"kind": LimitKind.RATE, "capacity": 1000, "window_seconds": 60, "algorithm": "token_bucket"}
+    return Limit(policy=policy, key=key, **(sound | fields))
+
+
+def permits(policy: Policy, key: str = "connections", **fields: Any) -> Limit:
+    """Permits as a row."""
+    return Limit(policy=policy, key=key, **({"kind": LimitKind.RESOURCE, "capacity": 10} | fields))
+
+
+def complaint(check: Callable[[], object], field: str | None = None) -> str:
+    """What a check complains of, about one field where it is named."""
+    with pytest.raises(ValidationError) as caught:
+        check()
+    return " ".join(caught.value.messages if field is None else caught.value.message_dict[field])

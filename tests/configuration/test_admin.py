@@ -1,0 +1,467 @@
+"""The admin: every change is audited once, warnings teach, and no input is answered by a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelect
+from django.contrib.auth.models import Permission, User
+from django.contrib.messages import get_messages
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
+from django.urls import reverse
+
+from limits_app.admin import EndpointAdmin
+from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
+from tests.configuration.rows import permits, rate
+
+pytestmark = pytest.mark.django_db
+
+LIMIT = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
+
+
+def policy_form(*limits: dict[str, Any], existing: Any = 0, **fields: Any) -> dict[str, Any]:
+    """What a browser sends for a policy and its limits."""
+    form = {"effect": "limits", "limits-TOTAL_FORMS": len(limits), "limits-INITIAL_FORMS": existing} | fields
+    for number, limit in enumerate(limits):
+        form |= {f"limits-{number}-{name}": value for name, value in limit.items()}
+    return form
+
+
+def limit_form(limit: Limit, **fields: Any) -> dict[str, Any]:
+    """What a browser sends for a limit that is there already."""
+    names = ("id", "kind", "key", "capacity", "window_seconds", "algorithm", "burst", "max_hold_seconds")
+    kept = {name: getattr(limit, name) for name in names}
+    return {name: "" if value is None else value for name, value in kept.items()} | fields
+
+
+def send(client: Client, page: str, form: dict[str, Any], *args: Any) -> Any:
+    """Post a form, and give the answer."""
+    return client.post(reverse(f"admin:limits_app_{page}", args=args), form)
+
+
+def errors(response: HttpResponse) -> dict[str, list[str]]:
+    """The errors of a form that was refused, by field; those of limits as `limits.<field>`."""
+    assert response.status_code == 200
+    context = response.context  # type: ignore[attr-defined]  # the test client adds it
+    found = dict(context["adminform"].form.errors)
+    for formset in context["inline_admin_formsets"]:
+        found |= {"limits": formset.formset.non_form_errors()}
+        found |= {f"limits.{field}": said for form in formset.forms for field, said in form.errors.items()}
+    return {field: list(said) for field, said in found.items() if said}
+
+
+def warnings(response: HttpResponse) -> list[str]:
+    """The warnings that the next page will show."""
+    return [str(message) for message in get_messages(response.wsgi_request) if message.level_tag == "warning"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", ["policy", "resource", "entity", "endpoint", "auditevent"])
+@pytest.mark.parametrize("query", ["", "?q=api", "?q=%F0%9F%9A%80", "?q=" + "x" * 10_240, "?scope=nowhere", "?o=2.-1"])
+def test_lists_can_be_shown_and_searched(page: str, query: str, admin_client: Client, policy: Policy) -> None:
+    response = admin_client.get(reverse(f"admin:limits_app_{page}_changelist") + query, follow=True)
+    assert response.status_code == 200
+
+
+def test_the_list_of_policies_says_what_each_limits(admin_client: Client, policy: Policy) -> None:
+    rate(policy).save()
+    permits(policy).save()
+    page = admin_client.get(reverse("admin:limits_app_policy_changelist")).content.decode()
+    assert "connections: 10 at once, tpm: 1000 / 60 s (token bucket)" in page
+    assert "resource api" in page
+
+
+@pytest.mark.parametrize(
+    ("scope", "listed"),
+    [
+        ("system", {"system"}),
+        ("resource", {"resource api"}),
+        ("entity", {"entity user:42"}),
+        ("entity_on_resource", {"entity user:42 on api"}),
+        ("", {"system", "resource api", "entity user:42", "entity user:42 on api"}),
+    ],
+)
+def test_policies_can_be_filtered_by_scope(
+    scope: str, listed: set[str], admin_client: Client, api: Resource, user: Entity
+) -> None:
+    for resource in (None, api):
+        for entity in (None, user):
+            Policy.objects.create(resource=resource, entity=entity)
+    query = f"?scope={scope}" if scope else ""
+    response = admin_client.get(reverse("admin:limits_app_policy_changelist") + query)
+    assert {str(policy) for policy in response.context["cl"].result_list} == listed
+
+
+def test_the_list_of_policies_asks_no_more_for_more_rows(
+    admin_client: Client, api: Resource, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(20):
+        entity = Entity.objects.create(identifier=f"user:{number}")
+        rate(Policy.objects.create(resource=api, entity=entity)).save()
+    with django_assert_max_num_queries(9):
+        admin_client.get(reverse("admin:limits_app_policy_changelist"))
+
+
+def test_a_policy_with_its_limits_is_one_event(admin_client: Client, api: Resource) -> None:
+    permit = {"kind": "resource", "key": "connections", "capacity": "10"}
+    form = policy_form(LIMIT, permit, resource=api.pk, reason="launch")
+    assert send(admin_client, "policy_add", form).status_code == 302
+    event = AuditEvent.objects.get()
+    assert (event.actor, event.source, event.verb, event.reason) == ("admin", "admin", "create", "launch")
+    assert (event.object_type, event.object_label, event.before) == ("policy", "resource api", None)
+    assert [limit["key"] for limit in (event.after or {})["limits"]] == ["connections", "tpm"]
+
+
+def test_a_change_of_a_limit_alone_is_a_change_of_its_policy(admin_client: Client, policy: Policy) -> None:
+    limit = rate(policy)
+    limit.save()
+    form = policy_form(limit_form(limit, capacity="2000"), existing=1, resource=policy.resource_id)
+    assert send(admin_client, "policy_change", form, policy.pk).status_code == 302
+    event = AuditEvent.objects.get()
+    assert event.verb == Verb.UPDATE
+    assert [(taken or {})["limits"][0]["capacity"] for taken in (event.before, event.after)] == [1000, 2000]
+
+
+def test_saving_without_a_change_is_no_event(admin_client: Client, policy: Policy) -> None:
+    limit = rate(policy)
+    limit.save()
+    form = policy_form(limit_form(limit), existing=1, resource=policy.resource_id)
+    assert send(admin_client, "policy_change", form, policy.pk).status_code == 302
+    assert not AuditEvent.objects.exists()
+
+
+def test_a_deletion_remembers_what_was_there(admin_client: Client, policy: Policy) -> None:
+    rate(policy).save()
+    assert send(admin_client, "policy_delete", {"post": "yes"}, policy.pk).status_code == 302
+    event = AuditEvent.objects.get()
+    assert (event.verb, event.object_label, event.after) == ("delete", "resource api", None)
+    assert (event.before or {})["limits"][0]["key"] == "tpm"
+    assert not Limit.objects.exists()
+
+
+@pytest.mark.parametrize("selected", [["one", "two"], ["one"]])
+def test_deleting_a_selection_is_an_event_for_each(selected: list[str], admin_client: Client) -> None:
+    for name in ("one", "two"):
+        Resource.objects.create(name=name)
+    chosen = [resource.pk for resource in Resource.objects.filter(name__in=selected)]
+    form = {"action": "delete_selected", "_selected_action": chosen, "post": "yes"}
+    assert send(admin_client, "resource_changelist", form).status_code == 302
+    assert {event.object_label for event in AuditEvent.objects.filter(verb="delete")} == set(selected)
+    assert Resource.objects.count() == 2 - len(selected)
+
+
+@pytest.mark.parametrize(
+    ("page", "form", "label"),
+    [
+        ("resource", {"name": "mail"}, "mail"),
+        ("entity", {"identifier": "tenant:acme", "metadata": '{"plan": "pro"}'}, "tenant:acme"),
+        ("entity", {"identifier": "\N{ROCKET}|:/", "metadata": ""}, "\N{ROCKET}|:/"),
+        ("endpoint", {"name": "all", "path": "/", "amounts": "", "order": "1"}, "all"),
+    ],
+)
+def test_the_other_pages_are_audited_too(
+    page: str, form: dict[str, Any], label: str, admin_client: Client, api: Resource
+) -> None:
+    assert send(admin_client, f"{page}_add", {"resource": api.pk} | form).status_code == 302
+    event = AuditEvent.objects.get()
+    assert (event.verb, event.object_type, event.object_label) == ("create", page, label)
+
+
+@pytest.mark.parametrize("key", ["", "abc", "\0", "9" * 40, "1.5"])
+def test_a_selection_that_cannot_be_rows_is_explained(key: str, admin_client: Client, api: Resource) -> None:
+    form = {"action": "delete_selected", "_selected_action": [str(api.pk), key], "post": "yes"}
+    response = send(admin_client, "resource_changelist", form)
+    assert [str(message) for message in get_messages(response.wsgi_request)] == [
+        "Select rows of this list, and choose the action again."
+    ]
+    assert Resource.objects.exists()
+
+
+def test_a_change_that_fails_leaves_no_event(admin_client: Client, api: Resource, monkeypatch: Any) -> None:
+    def fail(**details: Any) -> None:
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr("limits_app.audit.AuditEvent.save", fail)
+    with pytest.raises(TypeError):
+        send(admin_client, "resource_add", {"name": "mail"})
+    assert not Resource.objects.filter(name="mail").exists()
+
+
+def test_what_is_in_use_is_not_deleted_but_explained(admin_client: Client, policy: Policy) -> None:
+    page = send(admin_client, "resource_delete", {"post": "yes"}, policy.resource_id).content.decode()
+    assert "would require deleting the following protected related objects" in page
+    assert Resource.objects.exists()
+
+
+BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
+    ({"key": ""}, "limits.key", "must be a letter followed by"),
+    ({"key": "a b"}, "limits.key", "limit key 'a b' must be a letter"),
+    ({"key": "a\0b"}, "limits.key", "Null characters are not allowed"),
+    ({"key": "\N{ROCKET}"}, "limits.key", "must be a letter followed by"),
+    ({"key": "k" * 10_240}, "limits.key", "at most 64 characters (it has 10240)"),
+    ({"key": "call_count"}, "limits.key", "the key of calls, and of them alone"),
+    ({"capacity": ""}, "limits.capacity", "This field is required"),
+    ({"capacity": "0"}, "limits.capacity", "capacity must be more than 0, not 0"),
+    ({"capacity": "-5"}, "limits.capacity", "capacity must be more than 0, not -5"),
+    ({"capacity": "many"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "NaN"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "sNaN"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "Infinity"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "1e400"}, "limits.capacity", "no more than 16 digits"),
+    ({"capacity": "1e999999999"}, "limits.capacity", "no more than 16 digits"),
+    ({"capacity": "9" * 10_240}, "limits.capacity", "no more than 16 digits"),
+    ({"capacity": "1\0"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "\N{ROCKET}"}, "limits.capacity", "Enter a number"),
+    ({"capacity": "1.0001"}, "limits.capacity", "no more than 3 decimal places"),
+    ({"capacity": "1.5", "algorithm": "fixed_window"}, "limits.capacity", "capacity must be a whole number, not 1.5"),
+    ({"capacity": "9999999999999"}, "limits.capacity", "capacity must not be more than 10^12"),
+    ({"window_seconds": ""}, "limits.window_seconds", "Say per how many seconds"),
+    ({"window_seconds": "0"}, "limits.window_seconds", "must be between 0.001 and 366 days"),
+    ({"window_seconds": "-1"}, "limits.window_seconds", "must be between 0.001 and 366 days"),
+    ({"window_seconds": "1e9"}, "limits.window_seconds", "must be between 0.001 and 366 days"),
+    ({"algorithm": "magic"}, "limits.algorithm", "magic is not one of the available choices"),
+    ({"kind": "quota"}, "limits.kind", "quota is not one of the available choices"),
+    ({"burst": "0"}, "limits.burst", "burst must be more than 0, not 0"),
+    ({"burst": "5", "algorithm": "sliding_window"}, "limits.burst", "has no burst: leave it empty"),
+    ({"max_hold_seconds": "5"}, "limits.max_hold_seconds", "has none: leave it empty"),
+    ({"kind": "resource", "key": "seats"}, "limits.window_seconds", "has none: leave it empty"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "said"), BAD_LIMITS, ids=lambda value: f"{value!a:.40}")
+def test_a_bad_limit_is_refused_at_its_field(
+    fields: dict[str, str], field: str, said: str, admin_client: Client, api: Resource
+) -> None:
+    response = send(admin_client, "policy_add", policy_form(LIMIT | fields, resource=api.pk))
+    complained = " ".join(errors(response)[field])
+    assert said in complained
+    assert len(complained) < 500
+    assert not Policy.objects.exists()
+    assert not AuditEvent.objects.exists()
+
+
+BAD_POLICIES: list[tuple[dict[str, Any], str, str]] = [
+    ({"effect": "free"}, "effect", "free is not one of the available choices"),
+    ({"effect": ""}, "effect", "This field is required"),
+    ({"resource": "999"}, "resource", "not one of the available choices"),
+    ({"resource": "api"}, "resource", "not one of the available choices"),
+    ({"entity": "9" * 40}, "entity", "not one of the available choices"),
+    ({"entity": "\0"}, "entity", "Null characters are not allowed"),
+    ({"reason": "because\0"}, "reason", "Null characters are not allowed"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "said"), BAD_POLICIES, ids=lambda value: f"{value!a:.40}")
+def test_a_bad_policy_is_refused_at_its_field(
+    fields: dict[str, Any], field: str, said: str, admin_client: Client
+) -> None:
+    found = errors(send(admin_client, "policy_add", policy_form(LIMIT, **fields)))
+    assert said in " ".join(found[field])
+
+
+BAD_ROWS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("resource", {"name": ""}, "name", "This field is required"),
+    ("resource", {"name": "a b"}, "name", "must be a letter followed by"),
+    ("resource", {"name": "a\0"}, "name", "Null characters are not allowed"),
+    ("resource", {"name": "\N{ROCKET}"}, "name", "must be a letter followed by"),
+    ("resource", {"name": "x" * 10_240}, "name", "at most 64 characters"),
+    ("resource", {"name": "api"}, "name", "Resource with this Name already exists"),
+    ("entity", {"identifier": ""}, "identifier", "This field is required"),
+    ("entity", {"identifier": "a\0"}, "identifier", "Null characters are not allowed"),
+    ("entity", {"identifier": "x" * 10_240}, "identifier", "at most 255 characters"),
+    ("entity", {"metadata": "{"}, "metadata", "Enter a valid JSON"),
+    ("entity", {"metadata": '{"a": NaN}'}, "metadata", "no NaN and no infinity"),
+    ("entity", {"metadata": '{"a": 1e400}'}, "metadata", "no NaN and no infinity"),
+    ("entity", {"metadata": '{"a": "\\u0000"}'}, "metadata", "character NUL"),
+    ("entity", {"metadata": '{"a": "\\ud800"}'}, "metadata", "half of a surrogate pair"),
+    ("entity", {"metadata": "[" * 40 + "]" * 40}, "metadata", "at most 32 levels deep"),
+    ("entity", {"metadata": "[" * 10_240 + "]" * 10_240}, "metadata", "nested too deeply"),
+    ("entity", {"metadata": "9" * 10_240}, "metadata", "A number in it is too long"),
+    ("entity", {"metadata": "true"}, "metadata", "Write an object"),
+    ("endpoint", {"path": ""}, "__all__", "Give either a path or the name of a view."),
+    ("endpoint", {"view_name": "orders"}, "__all__", "Give either a path or the name of a view."),
+    ("endpoint", {"path": "/<int:pk"}, "path", "unmatched '<' bracket"),
+    ("endpoint", {"path": "/\0"}, "path", "Null characters are not allowed"),
+    ("endpoint", {"methods": "PSOT"}, "methods", "is no HTTP method"),
+    ("endpoint", {"amounts": '{"tpm": -1}'}, "amounts", "must not be negative"),
+    ("endpoint", {"amounts": '{"tpm": Infinity}'}, "amounts", "no NaN and no infinity"),
+    ("endpoint", {"amounts": "[1]"}, "amounts", "Write an object such as"),
+    ("endpoint", {"order": "-1"}, "order", "greater than or equal to 0"),
+    ("endpoint", {"order": "9" * 40}, "order", "less than or equal to"),
+    ("endpoint", {"resource": ""}, "resource", "This field is required"),
+]
+
+
+@pytest.mark.parametrize(("page", "fields", "field", "said"), BAD_ROWS, ids=lambda value: f"{value!a:.40}")
+def test_other_bad_forms_are_refused_at_the_field_that_is_wrong(
+    page: str, fields: dict[str, Any], field: str, said: str, admin_client: Client, api: Resource
+) -> None:
+    every: dict[str, dict[str, Any]] = {
+        "resource": {},
+        "entity": {"identifier": "user:42", "metadata": "{}"},
+        "endpoint": {"name": "all", "path": "/", "amounts": "{}", "order": "1", "resource": api.pk},
+    }
+    complained = " ".join(errors(send(admin_client, f"{page}_add", every[page] | fields))[field])
+    assert said in complained
+    assert len(complained) < 500
+
+
+def test_what_is_no_json_is_shown_again_as_it_was_typed(admin_client: Client) -> None:
+    page = send(admin_client, "entity_add", {"identifier": "", "metadata": '{"a": NaN}'}).content.decode()
+    assert "{&quot;a&quot;: NaN}" in page
+    page = send(admin_client, "entity_add", {"identifier": "", "metadata": '{"a":   1}'}).content.decode()
+    assert "{&quot;a&quot;: 1}" in page
+
+
+def test_a_second_policy_for_one_scope_is_explained(admin_client: Client, policy: Policy) -> None:
+    found = errors(send(admin_client, "policy_add", policy_form(LIMIT, resource=policy.resource_id)))
+    assert found["__all__"] == ["There is a policy for this resource and entity already: change that one."]
+
+
+def test_two_limits_of_one_key_are_explained(admin_client: Client) -> None:
+    found = errors(send(admin_client, "policy_add", policy_form(LIMIT, LIMIT)))
+    assert "duplicate" in " ".join(found["limits"])
+
+
+@pytest.mark.parametrize("limits", [(), ({"kind": "rate"},), ({**LIMIT, "DELETE": "on"},)])
+def test_a_policy_without_limits_says_what_it_means(limits: tuple[dict[str, Any], ...], admin_client: Client) -> None:
+    found = errors(send(admin_client, "policy_add", policy_form(*limits)))
+    assert found["limits"] == ["Add at least one limit, or choose the effect “unlimited” or “blocked”."]
+
+
+@pytest.mark.parametrize("effect", [PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED])
+def test_an_effect_without_limits_needs_none(effect: PolicyEffect, admin_client: Client) -> None:
+    assert send(admin_client, "policy_add", policy_form(effect=effect.value)).status_code == 302
+    assert Policy.objects.get().effect == effect
+
+
+def test_a_policy_is_blocked_by_removing_its_limits_in_the_same_form(admin_client: Client, policy: Policy) -> None:
+    limit = rate(policy)
+    limit.save()
+    fields: dict[str, Any] = {"existing": 1, "effect": "blocked", "resource": policy.resource_id}
+    found = errors(send(admin_client, "policy_change", policy_form(limit_form(limit), **fields), policy.pk))
+    assert "A policy that is “blocked” has no limits: remove this one" in found["limits.__all__"][0]
+    removed = policy_form(limit_form(limit, DELETE="on"), **fields)
+    assert send(admin_client, "policy_change", removed, policy.pk).status_code == 302
+    assert not Limit.objects.exists()
+
+
+def test_limits_that_a_new_policy_drops_are_named(admin_client: Client, api: Resource) -> None:
+    system = Policy.objects.create()
+    rate(system, "daily").save()
+    rate(system, "tpm").save()
+    response = send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk))
+    [warning] = warnings(response)
+    assert "these limits of theirs hold no longer where it holds: daily (system). Add them" in warning
+
+
+def test_a_limit_that_is_removed_from_a_policy_is_named_if_a_broader_one_has_it(
+    admin_client: Client, policy: Policy
+) -> None:
+    rate(Policy.objects.create(), "daily").save()
+    daily, tpm = rate(policy, "daily"), rate(policy, "tpm")
+    daily.save()
+    tpm.save()
+    form = policy_form(limit_form(daily, DELETE="on"), limit_form(tpm), existing=2, resource=policy.resource_id)
+    assert "daily (system)" in warnings(send(admin_client, "policy_change", form, policy.pk))[0]
+
+
+def test_nothing_is_said_where_nothing_is_dropped(admin_client: Client) -> None:
+    assert warnings(send(admin_client, "policy_add", policy_form(LIMIT))) == []
+
+
+def test_a_long_list_of_dropped_limits_is_cut(admin_client: Client, api: Resource) -> None:
+    system = Policy.objects.create()
+    for number in range(12):
+        rate(system, f"rate-{number:02}").save()
+    [warning] = warnings(send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk)))
+    assert "rate-09 (system), …." in warning
+    assert "rate-10" not in warning
+
+
+@pytest.mark.parametrize(("identifier", "warned"), [("user:42", False), (" user:42", True), ("user:42\t", True)])
+def test_spaces_around_an_identifier_are_kept_and_pointed_at(
+    identifier: str, warned: bool, admin_client: Client
+) -> None:
+    response = send(admin_client, "entity_add", {"identifier": identifier, "metadata": "{}"})
+    assert Entity.objects.get().identifier == identifier
+    assert bool(warnings(response)) is warned
+
+
+def test_a_cycle_of_parents_is_an_error_of_the_field(admin_client: Client, user: Entity) -> None:
+    child = Entity.objects.create(identifier="key:1", parent=user)
+    form = {"identifier": user.identifier, "metadata": "{}", "parent": child.pk}
+    assert "own ancestor" in errors(send(admin_client, "entity_change", form, user.pk))["parent"][0]
+
+
+def test_the_audit_log_is_for_reading(admin_client: Client, api: Resource) -> None:
+    send(admin_client, "resource_add", {"name": "mail", "description": "<b>"})
+    event = AuditEvent.objects.get()
+    page = admin_client.get(reverse("admin:limits_app_auditevent_change", args=[event.pk])).content.decode()
+    assert "&quot;description&quot;: &quot;&lt;b&gt;&quot;" in page
+    assert send(admin_client, "auditevent_change", {"actor": "x"}, event.pk).status_code == 403
+    assert send(admin_client, "auditevent_delete", {"post": "yes"}, event.pk).status_code == 403
+    assert admin_client.get(reverse("admin:limits_app_auditevent_add")).status_code == 403
+
+
+def visitor(client: Client, *permissions: str) -> Client:
+    """Log a member of staff in who may do just this."""
+    staff = User.objects.create_user("staff", is_staff=True)
+    staff.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    client.force_login(staff)
+    return client
+
+
+def test_who_may_only_look_at_policies_sees_their_limits_and_changes_none(client: Client, policy: Policy) -> None:
+    limit = rate(policy)
+    limit.save()
+    visitor(client, "view_policy")
+    response = client.get(reverse("admin:limits_app_policy_change", args=[policy.pk]))
+    assert "tpm" in response.content.decode()
+    form = policy_form(limit_form(limit, capacity="1"), existing=1)
+    assert send(client, "policy_change", form, policy.pk).status_code == 403
+
+
+def test_who_may_change_policies_may_change_their_limits(client: Client, policy: Policy) -> None:
+    limit = rate(policy)
+    limit.save()
+    visitor(client, "change_policy")
+    form = policy_form(
+        limit_form(limit, capacity="1"), {**LIMIT, "key": "rpm"}, existing=1, resource=policy.resource_id
+    )
+    assert send(client, "policy_change", form, policy.pk).status_code == 302
+    assert {row.key: row.capacity for row in policy.limits.all()} == {"tpm": 1, "rpm": 1000}
+
+
+def test_who_may_add_policies_may_give_them_limits(client: Client) -> None:
+    visitor(client, "add_policy")
+    assert send(client, "policy_add", policy_form(LIMIT)).status_code == 302
+    assert Limit.objects.get().key == "tpm"
+
+
+def test_endpoints_say_what_they_are_about(admin_client: Client, api: Resource) -> None:
+    Endpoint.objects.create(name="by path", path="/api/", resource=api)
+    Endpoint.objects.create(name="by view", view_name="orders:detail", resource=api)
+    page = admin_client.get(reverse("admin:limits_app_endpoint_changelist")).content.decode()
+    assert "/api/" in page
+    assert "orders:detail" in page
+
+
+def test_a_page_may_offer_related_rows_as_a_plain_list(admin_user: User, rf: RequestFactory) -> None:
+    request = rf.get("/")
+    request.user = admin_user
+    plain = type("Plain", (EndpointAdmin,), {"autocomplete_fields": []})(Endpoint, admin.site).formfield_for_foreignkey(
+        Endpoint._meta.get_field("resource"), request
+    )
+    assert not isinstance(plain.widget, AutocompleteSelect)
+
+
+@pytest.mark.parametrize(("page", "term"), [("resource", "ap"), ("entity", "user")])
+def test_resources_and_entities_are_found_by_typing(
+    page: str, term: str, admin_client: Client, api: Resource, user: Entity
+) -> None:
+    field = {"app_label": "limits_app", "model_name": "policy", "field_name": page, "term": term}
+    found = admin_client.get(reverse("admin:autocomplete"), field).json()["results"]
+    assert [result["text"] for result in found] == [str({"resource": api, "entity": user}[page])]

@@ -1,0 +1,123 @@
+"""The audit log: one event for each change, and none is ever changed or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.db import IntegrityError, NotSupportedError, transaction
+
+from limits_app.audit import record, snapshot
+from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource, Verb
+from tests.configuration.rows import permits, rate
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_policy_is_remembered_with_its_limits(api: Resource, user: Entity) -> None:
+    policy = Policy.objects.create(resource=api, entity=user, reason="pilot")
+    rate(policy, capacity="0.5").save()
+    permits(policy, max_hold_seconds=30).save()
+    assert snapshot(policy) == {
+        "scope": "entity_on_resource",
+        "resource": "api",
+        "entity": "user:42",
+        "effect": "limits",
+        "reason": "pilot",
+        "limits": [
+            {"kind": "resource", "key": "connections", "capacity": 10, "max_hold_seconds": 30},
+            {"kind": "rate", "key": "tpm", "capacity": 0.5, "window_seconds": 60, "algorithm": "token_bucket"},
+        ],
+    }
+
+
+def test_other_objects_are_remembered_field_by_field(api: Resource, user: Entity) -> None:
+    child = Entity.objects.create(identifier="key:1", parent=user, metadata={"plan": ["pro"]})
+    rule = Endpoint.objects.create(name="all", path="/", resource=api)
+    assert snapshot(api) == {"name": "api", "description": ""}
+    assert snapshot(child) == {
+        "identifier": "key:1",
+        "name": "",
+        "parent": "user:42",
+        "unlimited": False,
+        "blocked": False,
+        "metadata": {"plan": ["pro"]},
+    }
+    assert snapshot(rule)["resource"] == "api"
+
+
+def test_a_snapshot_does_not_change_with_its_object(user: Entity) -> None:
+    user.metadata = {"plan": ["pro"]}
+    before = snapshot(user)
+    user.metadata["plan"].append("beta")
+    assert before["metadata"] == {"plan": ["pro"]}
+
+
+def test_an_event_says_who_did_what_to_which_object(api: Resource) -> None:
+    after = snapshot(api)
+    event = record(Verb.CREATE, api, before=None, after=after, actor="ada", source="shell", reason="launch")
+    stored = AuditEvent.objects.get()
+    assert event == stored
+    assert str(stored) == "create resource api"
+    assert (stored.actor, stored.source, stored.reason) == ("ada", "shell", "launch")
+    assert (stored.object_type, stored.object_id, stored.object_label) == ("resource", str(api.pk), "api")
+    assert (stored.before, stored.after) == (None, {"name": "api", "description": ""})
+
+
+def test_nothing_is_written_where_nothing_changed(api: Resource) -> None:
+    same = snapshot(api)
+    assert record(Verb.UPDATE, api, before=same, after=snapshot(api), actor="ada", source="shell") is None
+    assert not AuditEvent.objects.exists()
+
+
+def test_an_event_goes_with_the_transaction_of_its_change(api: Resource) -> None:
+    with transaction.atomic():
+        record(Verb.DELETE, api, before=snapshot(api), after=None, actor="ada", source="shell")
+        transaction.set_rollback(True)
+    assert not AuditEvent.objects.exists()
+
+
+def change_and_save(event: AuditEvent) -> None:
+    event.actor = "somebody else"
+    event.save()
+
+
+REFUSED: dict[str, Callable[[AuditEvent], object]] = {
+    "save": change_and_save,
+    "save_of_some_fields": lambda event: event.save(update_fields=["actor"]),
+    "delete": lambda event: event.delete(),
+    "update": lambda _: AuditEvent.objects.update(actor="x"),
+    "delete_of_a_queryset": lambda _: AuditEvent.objects.all().delete(),
+    "bulk_update": lambda event: AuditEvent.objects.bulk_update([event], ["actor"]),
+    "update_or_create": lambda event: AuditEvent.objects.update_or_create({"actor": "x"}, pk=event.pk),
+    "upsert": lambda event: AuditEvent.objects.bulk_create(
+        [event], update_conflicts=True, update_fields=["actor"], unique_fields=["id"]
+    ),
+    "upsert_by_position": lambda event: AuditEvent.objects.bulk_create([event], None, False, True, ["actor"], ["id"]),
+    "base_manager": lambda _: AuditEvent._base_manager.update(actor="x"),
+}
+
+
+@pytest.mark.parametrize("attempt", REFUSED.values(), ids=REFUSED)
+def test_the_log_is_append_only(attempt: Callable[[AuditEvent], object]) -> None:
+    event = AuditEvent.objects.create(verb=Verb.CREATE, source="shell", actor="ada")
+    with pytest.raises(NotSupportedError, match="append-only: write another event instead"):
+        attempt(event)
+    assert AuditEvent.objects.get().actor == "ada"
+
+
+def test_a_new_event_cannot_take_the_place_of_another() -> None:
+    event = AuditEvent.objects.create(verb=Verb.CREATE, source="shell", actor="ada")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        AuditEvent(pk=event.pk, verb=Verb.CREATE, source="shell", actor="x").save()
+    assert AuditEvent.objects.get().actor == "ada"
+
+
+def test_events_can_be_appended_in_bulk() -> None:
+    AuditEvent.objects.bulk_create([AuditEvent(verb=Verb.CREATE, source="shell") for _ in range(3)])
+    assert AuditEvent.objects.count() == 3
+
+
+def test_the_database_itself_knows_the_verbs() -> None:
+    with pytest.raises(IntegrityError, match="limits_app_audit_verb"), transaction.atomic():
+        AuditEvent.objects.bulk_create([AuditEvent(verb="guess", source="shell")])

@@ -1,0 +1,141 @@
+"""Changes are announced once per transaction, after the commit, whatever way they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.db import transaction
+
+from limits_app import signals
+from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Resource
+from limits_app.models.changes import announce, pending
+from tests.configuration.rows import rate
+
+
+def bulk_update(resource: Resource) -> None:
+    resource.description = "changed"
+    Resource.objects.bulk_update([resource], ["description"])
+
+
+WRITES: dict[str, Callable[[Resource, Entity], object]] = {
+    "save": lambda resource, _: resource.save(),
+    "create": lambda *_: Resource.objects.create(name="other"),
+    "delete": lambda resource, _: resource.delete(),
+    "update": lambda *_: Entity.objects.update(name="changed"),
+    "bulk_create": lambda *_: Resource.objects.bulk_create([Resource(name="one"), Resource(name="two")]),
+    "bulk_create_of_a_list_and_options": lambda *_: Resource.objects.bulk_create([Resource(name="one")], 1, True),
+    "bulk_update": lambda resource, _: bulk_update(resource),
+    "delete_of_a_queryset": lambda *_: Resource.objects.all().delete(),
+    "get_or_create": lambda *_: Resource.objects.get_or_create(name="new"),
+    "update_or_create": lambda resource, _: Resource.objects.update_or_create(
+        {"description": "new"}, name=resource.name
+    ),
+    "policy": lambda *_: Policy.objects.create(),
+    "limit": lambda *_: Limit.objects.bulk_create([rate(Policy.objects.create())]),
+    "endpoint": lambda resource, _: Endpoint.objects.create(name="all", path="/", resource=resource),
+    "related_create": lambda resource, _: resource.policies.create(),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_every_way_to_write_is_announced_once_and_after_the_commit(
+    write: Callable[[Resource, Entity], object], announced: list[str]
+) -> None:
+    resource, entity = Resource.objects.create(name="api"), Entity.objects.create(identifier="user:42")
+    announced.clear()
+    with transaction.atomic():
+        write(resource, entity)
+        Entity.objects.create(identifier="another change")
+        assert pending("default")
+        assert announced == []
+    assert announced == ["default"]
+    assert not pending("default")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("write", [WRITES["save"], WRITES["update"], WRITES["bulk_create"]])
+def test_without_a_transaction_a_change_is_announced_at_once(
+    write: Callable[[Resource, Entity], object], announced: list[str]
+) -> None:
+    resource, entity = Resource.objects.create(name="api"), Entity.objects.create(identifier="user:42")
+    announced.clear()
+    write(resource, entity)
+    assert announced == ["default"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_related_verbs_that_skip_signals_are_announced(announced: list[str]) -> None:
+    resource, policy = Resource.objects.create(name="api"), Policy.objects.create()
+    announced.clear()
+    resource.policies.add(policy)
+    assert announced == ["default"]
+    resource.policies.remove(policy)
+    assert announced == ["default"] * 2
+    resource.policies.set([policy])
+    assert announced == ["default"] * 3
+    resource.policies.clear()
+    assert announced == ["default"] * 4
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_is_announced_where_nothing_changed(announced: list[str]) -> None:
+    assert Resource.objects.update(description="") == 0
+    assert Resource.objects.bulk_create([]) == []
+    assert Resource.objects.all().delete() == (0, {})
+    list(Resource.objects.all())
+    assert announced == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_audit_log_is_no_configuration(announced: list[str]) -> None:
+    AuditEvent.objects.create(verb="create", source="test")
+    assert announced == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rollback_takes_the_announcement_back(announced: list[str]) -> None:
+    with transaction.atomic():
+        Resource.objects.create(name="api")
+        transaction.set_rollback(True)
+    assert not pending("default")
+    assert announced == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rolled_back_savepoint_takes_only_its_own_announcement_back(announced: list[str]) -> None:
+    with transaction.atomic():
+        with transaction.atomic():
+            Resource.objects.create(name="lost")
+            transaction.set_rollback(True)
+        assert not pending("default")
+        Resource.objects.create(name="kept")
+        with transaction.atomic():
+            Resource.objects.create(name="lost too")
+            transaction.set_rollback(True)
+        assert pending("default")
+    assert announced == ["default"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_other_callbacks_of_the_transaction_are_not_taken_for_announcements() -> None:
+    with transaction.atomic():
+        transaction.on_commit(lambda: None)
+        assert not pending("default")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_that_fails_neither_fails_the_change_nor_the_others(
+    announced: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(**details: object) -> None:
+        raise RuntimeError("receiver broke")
+
+    signals.limits_changed.connect(fail)
+    try:
+        announce("default")
+    finally:
+        signals.limits_changed.disconnect(fail)
+    assert announced == ["default"]
+    assert "receiver broke" in caplog.text

@@ -1,0 +1,201 @@
+"""Settings: defaults, liveness, and a clear error for whatever is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from limits_app import conf
+from limits_app.checks import check_settings
+from limits_app.conf import StoreKind, StoreSettings, UnknownKeys
+
+
+@override_settings(LIMITS={})
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (conf.STORE, "default"),
+        (conf.STORES, {"default": StoreSettings(StoreKind.PROCESS)}),
+        (conf.STATE_DIR, None),
+        (conf.MAP_MEGABYTES, 64),
+        (conf.UNKNOWN_KEYS, UnknownKeys.WARN),
+        (conf.ENTITY_OF_REQUEST, "limits_app.integrations.identity.entity_of_request"),
+        (conf.RESOLVER_TTL_SECONDS, 60),
+        (conf.RESOLVER_MAX_ENTRIES, 10_000),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_every_key_has_a_default(key: conf.Key[Any], value: object) -> None:
+    assert conf.get(key) == value
+
+
+def test_every_key_has_a_check_of_its_own_and_says_what_it_is_for() -> None:
+    assert len({key.check_id for key in conf.KEYS.values()}) == len(conf.KEYS)
+    for name, key in conf.KEYS.items():
+        assert name == key.name
+        assert key.doc.endswith(".")
+        assert key.expects
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        (conf.STATE_DIR, "/var/lib/limits", Path("/var/lib/limits")),
+        (conf.STATE_DIR, Path("/var/lib/limits"), Path("/var/lib/limits")),
+        (conf.STATE_DIR, None, None),
+        (conf.MAP_MEGABYTES, 1, 1),
+        (conf.UNKNOWN_KEYS, "raise", UnknownKeys.RAISE),
+        (conf.UNKNOWN_KEYS, UnknownKeys.WARN, UnknownKeys.WARN),
+        (conf.ENTITY_OF_REQUEST, repr, repr),
+        (conf.RESOLVER_TTL_SECONDS, 0.5, 0.5),
+        (conf.RESOLVER_MAX_ENTRIES, 1, 1),
+        (conf.STORES, {"default": {"KIND": "memory"}}, {"default": StoreSettings(StoreKind.MEMORY)}),
+    ],
+)
+def test_a_good_value_is_taken_as_it_is_meant(key: conf.Key[Any], given: object, value: object) -> None:
+    with override_settings(LIMITS={key.name: given}):
+        assert conf.get(key) == value
+        assert conf.problems() == []
+
+
+def test_an_override_counts_at_once_and_ends_with_its_block() -> None:
+    with override_settings(LIMITS={"MAP_MEGABYTES": 8}):
+        assert conf.get(conf.MAP_MEGABYTES) == 8
+        with override_settings(LIMITS=None):
+            assert conf.get(conf.MAP_MEGABYTES) == 64
+        assert conf.get(conf.MAP_MEGABYTES) == 8
+    assert conf.get(conf.MAP_MEGABYTES) == 64
+
+
+def test_a_store_says_what_is_its_own_and_takes_the_rest_from_the_dict() -> None:
+    stores = {"default": {"KIND": "process"}, "big": {"KIND": "process", "STATE_DIR": "/big", "MAP_MEGABYTES": 512}}
+    with override_settings(LIMITS={"STORES": stores, "STATE_DIR": "/small", "STORE": "big"}):
+        assert conf.store_settings("default") == StoreSettings(StoreKind.PROCESS, Path("/small"), 64)
+        assert conf.store_settings() == StoreSettings(StoreKind.PROCESS, Path("/big"), 512)
+
+
+def test_a_store_that_is_not_there_is_named_beside_those_that_are() -> None:
+    with pytest.raises(ImproperlyConfigured, match="has no 'redis': add it, or name one of 'default'"):
+        conf.store_settings("redis")
+
+
+BAD_VALUES = [
+    ("STORE", 7, "E010", "LIMITS['STORE']: must be a letter followed by"),
+    ("STORE", "a:b", "E010", "must be a letter followed by"),
+    ("STORE", "missing", "E010", "LIMITS['STORES'] has no 'missing': add it, or name one of 'default'"),
+    ("STORES", None, "E011", "LIMITS['STORES']: must be a dict such as {'default': {'KIND': 'process'}}, not None"),
+    ("STORES", {}, "E011", "must be a dict such as"),
+    ("STORES", {"default": "process"}, "E011", "'default' must be a dict with a 'KIND'"),
+    ("STORES", {"default": {}}, "E011", "'default' must be a dict with a 'KIND'"),
+    ("STORES", {"default": {"KIND": "redis"}}, "E011", "'default': KIND must be 'process' or 'memory', not 'redis'"),
+    ("STORES", {"default": {"KIND": []}}, "E011", "KIND must be 'process' or 'memory', not []"),
+    ("STORES", {"default": {"KIND": "memory", "MAP_MEGABYTES": 1}}, "E011", "does not take 'MAP_MEGABYTES', only"),
+    ("STORES", {"default": {"KIND": "process", "SIZE": 1}}, "E011", "only 'KIND', 'STATE_DIR', 'MAP_MEGABYTES'"),
+    ("STORES", {"default": {"KIND": "process", "STATE_DIR": "here"}}, "E011", "STATE_DIR must be an absolute path"),
+    ("STORES", {"": {"KIND": "process"}}, "E011", "must be a letter followed by"),
+    ("STATE_DIR", "var/limits", "E012", "must be an absolute path"),
+    ("STATE_DIR", "/var/\0", "E012", "must be an absolute path"),
+    ("STATE_DIR", 5, "E012", "must be an absolute path"),
+    ("MAP_MEGABYTES", 0, "E013", "must be a whole number from 1 to 1048576, not 0"),
+    ("MAP_MEGABYTES", True, "E013", "must be a whole number"),
+    ("MAP_MEGABYTES", 1.5, "E013", "must be a whole number"),
+    ("MAP_MEGABYTES", 2**60, "E013", "must be a whole number"),
+    ("MAP_MEGABYTES", "64", "E013", "must be a whole number from 1 to 1048576, not '64'"),
+    ("UNKNOWN_KEYS", "ignore", "E014", "must be 'warn' or 'raise', not 'ignore'"),
+    ("UNKNOWN_KEYS", None, "E014", "must be 'warn' or 'raise', not None"),
+    ("ENTITY_OF_REQUEST", "identify", "E015", "must be a function that takes a request, or the dotted path of one"),
+    ("ENTITY_OF_REQUEST", "a..b", "E015", "must be a function"),
+    ("ENTITY_OF_REQUEST", None, "E015", "must be a function"),
+    ("RESOLVER_TTL_SECONDS", 0, "E016", "must be a number of seconds above 0, not 0"),
+    ("RESOLVER_TTL_SECONDS", -1, "E016", "must be a number of seconds above 0"),
+    ("RESOLVER_TTL_SECONDS", float("nan"), "E016", "must be a number of seconds above 0, not nan"),
+    ("RESOLVER_TTL_SECONDS", float("inf"), "E016", "must be a number of seconds above 0, not inf"),
+    ("RESOLVER_TTL_SECONDS", True, "E016", "must be a number of seconds above 0"),
+    ("RESOLVER_TTL_SECONDS", "60", "E016", "must be a number of seconds above 0"),
+    ("RESOLVER_MAX_ENTRIES", 0, "E017", "must be a whole number from 1 to"),
+    ("RESOLVER_MAX_ENTRIES", "x" * 10_000, "E017", "must be a whole number from 1 to"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "check_id", "message"), BAD_VALUES)
+def test_a_bad_value_is_refused_when_read_and_reported_by_the_checks(
+    key: str, value: object, check_id: str, message: str
+) -> None:
+    with override_settings(LIMITS={key: value}):
+        with pytest.raises(ImproperlyConfigured) as caught:
+            conf.get(conf.STORE)
+        reports = check_settings()
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 250
+    assert [(report.id, report.msg) for report in reports] == [(f"limits_app.{check_id}", str(caught.value))]
+
+
+@pytest.mark.parametrize("value", [[], "default", 7])
+def test_settings_that_are_no_dict_are_refused(value: object) -> None:
+    with override_settings(LIMITS=value):
+        with pytest.raises(ImproperlyConfigured, match="LIMITS must be a dict, not"):
+            conf.get(conf.STORE)
+        assert [report.id for report in check_settings()] == ["limits_app.E001"]
+
+
+def test_several_bad_values_are_reported_together_in_the_order_of_their_ids() -> None:
+    with override_settings(LIMITS={"RESOLVER_MAX_ENTRIES": 0, "STATE_DIR": 1}):
+        assert [report.id for report in check_settings()] == ["limits_app.E012", "limits_app.E017"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("UNKNOWN_KEY", "Did you mean 'UNKNOWN_KEYS'?"),
+        ("state_dir", "Did you mean 'STATE_DIR'?"),
+        ("COLOUR", "The keys are STORE, STORES, "),
+        (7, "The keys are STORE, STORES, "),
+    ],
+)
+def test_an_unknown_key_is_reported_with_what_was_probably_meant(name: object, hint: str) -> None:
+    with override_settings(LIMITS={name: 1}):
+        assert conf.get(conf.STORE) == "default"
+        [report] = check_settings()
+    assert report.id == "limits_app.E002"
+    assert report.msg == f"LIMITS has an unknown key {name!r}, which has no effect"
+    assert report.hint is not None
+    assert report.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("reference", [repr, "builtins.repr"])
+def test_the_function_that_identifies_is_found(reference: object) -> None:
+    with override_settings(LIMITS={"ENTITY_OF_REQUEST": reference}):
+        assert conf.entity_function() is repr
+        assert check_settings() == []
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("nowhere.at_all", "cannot be imported: No module named 'nowhere'"),
+        ("os.no_such_name", "cannot be imported: "),
+        ("os.sep", "names 'os.sep', which is not a function"),
+    ],
+)
+def test_a_path_that_leads_to_no_function_is_reported(reference: str, message: str) -> None:
+    with override_settings(LIMITS={"ENTITY_OF_REQUEST": reference}):
+        with pytest.raises(ImproperlyConfigured, match=message):
+            conf.entity_function()
+        assert [report.id for report in check_settings()] == ["limits_app.E018"]
+
+
+def test_without_configured_settings_the_defaults_hold() -> None:
+    code = "from limits_app import conf; print(conf.get(conf.MAP_MEGABYTES), conf.problems())"
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    root = Path(conf.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "64 []"

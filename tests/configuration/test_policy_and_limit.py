@@ -1,0 +1,268 @@
+"""Policies and their limits: scopes, definitions, and what the database itself refuses."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Limit as Definition
+from limits_app.models import Entity, Limit, LimitKind, Policy, PolicyEffect, PolicyScope, Resource
+from tests.configuration.rows import complaint, permits, rate
+
+pytestmark = pytest.mark.django_db
+
+SCOPES = [
+    (False, False, PolicyScope.SYSTEM, "system"),
+    (True, False, PolicyScope.RESOURCE, "resource api"),
+    (False, True, PolicyScope.ENTITY, "entity user:42"),
+    (True, True, PolicyScope.ENTITY_ON_RESOURCE, "entity user:42 on api"),
+]
+
+
+@pytest.mark.parametrize(("on_resource", "on_entity", "scope", "said"), SCOPES)
+def test_resource_and_entity_say_the_scope(
+    on_resource: bool, on_entity: bool, scope: PolicyScope, said: str, api: Resource, user: Entity
+) -> None:
+    policy = Policy(resource=api if on_resource else None, entity=user if on_entity else None)
+    assert policy.scope is scope
+    assert str(policy) == said
+
+
+@pytest.mark.parametrize(("on_resource", "on_entity"), [scope[:2] for scope in SCOPES])
+def test_a_scope_has_one_policy(on_resource: bool, on_entity: bool, api: Resource, user: Entity) -> None:
+    scope = {"resource": api if on_resource else None, "entity": user if on_entity else None}
+    first = Policy.objects.create(**scope)
+    first.full_clean()
+    said = complaint(Policy(**scope).full_clean)
+    assert said == "There is a policy for this resource and entity already: change that one."
+    with pytest.raises(IntegrityError, match="limits_app_policy_one_per_scope"), transaction.atomic():
+        Policy.objects.bulk_create([Policy(**scope)])
+
+
+def test_all_scopes_can_have_a_policy_side_by_side(api: Resource, user: Entity) -> None:
+    other = Entity.objects.create(identifier="user:43")
+    for resource in (None, api):
+        for entity in (None, user, other):
+            policy = Policy(resource=resource, entity=entity)
+            policy.full_clean()
+            policy.save()
+    assert Policy.objects.count() == 6
+
+
+def test_policies_are_listed_from_the_broadest_to_the_most_specific(api: Resource, user: Entity) -> None:
+    for resource, entity in ((api, user), (None, user), (api, None), (None, None)):
+        Policy.objects.create(resource=resource, entity=entity)
+    assert [str(policy) for policy in Policy.objects.all()] == [
+        "system",
+        "entity user:42",
+        "resource api",
+        "entity user:42 on api",
+    ]
+
+
+def test_an_effect_that_does_not_exist_is_refused_everywhere(db: None) -> None:
+    assert "'free' is not a valid choice" in complaint(Policy(effect="free").full_clean, "effect")
+    with pytest.raises(IntegrityError, match="limits_app_policy_effect"), transaction.atomic():
+        Policy.objects.bulk_create([Policy(effect="free")])
+
+
+def test_a_reason_that_no_database_could_store_is_refused() -> None:
+    assert "NUL" in complaint(Policy(reason="because\0").full_clean, "reason")
+
+
+DEFINITIONS: list[tuple[Definition, str]] = [
+    (RateLimit("tpm", 1000, 60), "tpm: 1000 / 60 s (token bucket)"),
+    (RateLimit("tpm", 0.5, 0.25, burst=2.125), "tpm: 0.5 / 0.25 s (token bucket, burst 2.125)"),
+    (RateLimit("tpm", 10, 1, RateLimitAlgorithm.GCRA), "tpm: 10 / 1 s (GCRA)"),
+    (RateLimit("tpm", 10, 1, RateLimitAlgorithm.LEAKY_BUCKET, burst=1), "tpm: 10 / 1 s (leaky bucket, burst 1)"),
+    (RateLimit("tpm", 10**12, 366 * 86_400), "tpm: 1000000000000 / 31622400 s (token bucket)"),
+    (CallLimit(30, 10, RateLimitAlgorithm.SLIDING_WINDOW), "call_count: 30 / 10 s (sliding window)"),
+    (CallLimit(30, 3600, RateLimitAlgorithm.FIXED_WINDOW), "call_count: 30 / 3600 s (fixed window)"),
+    (ResourceLimit("connections", 10), "connections: 10 at once"),
+    (ResourceLimit("connections", 10, 2.5), "connections: 10 at once, 2.5 s each at most"),
+]
+
+
+@pytest.mark.parametrize(("definition", "said"), DEFINITIONS)
+def test_a_definition_survives_the_database_exactly(definition: Definition, said: str, policy: Policy) -> None:
+    row = Limit.from_definition(policy, definition)
+    row.full_clean()
+    row.save()
+    stored = Limit.objects.get(pk=row.pk)
+    assert stored.definition() == definition
+    assert type(stored.definition().capacity) is type(definition.capacity)
+    assert str(stored) == said
+
+
+def test_a_policy_gives_its_definitions_in_the_order_of_their_keys(policy: Policy) -> None:
+    for row in (rate(policy, "tpm"), permits(policy), rate(policy, "daily", window_seconds=86_400)):
+        row.save()
+    assert policy.definitions() == (
+        ResourceLimit("connections", 10),
+        RateLimit("daily", 1000, 86_400),
+        RateLimit("tpm", 1000, 60),
+    )
+
+
+@pytest.mark.parametrize("kind", [LimitKind.RATE, LimitKind.CALL])
+def test_what_is_left_empty_is_filled_in(kind: LimitKind, policy: Policy) -> None:
+    row = Limit(policy=policy, kind=kind, key="tpm" if kind is LimitKind.RATE else "", capacity=5, window_seconds=1)
+    row.full_clean()
+    assert row.algorithm == "token_bucket"
+    assert row.definition() == (RateLimit("tpm", 5, 1) if kind is LimitKind.RATE else CallLimit(5, 1))
+
+
+BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
+    ({"key": ""}, "key", "limit key '' must be a letter followed by"),
+    ({"key": "7up"}, "key", "limit key '7up' must be a letter"),
+    ({"key": "a:b"}, "key", "must be a letter followed by"),
+    ({"key": "a/b"}, "key", "must be a letter followed by"),
+    ({"key": "a\0b"}, "key", "must be a letter followed by"),
+    ({"key": "\N{ROCKET}"}, "key", "must be a letter followed by"),
+    ({"key": "k" * 10_240}, "key", "at most 64 characters"),
+    ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
+    ({"kind": "call", "key": "tpm"}, "key", "the key of calls, and of them alone"),
+    ({"kind": "quota"}, "kind", "'quota' is not a valid choice"),
+    ({"capacity": None}, "capacity", "cannot be null"),
+    ({"capacity": 0}, "capacity", "capacity must be more than 0, not 0"),
+    ({"capacity": -5}, "capacity", "capacity must be more than 0, not -5"),
+    ({"capacity": "many"}, "capacity", "must be a decimal number"),
+    ({"capacity": float("nan")}, "capacity", "must be a decimal number"),
+    ({"capacity": "NaN"}, "capacity", "must be a decimal number"),
+    ({"capacity": "sNaN"}, "capacity", "must be a decimal number"),
+    ({"capacity": Decimal("sNaN")}, "capacity", "must be a finite number"),
+    ({"capacity": "Infinity"}, "capacity", "must be a decimal number"),
+    ({"capacity": float("-inf")}, "capacity", "must be a decimal number"),
+    ({"capacity": "1e400"}, "capacity", "no more than 16 digits"),
+    ({"capacity": "1e-400"}, "capacity", "no more than 16 digits"),
+    ({"capacity": Decimal("1e999999")}, "capacity", "no more than 16 digits"),
+    ({"capacity": 10**12 + 1}, "capacity", "capacity must not be more than 10^12"),
+    ({"capacity": "0.0001"}, "capacity", "no more than 3 decimal places"),
+    ({"capacity": "1.5", "algorithm": "leaky_bucket"}, "capacity", "capacity must be a whole number, not 1.5"),
+    ({"capacity": "1.5", "algorithm": "sliding_window"}, "capacity", "capacity must be a whole number"),
+    ({"capacity": "1.5", "algorithm": "fixed_window"}, "capacity", "capacity must be a whole number"),
+    ({"window_seconds": None}, "window_seconds", "Say per how many seconds: 60 is a minute"),
+    ({"window_seconds": 0}, "window_seconds", "window_seconds must be between 0.001 and 366 days, not 0"),
+    ({"window_seconds": -60}, "window_seconds", "window_seconds must be between 0.001 and 366 days"),
+    ({"window_seconds": 366 * 86_400 + 1}, "window_seconds", "window_seconds must be between 0.001 and 366 days"),
+    ({"window_seconds": "Infinity"}, "window_seconds", "must be a decimal number"),
+    ({"algorithm": "magic"}, "algorithm", "'magic' is not a valid choice"),
+    ({"algorithm": ["gcra"]}, "algorithm", "is not a valid choice"),
+    ({"burst": 0}, "burst", "burst must be more than 0, not 0"),
+    ({"burst": -1}, "burst", "burst must be more than 0, not -1"),
+    ({"burst": 10**13 - 1}, "burst", "burst must not be more than 10^12"),
+    ({"burst": "0.5", "algorithm": "leaky_bucket"}, "burst", "burst must be a whole number"),
+    ({"burst": 5, "algorithm": "sliding_window"}, "burst", "This algorithm has no burst: leave it empty"),
+    ({"burst": 5, "algorithm": "fixed_window"}, "burst", "This algorithm has no burst: leave it empty"),
+    ({"max_hold_seconds": 5}, "max_hold_seconds", "A limit of the kind “rate” has none: leave it empty."),
+    ({"kind": "call", "key": "", "max_hold_seconds": 5}, "max_hold_seconds", "A limit of the kind “calls” has none"),
+]
+
+BAD_PERMITS: list[tuple[dict[str, Any], str, str]] = [
+    ({"capacity": 0}, "capacity", "capacity must be at least 1, not 0"),
+    ({"capacity": -1}, "capacity", "capacity must be at least 1, not -1"),
+    ({"capacity": "2.5"}, "capacity", "capacity must be a whole number, not 2.5"),
+    ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
+    ({"window_seconds": 60}, "window_seconds", "A limit of the kind “permits” has none: leave it empty."),
+    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “permits” has none: leave it empty."),
+    ({"burst": 3}, "burst", "A limit of the kind “permits” has none: leave it empty."),
+    ({"max_hold_seconds": 0}, "max_hold_seconds", "max_hold_seconds must be between 0.001 and 366 days, not 0"),
+    ({"max_hold_seconds": 10**9}, "max_hold_seconds", "max_hold_seconds must be between 0.001 and 366 days"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "said"), BAD_RATES, ids=lambda value: f"{value!a:.40}")
+def test_a_bad_rate_is_refused_at_the_field_that_is_wrong(
+    fields: dict[str, Any], field: str, said: str, policy: Policy
+) -> None:
+    complained = complaint(rate(policy, **fields).full_clean, field)
+    assert said in complained
+    assert len(complained) < 500
+
+
+@pytest.mark.parametrize(("fields", "field", "said"), BAD_PERMITS, ids=lambda value: f"{value!a:.40}")
+def test_bad_permits_are_refused_at_the_field_that_is_wrong(
+    fields: dict[str, Any], field: str, said: str, policy: Policy
+) -> None:
+    assert said in complaint(permits(policy, **fields).full_clean, field)
+
+
+def test_a_policy_has_one_limit_of_a_key(policy: Policy) -> None:
+    rate(policy).save()
+    assert (
+        complaint(permits(policy, "tpm").full_clean) == "The policy has a limit with this key already: change that one."
+    )
+
+
+@pytest.mark.parametrize("effect", [PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED])
+def test_a_policy_that_blocks_or_frees_has_no_limits(effect: PolicyEffect, db: None) -> None:
+    policy = Policy.objects.create(effect=effect)
+    said = complaint(rate(policy).full_clean)
+    assert said == f"A policy that is “{effect}” has no limits: remove this one, or choose the effect “limits”."
+
+
+def test_a_limit_without_a_policy_is_an_error_of_its_field(db: None) -> None:
+    row = Limit(kind="rate", key="tpm", capacity=1, window_seconds=1)
+    assert "cannot be null" in complaint(row.full_clean, "policy")
+
+
+BROKEN: list[tuple[str, dict[str, Any]]] = [
+    ("kind", {"kind": "quota"}),
+    ("key", {"key": ""}),
+    ("key", {"key": "call_count"}),
+    ("key", {"kind": "call"}),
+    ("capacity", {"capacity": 0}),
+    ("capacity", {"capacity": -1}),
+    ("capacity", {"capacity": 10**12 + 1}),
+    ("burst", {"burst": 0}),
+    ("burst", {"burst": -1}),
+    ("burst", {"burst": 10**12 + 1}),
+    ("burst", {"burst": 5, "algorithm": "sliding_window"}),
+    ("burst", {"burst": 5, "algorithm": "fixed_window"}),
+    ("rate_fields", {"window_seconds": None}),
+    ("rate_fields", {"window_seconds": 0}),
+    ("rate_fields", {"window_seconds": 366 * 86_400 + 1}),
+    ("rate_fields", {"algorithm": ""}),
+    ("rate_fields", {"algorithm": "magic"}),
+    ("rate_fields", {"max_hold_seconds": 5}),
+    ("whole_numbers", {"capacity": Decimal("1.5"), "algorithm": "leaky_bucket"}),
+    ("whole_numbers", {"capacity": Decimal("999999999999.999"), "algorithm": "fixed_window"}),
+    ("whole_numbers", {"burst": Decimal("0.5"), "algorithm": "leaky_bucket"}),
+]
+
+BROKEN_PERMITS: list[tuple[str, dict[str, Any]]] = [
+    ("capacity", {"capacity": 0}),
+    ("permit_fields", {"window_seconds": 60}),
+    ("permit_fields", {"algorithm": "gcra"}),
+    ("permit_fields", {"burst": 3}),
+    ("permit_fields", {"max_hold_seconds": 0}),
+    ("permit_fields", {"max_hold_seconds": 10**9}),
+    ("whole_numbers", {"capacity": Decimal("2.5")}),
+]
+
+
+@pytest.mark.parametrize(("constraint", "fields"), BROKEN)
+def test_the_database_itself_refuses_a_bad_rate(constraint: str, fields: dict[str, Any], policy: Policy) -> None:
+    with pytest.raises(IntegrityError, match=f"limits_app_limit_{constraint}"), transaction.atomic():
+        Limit.objects.bulk_create([rate(policy, **fields)])
+
+
+@pytest.mark.parametrize(("constraint", "fields"), BROKEN_PERMITS)
+def test_the_database_itself_refuses_bad_permits(constraint: str, fields: dict[str, Any], policy: Policy) -> None:
+    with pytest.raises(IntegrityError, match=f"limits_app_limit_{constraint}"), transaction.atomic():
+        Limit.objects.bulk_create([permits(policy, **fields)])
+
+
+def test_the_database_itself_keeps_keys_unique_within_a_policy(policy: Policy) -> None:
+    with pytest.raises(IntegrityError, match="UNIQUE"), transaction.atomic():
+        Limit.objects.bulk_create([rate(policy), rate(policy)])
+
+
+def test_a_definition_of_an_unsound_row_is_refused_by_name(policy: Policy) -> None:
+    with pytest.raises(InvalidLimit, match="limit 'tpm': window_seconds must be a number, not None"):
+        rate(policy, window_seconds=None).definition()

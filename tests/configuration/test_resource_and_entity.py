@@ -1,0 +1,204 @@
+"""Resources and entities: names, lineage, and what the database itself refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, models, transaction
+from django.db.models import ProtectedError
+
+from limits_app.models import MAX_LEVELS, Entity, Policy, Resource
+from limits_app.models.constraints import PrimaryKeyCheck
+from tests.configuration.rows import complaint
+
+pytestmark = pytest.mark.django_db
+
+BAD_NAMES = ["", "7up", "a b", "a:b", "a|b", "-", "naïve", "\N{ROCKET}", "a\0", "a\n", "a" * 65, "a" * 10_240, " api"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: f"{name[:12]!a}")
+def test_a_resource_with_an_odd_name_is_refused(name: str) -> None:
+    said = complaint(Resource(name=name).full_clean, "name")
+    assert "must be a letter followed by at most 63" in said or "cannot be blank" in said
+    assert len(said) < 400
+
+
+@pytest.mark.parametrize("name", ["api", "openai/gpt-4", "reports.export", "a", "A_b-9", "a" * 64])
+def test_a_resource_with_a_plain_name_is_taken(name: str) -> None:
+    resource = Resource(name=name)
+    resource.full_clean()
+    resource.save()
+    assert str(Resource.objects.get()) == name
+
+
+@pytest.mark.parametrize(
+    ("identifier", "said"),
+    [
+        ("", "cannot be blank"),
+        ("user\0:42", "cannot contain the character NUL: remove it"),
+        ("\ud800", "half of a surrogate pair"),
+        ("x" * 256, "text of 1 to 255 characters"),
+        ("x" * 10_240, "text of 1 to 255 characters"),
+        (None, "cannot be null"),
+    ],
+    ids=lambda value: f"{value!a:.12}",
+)
+def test_an_entity_that_no_database_could_store_is_refused(identifier: Any, said: str) -> None:
+    complained = complaint(Entity(identifier=identifier).full_clean, "identifier")
+    assert said in complained
+    assert len(complained) < 400
+
+
+@pytest.mark.parametrize(
+    "identifier",
+    [
+        "user:42",
+        "a|b:c/d\\e",
+        "v1:api:-",
+        "\N{ROCKET} 日本",
+        " ",
+        " user:42 ",
+        "tab\tline\n",
+        "x" * 255,
+        "\N{ROCKET}" * 255,
+    ],
+    ids=lambda value: f"{value[:12]!a}",
+)
+def test_any_other_text_identifies_an_entity_exactly(identifier: str) -> None:
+    entity = Entity(identifier=identifier)
+    entity.full_clean()
+    entity.save()
+    assert Entity.objects.get(identifier=identifier).identifier == identifier
+
+
+def test_case_and_spaces_tell_entities_apart() -> None:
+    Entity.objects.bulk_create([Entity(identifier=name) for name in ("user:a", "User:A", "user:a ")])
+    assert Entity.objects.get(identifier="User:A").identifier == "User:A"
+    assert Entity.objects.filter(identifier="USER:A").count() == 0
+
+
+def test_mysql_is_told_to_compare_names_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = Entity._meta.get_field("identifier")
+    assert field.db_parameters(connection)["collation"] is None
+    monkeypatch.setattr(connection, "vendor", "mysql")
+    assert field.db_parameters(connection)["collation"] == "utf8mb4_0900_bin"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"a": float("nan")}, "no NaN and no infinity"),
+        ({"a": [1, float("inf")]}, "no NaN and no infinity"),
+        ({"a": "\0"}, "character NUL"),
+        ({"\0": 1}, "character NUL"),
+        ({"a": "\udfff"}, "half of a surrogate pair"),
+        (True, "Write an object"),
+        ("pro", "Write an object"),
+        ([1], "Write an object"),
+    ],
+)
+def test_metadata_that_could_not_be_stored_or_read_is_refused(metadata: object, said: str) -> None:
+    assert said in complaint(Entity(identifier="user:42", metadata=metadata).full_clean, "metadata")
+
+
+def test_metadata_is_not_nested_without_end() -> None:
+    nested: list[object] = []
+    for _ in range(40):
+        nested = [nested]
+    said = complaint(Entity(identifier="user:42", metadata=nested).full_clean, "metadata")
+    assert "at most 32 levels deep" in said
+
+
+@pytest.mark.parametrize("nothing", [None, "", [], {}])
+def test_no_metadata_is_an_empty_object(nothing: object) -> None:
+    entity = Entity(identifier="user:42", metadata=nothing)
+    entity.full_clean()
+    assert entity.metadata == {}
+
+
+def test_an_entity_is_not_both_unlimited_and_blocked() -> None:
+    said = complaint(Entity(identifier="user:42", unlimited=True, blocked=True).full_clean)
+    assert said == "An entity cannot be both unlimited and blocked: choose one."
+
+
+def line(length: int) -> list[Entity]:
+    """Entities of which each is the parent of the next."""
+    made: list[Entity] = []
+    for level in range(length):
+        made.append(Entity.objects.create(identifier=f"level:{level}", parent=made[-1] if made else None))
+    return made
+
+
+def test_a_line_of_eight_levels_is_fine_and_one_of_nine_is_not() -> None:
+    entities = line(MAX_LEVELS)
+    entities[-1].full_clean()
+    said = complaint(Entity(identifier="ninth", parent=entities[-1]).full_clean, "parent")
+    assert said == "Entities can be at most 8 levels deep: choose a parent further up."
+
+
+def test_what_hangs_below_an_entity_counts_when_it_is_moved() -> None:
+    entities = line(5)
+    top = Entity.objects.create(identifier="top")
+    entities[0].parent = top
+    entities[0].full_clean()
+    for level in range(3):
+        top = Entity.objects.create(identifier=f"top:{level}", parent=top)
+    entities[0].parent = top
+    assert "at most 8 levels" in complaint(entities[0].full_clean, "parent")
+
+
+@pytest.mark.parametrize("length", [1, 2, 8])
+def test_an_entity_cannot_be_its_own_ancestor(length: int) -> None:
+    entities = line(length)
+    entities[0].parent = entities[-1]
+    said = complaint(entities[0].full_clean, "parent")
+    assert said == "An entity cannot be its own ancestor: choose another parent, or none."
+
+
+def test_a_cycle_made_behind_validation_does_not_hang_it() -> None:
+    entities = line(2)
+    Entity.objects.filter(pk=entities[0].pk).update(parent=entities[1])
+    assert "at most 8 levels" in complaint(Entity(identifier="third", parent=entities[0]).full_clean, "parent")
+
+
+def test_a_parent_that_is_not_there_is_an_error_of_its_field() -> None:
+    assert "99" in complaint(Entity(identifier="user:42", parent_id=99).full_clean, "parent")
+
+
+BROKEN: dict[str, tuple[Any, ...]] = {
+    "resource_has_name": (Resource(name=""),),
+    "entity_has_identifier": (Entity(identifier=""),),
+    "entity_not_unlimited_and_blocked": (Entity(identifier="a", unlimited=True, blocked=True),),
+    "entity_not_its_own_parent": (Entity(pk=7, identifier="a", parent_id=7),),
+    "UNIQUE_name": (Resource(name="a"), Resource(name="a")),
+    "UNIQUE_identifier": (Entity(identifier="a"), Entity(identifier="a")),
+}
+
+
+@pytest.mark.parametrize(("constraint", "rows"), BROKEN.items(), ids=BROKEN)
+def test_the_database_itself_refuses_what_validation_refuses(constraint: str, rows: tuple[Any, ...]) -> None:
+    said = "UNIQUE" if constraint.startswith("UNIQUE") else f"limits_app_{constraint}"
+    with pytest.raises(IntegrityError, match=said), transaction.atomic():
+        type(rows[0]).objects.bulk_create(rows)
+
+
+def test_what_a_policy_is_about_cannot_be_deleted(api: Resource, user: Entity) -> None:
+    Policy.objects.create(resource=api, entity=user)
+    for row in (api, user):
+        with pytest.raises(ProtectedError):
+            row.delete()
+
+
+def test_a_parent_cannot_be_deleted_before_its_children(user: Entity) -> None:
+    Entity.objects.create(identifier="key:1", parent=user)
+    with pytest.raises(ProtectedError):
+        user.delete()
+
+
+@pytest.mark.parametrize("verb", ["constraint_sql", "create_sql", "remove_sql"])
+def test_only_mysql_does_without_checks_of_the_primary_key(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = getattr(PrimaryKeyCheck(name="odd", condition=models.Q(id__gt=0)), verb)
+    assert "odd" in str(write(Entity, connection.schema_editor(collect_sql=True)))
+    monkeypatch.setattr(connection, "vendor", "mysql")
+    assert write(Entity, connection.schema_editor(collect_sql=True)) == ""
