@@ -1,6 +1,7 @@
 """Addresses of the demo site."""
 
 from django.contrib import admin
+from django.contrib.auth.views import LoginView, LogoutView
 from django.contrib.staticfiles.urls import staticfiles_urlpatterns
 from django.urls import path
 
@@ -8,9 +9,12 @@ from project import views
 
 urlpatterns = [
     path("", views.index, name="index"),
+    path("login/", LoginView.as_view(template_name="demo/login.html"), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
     path("api/ping/", views.ping, name="ping"),
     path("api/aping/", views.aping, name="aping"),
     path("reports/export/", views.export, name="export"),
+    path("reports/stream/", views.stream, name="stream"),
     path("admin/", admin.site.urls),
     # Any server of the demo can then show the admin with its styles; it adds nothing when DEBUG is off.
     *staticfiles_urlpatterns(),

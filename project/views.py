@@ -1,34 +1,35 @@
-"""Views worth limiting: a quick one, its asynchronous twin, and a slow one that occupies its process."""
+"""Views worth limiting: a quick one, its asynchronous twin, and two slow ones that occupy a place while they work."""
 
 import asyncio
 import os
 import time
+from collections.abc import Iterator
 from typing import Final
 
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
-from django.urls import reverse
-from django.utils.html import format_html, format_html_join
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBadRequest,
+    HttpResponseBase,
+    JsonResponse,
+    StreamingHttpResponse,
+)
+from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-__all__ = ["aping", "export", "index", "ping"]
+from project.demo.seed import USERS
 
-MAX_EXPORT_MS: Final = 30_000
+__all__ = ["aping", "export", "index", "ping", "stream"]
 
-PAGE: Final = """\
-<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>limits_app demo</title></head>
-<body><h1>limits_app demo</h1><ul>{}</ul></body>
-</html>
-"""
+MAX_MS: Final = 30_000
+_MS_BETWEEN_ROWS: Final = 20
 
 
 @require_GET
 def index(request: HttpRequest) -> HttpResponse:
-    """Link to what there is to try."""
-    addresses = [reverse("ping"), reverse("aping"), reverse("export", query={"ms": 500}), reverse("admin:index")]
-    links = format_html_join("", '<li><a href="{}">{}</a></li>', ((address, address) for address in addresses))
-    return HttpResponse(format_html(PAGE, links))
+    """Say what there is to try."""
+    site = request.build_absolute_uri("/").rstrip("/")
+    return render(request, "demo/index.html", {"pid": os.getpid(), "site": site, "users": USERS})
 
 
 @require_GET
@@ -47,9 +48,36 @@ async def aping(request: HttpRequest) -> JsonResponse:
 @require_GET
 def export(request: HttpRequest) -> HttpResponse:
     """Work for as many milliseconds as `?ms=` asks, then say which process did it."""
-    asked = request.GET.get("ms", "0")
-    if not (asked.isascii() and asked.isdecimal() and len(asked) <= 6):
-        return HttpResponseBadRequest("ms must be a whole number of milliseconds")
-    ms = min(int(asked), MAX_EXPORT_MS)
+    ms = _milliseconds(request)
+    if ms is None:
+        return _refused()
     time.sleep(ms / 1000)
     return JsonResponse({"ms": ms, "pid": os.getpid()})
+
+
+@require_GET
+def stream(request: HttpRequest) -> HttpResponseBase:
+    """Say at once which process works, then send rows for as many milliseconds as `?ms=` asks."""
+    ms = _milliseconds(request)
+    return _refused() if ms is None else StreamingHttpResponse(_rows(ms), content_type="text/plain")
+
+
+def _rows(ms: int) -> Iterator[bytes]:
+    yield b"process %d\n" % os.getpid()
+    end = time.monotonic() + ms / 1000
+    number = 0
+    while time.monotonic() < end:
+        time.sleep(_MS_BETWEEN_ROWS / 1000)
+        number += 1
+        yield b"row %d\n" % number
+
+
+def _milliseconds(request: HttpRequest) -> int | None:
+    asked = request.GET.get("ms", "0")
+    if not (asked.isascii() and asked.isdecimal() and len(asked) <= 6):
+        return None
+    return min(int(asked), MAX_MS)
+
+
+def _refused() -> HttpResponseBadRequest:
+    return HttpResponseBadRequest("ms must be a whole number of milliseconds")

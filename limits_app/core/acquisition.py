@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim, next_number
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
+from limits_app.core.holding import let_go
 from limits_app.core.limits import CallLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Ask, Charges, Plan, parts_of
@@ -80,16 +81,12 @@ class Acquisition(Claim):
     def acquisitions(self) -> dict[str, LimitUse]:
         """What was requested and used, by key."""
         usage = self._usage or {}
-        return {
-            ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key))
-            for _, charges in self.charges
-            for ask, amount in charges
-        }
+        return {ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key)) for ask, amount in self.charges}
 
     @property
     def fences(self) -> dict[str, int]:
         """A number for each resource limit that only grows from grant to grant, to turn away late holders elsewhere."""
-        return {ask.key: state[2] for _, ask, _, state in self.asks() if ask.lease_key and self.admitted}
+        return {ask.key: state[2] for ask, _, state in self.asks() if ask.lease_key and self.admitted}
 
     def update(self, usage: Mapping[str, Amount]) -> None:
         """Report what was really used, by key; the last report of a key counts.
@@ -101,21 +98,20 @@ class Acquisition(Claim):
         """
         if self.settled:
             raise AlreadyReleased("the acquisition was released: report usage before that")
-        known = set()
-        for _, charges in self.charges:
-            for ask, amount in charges:
-                if ask.key in usage:
-                    used = usage[ask.key]
-                    parts = used * ask.scale if used.__class__ is int and used >= 0 else parts_of(ask, used)
-                    if parts > amount:
-                        _check_overuse(ask, amount, used)
-                    known.add(ask.key)
-        if len(known) < len(usage):
-            for key in usage:
-                if key not in known:
-                    self.limit_set.skip_unknown(key)
-            usage = {key: usage[key] for key in known}
-        self._usage = {**self._usage, **usage} if self._usage else dict(usage)
+        taken = self._usage.copy() if self._usage else {}
+        for key, used in usage.items():
+            places = self.plan.places.get(key)
+            if places is None:
+                self.limit_set.skip_unknown(key)
+                continue
+            for place in places:
+                ask, amount = self.charges[place]
+                # The usual amount is checked here, without a call.
+                parts = used * ask.scale if used.__class__ is int and used >= 0 else parts_of(ask, used)
+                if parts > amount:
+                    _check_overuse(ask, amount, used)
+            taken[key] = used
+        self._usage = taken
 
     def release(self) -> None:
         """Settle what was reported and give permits back; again does nothing. What was not reported stays spent."""
@@ -134,8 +130,10 @@ class Acquisition(Claim):
             self._release_failed()
             return
         self._release(give_back=False)
-        if self.plan.reports and not self.plan.reports <= (usage := self._usage or _NOTHING).keys():
-            raise UsageNotReported(sorted(self.plan.reports - usage.keys()))
+        usage = self._usage or _NOTHING
+        for key in self.plan.reports:
+            if key not in usage:
+                raise UsageNotReported(sorted(self.plan.reports - usage.keys()))
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,31 +157,25 @@ class Acquisition(Claim):
         if self.settled:
             return
         if self.admitted and (self.plan.settles or self._usage):
-            store = self.limit_set.store
-            store.settle(self, self._changes(give_back=give_back))
+            self.limit_set.store.settle(self, self._changes(give_back=give_back))
             if self.plan.permits:
-                store.renewer.drop(self)
+                let_go(self)
         self.settled = True
 
     def _changes(self, *, give_back: bool) -> Charges:
-        usage = self._usage or _NOTHING
-        unreported = self.plan.reports if give_back else _NOTHING
-        changes = []
-        for part, charges in self.charges:
-            row = []
-            for ask, amount in charges:
-                key = ask.key
-                if ask.lease_key:
-                    row.append((ask, -amount))
-                elif key in usage:
-                    used = usage[key]
-                    change = (used * ask.scale if used.__class__ is int else parts_of(ask, used)) - amount
-                    if change:
-                        row.append((ask, change))
-                elif key in unreported:
-                    row.append((ask, -amount))
-            if row:
-                changes.append((part, row))
+        """What is different from what was charged: by what was used, and by what is given back."""
+        usage, plan, charges = self._usage or _NOTHING, self.plan, self.charges
+        changes = [(ask, -charges[place][1]) for place, ask, _ in plan.leases] if plan.leases else []
+        for key, used in usage.items():
+            for place in plan.places[key]:
+                ask, amount = charges[place]
+                change = (used * ask.scale if used.__class__ is int else parts_of(ask, used)) - amount
+                if change and ask.lease_key is None:
+                    changes.append((ask, change))
+        if give_back:
+            changes += [(ask, -amount) for ask, amount in charges if ask.key in plan.reports and ask.key not in usage]
+        if len(plan.parts) > 1:
+            changes.sort(key=lambda change: plan.parts.index(change[0].part))
         return changes
 
 

@@ -32,7 +32,8 @@ def _exact_milli(value: object, *, decimals: bool) -> int:
     if isinstance(value, float | Decimal):
         if not decimals:
             raise ValueError("must be a whole number")
-        return _milli_of_decimal(Decimal(repr(value)) if isinstance(value, float) else value)
+        # Not by repr: numeric libraries write their floats in their own way.
+        return _milli_of_decimal(Decimal(float.__repr__(value)) if isinstance(value, float) else value)
     try:
         return operator.index(value) * MILLI  # type: ignore[arg-type]  # anything integer-like, or TypeError
     except TypeError:
@@ -42,12 +43,16 @@ def _exact_milli(value: object, *, decimals: bool) -> int:
 def _milli_of_decimal(value: Decimal) -> int:
     if not value.is_finite():
         raise ValueError("must be a finite number")
-    if value.adjusted() > 15:
+    if value and value.adjusted() > 15:
         raise ValueError("must not be more than 10^12")
-    milli = value * MILLI
-    if milli != int(milli):
+    if value and value.adjusted() < -3:
         raise ValueError("must have at most three decimals")
-    return int(milli)
+    # As a ratio, since multiplying decimals obeys the precision that the surrounding program has set.
+    numerator, denominator = value.as_integer_ratio()
+    milli, rest = divmod(numerator * MILLI, denominator)
+    if rest:
+        raise ValueError("must have at most three decimals")
+    return milli
 
 
 def from_milli(milli: int) -> Amount:
@@ -58,5 +63,8 @@ def from_milli(milli: int) -> Amount:
 
 def shown(value: object) -> str:
     """Write a value for an error message, short whatever came in."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"{type(value).__name__} too long to write"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Final
 
 from limits_app.core.algorithms import State
-from limits_app.core.plan import Ask, Bucket, Charges, Part, Plan
+from limits_app.core.plan import Ask, Bucket, Charges, Plan
 
 __all__ = ["Claim", "next_number"]
 
@@ -44,18 +44,17 @@ class Claim:
         if plan.permits:
             self.number = next_number()
 
-    def asks(self) -> Iterator[tuple[Part, Ask, int, State]]:
-        """Each limit that was asked: its part, itself, the amount in parts, and its state in the decision."""
-        for (part, charges), entry in zip(self.charges, self.records, strict=True):
-            record = entry[1]
-            for ask, amount in charges:
-                yield part, ask, amount, record[ask.index]
+    def asks(self) -> Iterator[tuple[Ask, int, State]]:
+        """Each limit that was asked, the amount in parts, and its state in the decision."""
+        records = {part: record[1] for part, record in zip(self.plan.parts, self.records, strict=True)}
+        for ask, amount in self.charges:
+            yield ask, amount, records[ask.part][ask.index]
 
     def violated(self) -> tuple[list[Bucket], int]:
         """The buckets that refused, and how many microseconds after the decision all of them would admit."""
         buckets, wait = [], 0
-        for part, ask, amount, state in self.asks():
+        for ask, amount, state in self.asks():
             if ask.take(state, self.decided_at, amount) is None:
-                buckets.append((part.key, ask.key))
+                buckets.append((ask.part.key, ask.key))
                 wait = max(wait, ask.rule.wait(state, self.decided_at, amount))
         return buckets, wait

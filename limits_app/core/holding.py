@@ -7,43 +7,54 @@ from __future__ import annotations
 
 import sys
 import weakref
-from contextvars import ContextVar
 from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
-from limits_app.core.acquisition import Acquisition
-
 if TYPE_CHECKING:
+    from limits_app.core.acquisition import Acquisition
     from limits_app.core.limit_set import LimitSet
 
-__all__ = ["held_keys", "hold"]
+__all__ = ["HELD", "held_keys", "hold", "let_go"]
 
-_HELD: Final[ContextVar[tuple[weakref.ref[Acquisition], ...]]] = ContextVar("limits_app_held", default=())
+HELD: Final[dict[object, tuple[weakref.ref[Acquisition], ...]]] = {}
+"""What each thread and task holds, or has held; written by itself only, so that nothing needs a lock."""
+
 _NONE: Final[frozenset[str]] = frozenset()
+_LOOK_AT: Final = 1024
 
 
 def hold(acquisition: Acquisition) -> None:
     """Note that the running thread or task holds the permits of an acquisition, and have them renewed."""
     reference = weakref.ref(acquisition)
-    acquisition.owner = _owner()
-    _HELD.set((*_HELD.get(), reference))
+    acquisition.owner = owner = _owner()
+    others = HELD.get(owner)
+    HELD[owner] = (reference,) if others is None else (*_unsettled(others), reference)
     acquisition.limit_set.store.renewer.hold(acquisition.number, reference)
+    if len(HELD) > _LOOK_AT:
+        _forget_finished_tasks()
+
+
+def let_go(acquisition: Acquisition) -> None:
+    """The permits were given back; when another thread or task does so, the holder finds out later."""
+    owner = acquisition.owner
+    if owner == _owner():
+        others = HELD.pop(owner, ())
+        if len(others) > 1:
+            HELD[owner] = tuple([one for one in others if one() is not acquisition])
+    acquisition.limit_set.store.renewer.drop(acquisition.number)
 
 
 def held_keys(limit_set: LimitSet) -> frozenset[str]:
     """The resource limits of a set of which the running thread or task holds permits."""
-    references = _HELD.get()
-    if not references:
+    references = HELD.get(_owner())
+    if references is None:
         return _NONE
-    held = [one for reference in references if (one := reference()) is not None and not one.settled]
-    if not held:
-        _HELD.set(())
-        return _NONE
-    if len(held) < len(references):
-        _HELD.set(tuple([weakref.ref(one) for one in held]))
-    owner = _owner()
-    mine = [one.plan.permits for one in held if one.limit_set is limit_set and one.owner == owner]
-    return _NONE.union(*mine)
+    held = [one() for one in _unsettled(references)]
+    return _NONE.union(*[one.plan.permits for one in held if one is not None and one.limit_set is limit_set])
+
+
+def _unsettled(references: tuple[weakref.ref[Acquisition], ...]) -> list[weakref.ref[Acquisition]]:
+    return [one for one in references if (held := one()) is not None and not held.settled]
 
 
 def _owner() -> object:
@@ -52,3 +63,10 @@ def _owner() -> object:
     if asyncio is not None and asyncio._get_running_loop() is not None:
         return asyncio.current_task()
     return get_ident()
+
+
+def _forget_finished_tasks() -> None:
+    """Tasks that have ended without letting go themselves; they can write no more, so nothing is lost."""
+    for owner in list(HELD):
+        if not isinstance(owner, int) and (owner is None or owner.done()):  # type: ignore[attr-defined]  # a task
+            HELD.pop(owner, None)

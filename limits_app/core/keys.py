@@ -16,7 +16,7 @@ from typing import Final
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 
-__all__ = ["Scope", "check_entity", "check_resource", "private_scope", "scope_of", "short_key"]
+__all__ = ["Scope", "check_entity", "check_resource", "lease_key", "private_scope", "scope_of", "short_key"]
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
@@ -63,6 +63,11 @@ def check_entity(identifier: object) -> str:
 def short_key(key: str) -> bytes:
     """The key of a scope as 16 bytes, for stores in which long keys cost."""
     return blake2b(key.encode(), digest_size=16).digest()
+
+
+def lease_key(scope: bytes, limit: str) -> bytes:
+    """The name of the leases of a resource limit in a scope, whose short key it starts with."""
+    return scope + b"l" + short_key(limit)[:8]
 
 
 def _digest(entity: str) -> str:

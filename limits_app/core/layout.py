@@ -8,6 +8,7 @@ from typing import Final
 
 from limits_app.core.algorithms import Rule, State, compile_rule
 from limits_app.core.errors import InvalidLimit
+from limits_app.core.keys import lease_key
 from limits_app.core.limits import Limit
 
 __all__ = ["LEASE_US", "Layout", "layout_of"]
@@ -15,16 +16,19 @@ __all__ = ["LEASE_US", "Layout", "layout_of"]
 LEASE_US: Final = 10_000_000
 """How long a permit is lent before it must be renewed."""
 
+_NEVER: Final = 2**53
+
 
 class Layout:
     """Limits in order, their rules, and the states of a scope that nobody has used."""
 
-    __slots__ = ("__weakref__", "index", "lease_us", "limits", "rules", "start")
+    __slots__ = ("__weakref__", "has_permits", "index", "lease_us", "limits", "rules", "start")
 
     def __init__(self, limits: tuple[Limit, ...], lease_us: int) -> None:
         self.limits = limits
         self.lease_us = lease_us
         self.rules: tuple[Rule, ...] = tuple(compile_rule(limit, lease_us) for limit in limits)
+        self.has_permits = any(rule.is_permit for rule in self.rules)
         self.index = {rule.key: position for position, rule in enumerate(self.rules)}
         self.start: tuple[State, ...] = tuple(rule.start for rule in self.rules)
         if len(self.index) < len(limits):
@@ -46,9 +50,9 @@ class Layout:
         scale, old_scale = (one.rules[one.index[key]].parts_per_unit for one in (self, old))
         return -(-change * scale // old_scale)
 
-    def lease_keys(self, scope: str) -> list[tuple[int, str]]:
+    def leases(self, scope: bytes) -> tuple[tuple[int, bytes], ...]:
         """Where the permits of a scope stand among its states, and the names of their leases."""
-        return [(index, f"{scope}/{rule.key}") for index, rule in enumerate(self.rules) if rule.is_permit]
+        return tuple((index, lease_key(scope, rule.key)) for index, rule in enumerate(self.rules) if rule.is_permit)
 
     def forgotten(self, states: Sequence[State], keys: Collection[str] | None) -> list[State]:
         """The states without what was used of the limits `keys` (None: of all); permits stay with their holders."""
@@ -58,8 +62,14 @@ class Layout:
         ]
 
     def restored_at(self, states: Sequence[State]) -> int:
-        """From when on the states cannot be told from unused ones."""
-        return max((rule.restored_at(state) for rule, state in zip(self.rules, states, strict=False)), default=0)
+        """From when on the states cannot be told from unused ones; never while permits are held."""
+        return max(
+            (
+                _NEVER if rule.is_permit and rule.used(state, 0) else rule.restored_at(state)
+                for rule, state in zip(self.rules, states, strict=False)
+            ),
+            default=0,
+        )
 
 
 @lru_cache(maxsize=4096)

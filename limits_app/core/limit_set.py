@@ -10,7 +10,7 @@ from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.claim import Claim
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
-from limits_app.core.holding import held_keys, hold
+from limits_app.core.holding import HELD, held_keys, hold
 from limits_app.core.hooks import HOOKS
 from limits_app.core.keys import private_scope
 from limits_app.core.layout import layout_of
@@ -197,7 +197,7 @@ class LimitSet:
             plan = self._usual.get(None if requested is None else tuple(requested))
         except TypeError:
             plan = None
-        if plan is None or plan.permits:
+        if plan is None or (plan.permits and HELD):
             held = held_keys(self)
             if plan is None or held:
                 plan = self._shapes.plan(requested, held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from enum import StrEnum
 from typing import ClassVar, Final, Self
 
@@ -16,6 +16,8 @@ __all__ = ["Blocked", "CallLimit", "Limit", "RateLimit", "RateLimitAlgorithm", "
 KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
 _RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE)
+_EXACT: Final = Context(prec=100)
+"""Decimals by the precision of nobody else: a rate as text has fewer digits."""
 _UNITS: Final = {
     "ms": Decimal("0.001"),
     "millisecond": Decimal("0.001"),
@@ -205,7 +207,7 @@ def parse_rate(text: str) -> tuple[Amount, float]:
         raise InvalidLimit(
             f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)"
         )
-    seconds = Decimal(match[2] or 1) * unit
+    seconds = _EXACT.multiply(Decimal(match[2] or 1), unit)
     capacity = Decimal(match[1])
     try:
         return from_milli(to_milli(capacity, decimals=True)), from_milli(to_milli(seconds, decimals=True))

@@ -8,7 +8,7 @@ from fractions import Fraction
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.limits import Blocked
-from limits_app.core.plan import Ask, Part
+from limits_app.core.plan import Ask
 from limits_app.core.algorithms import Rule, State
 
 __all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "units_of"]
@@ -85,22 +85,22 @@ def outcome_of(claim: Claim) -> Outcome:
     """Read the outcome from a claim on which a store has decided, or whose state was read."""
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
-    for part, ask, amount, state in claim.asks():
+    for ask, amount, state in claim.asks():
         refused = not claim.admitted and ask.take(state, claim.decided_at, amount) is None
-        status = _status(claim.decided_at, part, ask, amount, state, refused=refused)
+        status = _status(claim.decided_at, ask, amount, state, refused=refused)
         (violations if refused else passed).append(status)
     return Outcome(not violations, tuple(violations), tuple(passed))
 
 
-def _status(now: int, part: Part, ask: Ask, amount: int, state: State, *, refused: bool) -> LimitStatus:
+def _status(now: int, ask: Ask, amount: int, state: State, *, refused: bool) -> LimitStatus:
     rule = ask.rule
     never = amount > ask.ceiling
-    scope = part.scoped.scope
+    scope = ask.part.scoped.scope
     return LimitStatus(
         key=ask.key,
         resource=scope.resource,
         entity=scope.entity,
-        level=part.scoped.level,
+        level=ask.part.scoped.level,
         capacity=rule.limit.ceiling,
         requested=units_of(rule, amount),
         remaining=remaining(rule, state, now),

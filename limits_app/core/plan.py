@@ -9,7 +9,7 @@ from typing import Final
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import Scope, short_key
+from limits_app.core.keys import Scope, lease_key, short_key
 from limits_app.core.layout import Layout
 from limits_app.core.limits import CallLimit, RateLimit
 
@@ -33,12 +33,13 @@ class ScopedLimits:
 class Ask:
     """One limit that a request takes from, and where its state stands.
 
-    `lease_key` names the leases of a resource limit, and is None for every other limit.
+    `lease_key`, of 25 bytes, names the leases of a resource limit, and is None for every other limit.
     """
 
-    __slots__ = ("ceiling", "index", "key", "lease_key", "rule", "scale", "settle", "take")
+    __slots__ = ("ceiling", "index", "key", "lease_key", "part", "rule", "scale", "settle", "take")
 
-    def __init__(self, scope: str, index: int, rule: Rule) -> None:
+    def __init__(self, part: Part, index: int, rule: Rule) -> None:
+        self.part = part
         self.index = index
         self.rule = rule
         self.key = rule.key
@@ -46,32 +47,32 @@ class Ask:
         self.settle = rule.settle
         self.scale = rule.parts_per_unit
         self.ceiling = rule.ceiling_parts
-        self.lease_key = f"{scope}/{rule.key}" if rule.is_permit else None
+        self.lease_key = lease_key(part.short_key, rule.key) if rule.is_permit else None
 
 
 class Part:
-    """What a request takes from one scope: of `named` limits what it says, of the `implicit` rest one unit."""
+    """One scope from which a request takes; `leases` are its permits, wherever the request names them or not:
+    where they stand among its states, and the names of their leases.
+    """
 
-    __slots__ = ("asks", "implicit", "key", "layout", "named", "permits", "scoped", "short_key")
+    __slots__ = ("key", "layout", "leases", "scoped", "short_key")
 
-    def __init__(self, scoped: ScopedLimits, asks: Iterable[Ask], named: Collection[str]) -> None:
+    def __init__(self, scoped: ScopedLimits) -> None:
         self.scoped = scoped
         self.key = scoped.scope.key
         self.short_key = short_key(self.key)
         self.layout = scoped.layout
-        self.asks = tuple(asks)
-        self.named = tuple((position, ask) for position, ask in enumerate(self.asks) if ask.key in named)
-        self.implicit = [(ask, 0 if ask.key in named else ask.scale) for ask in self.asks]
-        self.permits = tuple((ask, ask.lease_key) for ask in self.asks if ask.lease_key)
+        self.leases = scoped.layout.leases(self.short_key)
 
 
-Charges = Sequence[tuple[Part, Sequence[tuple[Ask, int]]]]
-"""Amounts in parts of each limit's unit, by scope."""
+Charges = Sequence[tuple[Ask, int]]
+"""Amounts, or changes of amounts, in parts of each limit's unit; those of one scope stand together."""
 
 
 class Plan:
-    """A shape of request, compiled.
+    """A shape of request, compiled: of `named` limits it takes what the request says, of the others one unit.
 
+    `parts` are its scopes and `asks` its limits, scope by scope; `places` says where the limits with a key stand.
     `fixed` are its charges when none of them depends on the request.
     `fits` is False when an amount that nobody names is more than its limit can ever admit.
     `permits` are the keys of its resource limits, `reports` the keys whose usage must be reported,
@@ -79,40 +80,41 @@ class Plan:
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
-    __slots__ = ("buckets", "fits", "fixed", "parts", "permits", "reports", "settles", "version")
-
-    def __init__(self, parts: Iterable[Part], *, version: int | None, reports_calls: bool) -> None:
-        self.parts = tuple(parts)
+    def __init__(
+        self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, reports_calls: bool
+    ) -> None:
+        self.asks = tuple(asks)
+        self.parts = tuple(dict.fromkeys(ask.part for ask in asks))
         self.version = version
-        asks = [ask for part in self.parts for ask in part.asks]
         self.permits = frozenset(ask.key for ask in asks if ask.lease_key)
         self.reports = frozenset(
             ask.key for ask in asks if isinstance(ask.rule.limit, RateLimit) or (reports_calls and ask.key == _CALLS)
         )
         self.settles = bool(self.permits or self.reports)
-        self.fits = all(amount <= ask.ceiling for part in self.parts for ask, amount in part.implicit)
-        self.fixed: Charges | None = None
-        if not any(part.named for part in self.parts):
-            self.fixed = tuple((part, tuple(part.implicit)) for part in self.parts)
-        self.buckets: tuple[Bucket, ...] = tuple((part.key, ask.key) for part in self.parts for ask in part.asks)
+        self.places: dict[str, list[int]] = {}
+        for position, ask in enumerate(asks):
+            self.places.setdefault(ask.key, []).append(position)
+        self._named = [(position, ask) for position, ask in enumerate(asks) if ask.key in named]
+        self._implicit = [(ask, 0 if ask.key in named else ask.scale) for ask in asks]
+        self.fits = all(amount <= ask.ceiling for ask, amount in self._implicit)
+        self.fixed: Charges | None = None if self._named else tuple(self._implicit)
+        self.leases = [(position, ask, ask.lease_key) for position, ask in enumerate(asks) if ask.lease_key]
+        self.buckets: tuple[Bucket, ...] = tuple((ask.part.key, ask.key) for ask in asks)
 
     def charges(self, requested: Mapping[str, Amount]) -> tuple[Charges, bool]:
         """The amounts of a request in parts, and whether they can ever fit.
 
         InvalidRequest names the key whose amount cannot be.
         """
-        charges = []
+        charges = self._implicit.copy()
         fits = self.fits
-        for part in self.parts:
-            row = part.implicit.copy()
-            for position, ask in part.named:
-                amount = requested[ask.key]
-                # The usual amount is checked here, without a call.
-                parts = amount * ask.scale if amount.__class__ is int and amount >= 0 else parts_of(ask, amount)
-                if parts > ask.ceiling:
-                    fits = False
-                row[position] = (ask, parts)
-            charges.append((part, row))
+        for position, ask in self._named:
+            amount = requested[ask.key]
+            # The usual amount is checked here, without a call.
+            parts = amount * ask.scale if amount.__class__ is int and amount >= 0 else parts_of(ask, amount)
+            if parts > ask.ceiling:
+                fits = False
+            charges[position] = (ask, parts)
         return charges, fits
 
 
@@ -125,16 +127,15 @@ def plan_for(
     reports_calls: bool,
 ) -> Plan:
     """Compile the request that names `named`, and every call and resource limit that is not `left_out`."""
-    parts = []
+    asks = []
     for one in scoped:
-        asks = [
-            Ask(one.scope.key, index, rule)
+        part = Part(one)
+        asks += [
+            Ask(part, index, rule)
             for index, rule in enumerate(one.layout.rules)
             if rule.key in named or (not isinstance(rule.limit, RateLimit) and rule.key not in left_out)
         ]
-        if asks:
-            parts.append(Part(one, asks, named))
-    return Plan(parts, version=version, reports_calls=reports_calls)
+    return Plan(asks, named, version=version, reports_calls=reports_calls)
 
 
 def parts_of(ask: Ask, amount: object) -> int:

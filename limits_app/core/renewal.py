@@ -49,9 +49,9 @@ class Renewer:
         if not self._running:
             self._start()
 
-    def drop(self, claim: Claim) -> None:
-        """Stop renewing the claim."""
-        self._held.pop(claim.number, None)
+    def drop(self, number: int) -> None:
+        """Stop renewing claim `number`."""
+        self._held.pop(number, None)
 
     def moved(self, now: int) -> int | None:
         """Renew in time while a clock is moved by hand."""

@@ -21,7 +21,7 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     `utilization` (0 to 1, above 1 in debt), and for resources `holders`, the number of current holders.
     """
     stats: dict[str, Stats] = {}
-    for _, ask, _, state in claim.asks():
+    for ask, _, state in claim.asks():
         stats.setdefault(ask.key, _stats(ask, state, claim.decided_at))
     return stats
 

@@ -18,9 +18,22 @@ from limits_app.core.outcome import Outcome
 from limits_app.core.turns import seconds_of
 from limits_app.resolver import resolver
 
-__all__ = ["aacquire", "acquire", "atry_acquire", "Limits", "Requested", "check", "fresh", "limit_set", "try_acquire"]
+__all__ = [
+    "Asked",
+    "Limits",
+    "Requested",
+    "aacquire",
+    "acquire",
+    "atry_acquire",
+    "check",
+    "fresh",
+    "limit_set",
+    "try_acquire",
+]
 
 Requested = Mapping[str, Amount] | None
+Asked = Requested | Callable[[LimitSet], Requested]
+"""Amounts by key, or a function that says them once it is known which limits hold."""
 Limits = tuple[Limit, ...]
 T = TypeVar("T")
 
@@ -35,13 +48,13 @@ def limit_set(resource: str, entity: str | None = None, default_limits: Limits =
 
 
 def try_acquire(
-    resource: str, *, entity: str | None = None, requested: Requested = None, default_limits: Limits = ()
+    resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
 ) -> Acquisition:
     """Acquire now or not at all; a refusal is a falsy acquisition whose `outcome` says why.
 
     `default_limits` hold where nothing is set. Amounts and errors are those of `LimitSet.try_acquire`.
     """
-    acquisition = fresh(resource, entity, default_limits, lambda found: found.try_acquire(requested))
+    acquisition = fresh(resource, entity, default_limits, lambda found: found.try_acquire(_amounts(requested, found)))
     if not acquisition.admitted:
         _tell(acquisition.outcome)
     return acquisition
@@ -51,7 +64,7 @@ def acquire(
     resource: str,
     *,
     entity: str | None = None,
-    requested: Requested = None,
+    requested: Asked = None,
     timeout: float | None = 0,
     default_limits: Limits = (),
 ) -> Acquisition:
@@ -63,14 +76,16 @@ def acquire(
     if timeout == 0:
         return _admitted(try_acquire(resource, entity=entity, requested=requested, default_limits=default_limits))
     left = _countdown(timeout)
-    return fresh(resource, entity, default_limits, lambda found: found.acquire(requested, left()))
+    return fresh(resource, entity, default_limits, lambda found: found.acquire(_amounts(requested, found), left()))
 
 
 async def atry_acquire(
-    resource: str, *, entity: str | None = None, requested: Requested = None, default_limits: Limits = ()
+    resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
 ) -> Acquisition:
     """`try_acquire` for asyncio."""
-    acquisition = await _afresh(resource, entity, default_limits, lambda found: found.atry_acquire(requested))
+    acquisition = await _afresh(
+        resource, entity, default_limits, lambda found: found.atry_acquire(_amounts(requested, found))
+    )
     if not acquisition.admitted:
         _tell(acquisition.outcome)
     return acquisition
@@ -80,7 +95,7 @@ async def aacquire(
     resource: str,
     *,
     entity: str | None = None,
-    requested: Requested = None,
+    requested: Asked = None,
     timeout: float | None = 0,
     default_limits: Limits = (),
 ) -> Acquisition:
@@ -90,14 +105,14 @@ async def aacquire(
             await atry_acquire(resource, entity=entity, requested=requested, default_limits=default_limits)
         )
     left = _countdown(timeout)
-    return await _afresh(resource, entity, default_limits, lambda found: found.aacquire(requested, left()))
+    return await _afresh(
+        resource, entity, default_limits, lambda found: found.aacquire(_amounts(requested, found), left())
+    )
 
 
-def check(
-    resource: str, *, entity: str | None = None, requested: Requested = None, default_limits: Limits = ()
-) -> Outcome:
+def check(resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing."""
-    return fresh(resource, entity, default_limits, lambda found: found.peek(requested))
+    return fresh(resource, entity, default_limits, lambda found: found.peek(_amounts(requested, found)))
 
 
 def fresh(resource: str, entity: str | None, default_limits: Limits, use: Callable[[LimitSet], T]) -> T:
@@ -127,6 +142,10 @@ async def _afresh(
         except LimitExceeded as error:
             _tell(error.outcome)
             raise
+
+
+def _amounts(requested: Asked, found: LimitSet) -> Requested:
+    return requested(found) if callable(requested) else requested
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from threading import RLock
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from typing import Any, Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.forking import on_fork
+from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US, Layout
-from limits_app.core.plan import Ask, Charges, Part, Plan
+from limits_app.core.plan import Charges, Part, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.leases import Lease, counted, lent, renewed
-from limits_app.stores.settling import settled
+from limits_app.stores.lending import Lending
+from limits_app.stores.settling import settle_under
 
 __all__ = ["MemoryStore"]
 
 _GRACE_US: Final = 60_000_000
 _LOOKS_PER_NEWCOMER: Final = 2
+_TRIES: Final = 200
 
 Record = list[Any]
 """The states of one scope in the order of its layout, and the layout as last item.
@@ -54,7 +57,7 @@ class MemoryStore:
         self._now = clock
         self._version = 0
         self._records: dict[str, Record] = {}
-        self._leases: dict[str, dict[int, Lease]] = {}
+        self._lending = Lending()
         self._hand: deque[str] = deque()
         self.after_fork()
         on_fork(self)
@@ -70,62 +73,90 @@ class MemoryStore:
         )
 
     def __len__(self) -> int:
-        """How many scopes have state."""
-        return len(self._records)
+        """How many scopes have state, and how many leases run."""
+        return len(self._records) + len(self._lending)
 
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
-        plan, records, after = claim.plan, self._records, []
-        with self._lock:
+        plan, records, after, lock = claim.plan, self._records, [], self._lock
+        try:
+            if not lock.acquire(False):  # noqa: FBT003 - a keyword costs more, and `with` twice as much
+                _acquire_patiently(lock)
             if plan.version is not None:
                 self._check(plan)
             now = self._now()
-            for part, charges in claim.charges:
-                record = records.get(part.key)
-                if record is None or record[-1] is not part.layout:
-                    record = self._record(part, now)
-                charged = record.copy()
-                for ask, amount in charges:
-                    state = ask.take(record[ask.index], now, amount)
-                    if state is None:
-                        return self._refused(claim, now)
-                    charged[ask.index] = state
-                after.append((part.key, charged))
-            for key, charged in after:
-                records[key] = charged
-            if len(records) > len(self._hand):
-                self._entered(now)
-            if plan.permits:
-                self._lend(claim, now)
-        claim.admitted, claim.decided_at, claim.records = True, now, after
-        return True
+            part = None
+            charged: Record = []
+            for ask, amount in claim.charges:
+                if ask.part is not part:
+                    part = ask.part
+                    key = part.key
+                    record = records.get(key)
+                    if record is None or record[-1] is not part.layout:
+                        record = self._rebased(part, now)
+                    charged = record.copy()
+                    after.append((key, charged))
+                state = ask.take(charged[ask.index], now, amount)
+                if state is None:
+                    admitted = self._refused(claim, now)
+                    break
+                charged[ask.index] = state
+            else:
+                for key, charged in after:
+                    records[key] = charged
+                if len(records) > len(self._hand):
+                    self._entered(now)
+                if plan.permits:
+                    self._lending.lend(claim, now)
+                claim.decided_at = now
+                claim.records = after
+                claim.admitted = admitted = True
+        except BaseException:
+            _unlock(lock)
+            raise
+        lock.release()
+        return admitted
 
     def settle(self, claim: Claim, changes: Charges) -> None:
         """See `Store.settle`."""
-        records = self._records
-        with self._lock:
-            if claim.settled:
-                return
-            claim.settled = True
-            now = self._now()
-            for part, row in changes:
-                record = records.get(part.key)
-                if record is None or record[-1] is not part.layout:
-                    self._settle_changed(claim, part, row, now)
-                    continue
-                after = record.copy()
-                for ask, change in row:
-                    if ask.lease_key is None or self._returned(ask.lease_key, claim):
-                        after[ask.index] = ask.settle(record[ask.index], now, change)
-                records[part.key] = after
+        lock = self._lock
+        try:
+            if not lock.acquire(False):  # noqa: FBT003 - as above
+                _acquire_patiently(lock)
+            if not claim.settled:
+                claim.settled = True
+                self._settle(claim, changes)
+        except BaseException:
+            _unlock(lock)
+            raise
+        lock.release()
         if self.line.busy:
-            self.line.notify(part.key for part, _ in changes)
+            self.line.notify({ask.part.key for ask, _ in changes})
+
+    def _settle(self, claim: Claim, changes: Charges) -> None:
+        records, now = self._records, self._now()
+        lost = self._lending.take_back(claim) if claim.plan.permits else ()
+        part = None
+        after: Record = []
+        for ask, change in changes:
+            if ask.part is not part:
+                part = ask.part
+                after = (records.get(part.key) or [*part.layout.start, part.layout]).copy()
+                records[part.key] = after
+            if ask.lease_key in lost:
+                continue
+            if after[-1] is part.layout:
+                after[ask.index] = ask.settle(after[ask.index], now, change)
+            else:
+                settle_under(after[-1], after, ask, change=change, now=now)
+        if len(records) > len(self._hand):
+            self._entered(now)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
         with self._lock:
             now = self._now()
-            return [claim for claim in claims if not self._renewed(claim, now)]
+            return [claim for claim in claims if not self._lending.renew(claim, now)]
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
@@ -133,7 +164,7 @@ class MemoryStore:
             self._check(claim.plan)
             now = self._now()
             claim.decided_at = now
-            claim.records = [(part.key, self._living(part, self._record(part, now), now)) for part in claim.plan.parts]
+            claim.records = [(part.key, self._living(part.leases, self._record(part, now), now)) for part in claim.plan.parts]
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -167,17 +198,26 @@ class MemoryStore:
         if record[-1] is part.layout:
             return record
         changed: Record = [*part.layout.carried(record[-1], record, now), part.layout]
-        for index, lease_key in part.layout.lease_keys(part.key):
+        for index, lease_key in part.leases:
             # Leases outlive a limit that was taken away and came back.
-            changed[index] = counted(changed[index], self._leases.get(lease_key, {}).values())
+            changed[index] = self._lending.counted(lease_key, changed[index], now)
         return changed
+
+    def _rebased(self, part: Part, now: int) -> Record:
+        """The same; a changed definition counts from when it is seen first, whatever is decided then."""
+        record = self._record(part, now)
+        if part.key in self._records:
+            self._records[part.key] = record
+        return record
 
     def _refused(self, claim: Claim, now: int) -> bool:
         """Take expired permits back and ask again, or note the refusal."""
-        if claim.plan.permits and self._reclaimed(claim.plan, now):
+        plan = claim.plan
+        if plan.permits and self._reclaimed(plan, now):
             return self.acquire(claim)
-        claim.admitted, claim.decided_at = False, now
-        claim.records = [(part.key, self._record(part, now)) for part in claim.plan.parts]
+        claim.admitted = False
+        claim.decided_at = now
+        claim.records = [(part.key, self._record(part, now)) for part in plan.parts]
         return False
 
     def _reclaimed(self, plan: Plan, now: int) -> bool:
@@ -185,63 +225,23 @@ class MemoryStore:
         looked = False
         for part in plan.parts:
             record = self._record(part, now)
-            living = self._living(part, record, now)
+            living = self._living(part.leases, record, now)
             if living is not record:
                 looked = True
                 self._records[part.key] = living
-                for _, lease_key in part.permits:
-                    leases = self._leases[lease_key]
-                    for number in [number for number, (_, expires, _) in leases.items() if expires <= now]:
-                        del leases[number]
+                for _, lease_key in part.leases:
+                    self._lending.drop_expired(lease_key, now)
         return looked
 
-    def _living(self, part: Part, record: Record, now: int) -> Record:
+    def _living(self, leases: Iterable[tuple[int, bytes]], record: Record, now: int) -> Record:
         """The record without expired leases; itself when none can have expired."""
         living = record
-        for ask, lease_key in part.permits:
-            held, _, _, earliest = record[ask.index]
+        for index, lease_key in leases:
+            held, _, _, earliest = record[index]
             if held and earliest <= now:
-                leases = self._leases[lease_key].values()
                 living = living.copy()
-                living[ask.index] = counted(record[ask.index], [lease for lease in leases if lease[1] > now])
+                living[index] = self._lending.counted(lease_key, record[index], now)
         return living
-
-    def _lend(self, claim: Claim, now: int) -> None:
-        for _, charges in claim.charges:
-            for ask, amount in charges:
-                if ask.lease_key:
-                    leases = self._leases.get(ask.lease_key)
-                    if leases is None:
-                        leases = self._leases[ask.lease_key] = {}
-                    leases[claim.number] = lent(ask.rule, amount, now)
-
-    def _returned(self, lease_key: str, claim: Claim) -> bool:
-        """Take a lease back; False when it had run out, and others may have the permit."""
-        leases = self._leases.get(lease_key)
-        if leases is None or leases.pop(claim.number, None) is None:
-            return False
-        if not leases:
-            del self._leases[lease_key]
-        return True
-
-    def _renewed(self, claim: Claim, now: int) -> bool:
-        for part in claim.plan.parts:
-            for ask, lease_key in part.permits:
-                leases = self._leases.get(lease_key, {})
-                lease = leases.get(claim.number)
-                again = None if lease is None else renewed(ask.rule, lease, now)
-                if again is None:
-                    return False
-                leases[claim.number] = again
-        return True
-
-    def _settle_changed(self, claim: Claim, part: Part, row: Sequence[tuple[Ask, int]], now: int) -> None:
-        """Settle in a scope whose limits have changed, or whose state was forgotten, since the claim was admitted."""
-        record = self._records.get(part.key) or [*part.layout.start, part.layout]
-        layout: Layout = record[-1]
-        kept = [(ask, change) for ask, change in row if ask.lease_key is None or self._returned(ask.lease_key, claim)]
-        self._records[part.key] = [*settled(layout, record[:-1], kept, part.layout, now), layout]
-        self._entered(now)
 
     def _entered(self, now: int) -> None:
         """Note the scopes that are new, and look whether some that came earlier are idle by now."""
@@ -252,7 +252,27 @@ class MemoryStore:
 
     def _look(self, scope: str, now: int) -> None:
         record = self._records[scope]
-        if record[-1].restored_at(record) + _GRACE_US <= now:
+        layout: Layout = record[-1]
+        leases = layout.leases(short_key(scope)) if layout.has_permits else ()
+        record = self._records[scope] = self._living(leases, record, now)
+        if layout.restored_at(record) + _GRACE_US <= now:
             del self._records[scope]
+            for _, lease_key in leases:
+                self._lending.drop_expired(lease_key, now)
         else:
             self._hand.append(scope)
+
+
+def _acquire_patiently(lock: RLock) -> None:
+    """Acquire a lock that is held for a moment: blocking on it at once would make threads hand it over one by one."""
+    for _ in range(_TRIES):
+        sleep(0)
+        if lock.acquire(blocking=False):
+            return
+    lock.acquire()
+
+
+def _unlock(lock: RLock) -> None:
+    """Release after an interruption, which may have come before the lock was ours."""
+    with suppress(RuntimeError):
+        lock.release()

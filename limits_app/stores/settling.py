@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from limits_app.core.algorithms import State
 from limits_app.core.layout import Layout
 from limits_app.core.plan import Ask
 
-__all__ = ["settled"]
+__all__ = ["settle_under"]
 
 
-def settled(
-    layout: Layout, states: Sequence[State], row: Iterable[tuple[Ask, int]], claimed: Layout, now: int
-) -> list[State]:
-    """The states of `layout` after the changes of a claim that was made under the layout `claimed`.
+def settle_under(layout: Layout, states: list[State], ask: Ask, *, change: int, now: int) -> None:
+    """Change `states`, which are those of `layout`, by what a claim settles that was made under another one.
 
-    Limits that are gone, or have become another kind, have nothing to settle.
+    A limit that is gone, or has become another kind, has nothing to settle.
     """
-    after = list(states)
-    for ask, change in row:
-        index = layout.index.get(ask.key)
-        if index is not None and layout.rules[index].is_permit == (ask.lease_key is not None):
-            converted = change if layout is claimed else layout.converted(ask.key, change, claimed)
-            after[index] = layout.rules[index].settle(after[index], now, converted)
-    return after
+    index = layout.index.get(ask.key)
+    if index is not None and layout.rules[index].is_permit == ask.rule.is_permit:
+        converted = layout.converted(ask.key, change, ask.part.layout)
+        states[index] = layout.rules[index].settle(states[index], now, converted)

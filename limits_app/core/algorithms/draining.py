@@ -22,7 +22,7 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
     coarse = tick_us > 1
 
     def ceiling(now: int) -> int:
-        """An empty level starts to drain with the next whole tick: never a moment early."""
+        """The next whole tick: from there on drains what is charged to a level that may run dry within this one."""
         return -(-now // tick_us)
 
     def drained(state: State, now: int) -> State:
@@ -30,19 +30,23 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         tick = now // tick_us if coarse else now
         if tick > last:
             level -= (tick - last) * rate
-            if level <= 0:
-                return 0, ceiling(now) if coarse else now
-            return level, tick
+            return max(level, 0), tick
         return state
 
     def take(state: State, now: int, amount: int) -> State | None:
         level, last = state
-        tick = now // tick_us if coarse else now
-        if tick > last:
-            level -= (tick - last) * rate
-            last = tick
-            if level < 0:
-                level, last = 0, ceiling(now) if coarse else now
+        if now > last:
+            level -= (now - last) * rate
+            last = now
+            if level < 0:  # noqa: PLR1730 - a call would cost as much as all the rest
+                level = 0
+        level += amount
+        return (level, last) if level <= full else None
+
+    def take_by_ticks(state: State, now: int, amount: int) -> State | None:
+        level, last = drained(state, now)
+        if level < rate and amount:
+            last = max(last, ceiling(now))
         level += amount
         return (level, last) if level <= full else None
 
@@ -54,12 +58,19 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
     def settle(state: State, now: int, change: int) -> State:
         if change < 0 and not refunds:
             return state
-        level, last = drained(state, now)
+        level, last = state
+        tick = now // tick_us if coarse else now
+        if tick > last:
+            level -= (tick - last) * rate
+            last = tick
+            if level < 0:  # noqa: PLR1730 - a call would cost as much as all the rest
+                level = 0
+        if coarse and level < rate and change > 0:
+            last = max(last, ceiling(now))
         level += change
         if level <= 0:
-            tick = ceiling(now)
-            return 0, tick if tick > last else last
-        return (level if level < DEBT_PARTS else DEBT_PARTS), last
+            return 0, last
+        return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
 
     def restored_at(state: State) -> int:
         level, last = state
@@ -74,7 +85,7 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         start=(0, 0),
         parts_per_unit=units.parts_per_unit,
         ceiling_parts=full,
-        take=take,
+        take=take_by_ticks if coarse else take,
         wait=wait,
         settle=settle,
         used=lambda state, now: drained(state, now)[0],

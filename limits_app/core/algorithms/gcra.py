@@ -16,49 +16,61 @@ __all__ = ["compile_gcra"]
 
 
 def compile_gcra(limit: RateLimit | CallLimit) -> Rule:
-    """Compile GCRA; state: (tick, parts) of the theoretical arrival time, exact to the part of a tick."""
+    """Compile GCRA; state: (tick, parts, last), the arrival time exact to the part of a tick, and when it was set."""
     units = exact_units(limit)
     rate, tick_us, full = units.parts_per_tick, units.tick_us, units.full_parts
 
+    # Most rates are exact in microseconds; dividing by one costs as much as all the rest.
+    coarse = tick_us > 1
+
+    def ceiling(now: int) -> int:
+        """The next whole tick: late by less than one, and never a moment early."""
+        return -(-now // tick_us)
+
     def ahead(state: State, now: int) -> int:
         """How far the arrival time lies ahead of now, in parts."""
-        tat, parts = state
-        tick = now // tick_us
+        tat, parts, last = state
+        tick = now // tick_us if coarse else now
+        if tick < last:  # noqa: PLR1730 - a call would cost as much as all the rest
+            tick = last
         return (tat - tick) * rate + parts if tat >= tick else 0
 
-    def moved(state: State, now: int, change: int) -> State:
-        """The arrival time moved by `change` parts from itself or from now, whichever is later."""
-        tat, parts = state
-        arrival = -(-now // tick_us)
-        if tat < arrival:
-            tat, parts = arrival, 0
-        ticks, parts = divmod(parts + change, rate)
-        tat += ticks
-        return (tat, parts) if tat >= arrival else (arrival, 0)
+    def moved(state: State, now: int, before: int, change: int) -> State:
+        """The arrival time, `before` parts ahead, moved by `change`."""
+        tick = now // tick_us if coarse else now
+        if tick < state[2]:
+            tick = state[2]
+        elif coarse and before < rate and change > 0:
+            # It may have been reached within the tick that runs.
+            tick = ceiling(now)
+        ticks, parts = divmod(before + change, rate)
+        return tick + ticks, parts, tick
 
     def take(state: State, now: int, amount: int) -> State | None:
-        if ahead(state, now) + amount > full:
+        before = ahead(state, now)
+        if before + amount > full:
             return None
-        return moved(state, now, amount) if amount else state
+        return moved(state, now, before, amount) if amount else state
 
     def wait(state: State, now: int, amount: int) -> int:
         excess = ahead(state, now) + amount - full
-        return (now // tick_us - (-excess // rate)) * tick_us - now if excess > 0 else 0
+        return (max(now // tick_us, state[2]) - (-excess // rate)) * tick_us - now if excess > 0 else 0
 
     def settle(state: State, now: int, change: int) -> State:
-        return moved(state, now, min(change, DEBT_PARTS - ahead(state, now)))
+        before = ahead(state, now)
+        return moved(state, now, before, min(max(change, -before), DEBT_PARTS - before))
 
     def restored_at(state: State) -> int:
-        tat, parts = state
+        tat, parts, _ = state
         return (tat + (parts > 0)) * tick_us
 
     def carry(old: Rule, state: State, now: int) -> State:
-        parts = carried_parts(old, state, now, units.parts_per_unit)
-        return moved((0, 0), now, parts) if parts else (0, 0)
+        used = carried_parts(old, state, now, units.parts_per_unit)
+        return moved((0, 0, ceiling(now)), now, 0, used) if used else (0, 0, 0)
 
     return Rule(
         limit=limit,
-        start=(0, 0),
+        start=(0, 0, 0),
         parts_per_unit=units.parts_per_unit,
         ceiling_parts=full,
         take=take,

@@ -53,12 +53,12 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
             return 0, amount, now, now, now, EMPTY_LOG
         if now - opened <= step:
             return forgotten, total + amount, opened, now, oldest, log
-        if total > _REBASE_AT:
-            log, total, forgotten = log.rebased(forgotten), total - forgotten, 0
         gone = log.count_until(now - window)
         if gone:
             forgotten = log.total(gone - 1)
         log = log.append(last, total, drop=gone)
+        if total > _REBASE_AT:
+            log, total, forgotten = log.rebased(forgotten), total - forgotten, 0
         return forgotten, total + amount, now, now, log.time(0), log
 
     def take(state: WindowState, now: int, amount: int) -> WindowState | None:

@@ -1,9 +1,11 @@
 """Units in which a rate is exact.
 
 A rate of `C` units per `W` microseconds is kept in parts: `u` parts to a unit, `p` parts per tick of `T`
-microseconds, with `p = C * u * T / W` whole. Then no refill rounds, and any split of the same time gives the same level.
-`T` is one microsecond wherever a full bucket stays within 2^50 parts, else the smallest tick that does it,
-which is never more than a thousandth of the window, or the time in which a thousandth of a unit comes back.
+microseconds, with `p = C * u * T / W` whole.
+Then no refill rounds, and any split of the same time gives the same level.
+`T` is one microsecond wherever a full bucket stays within 2^50 parts, else the smallest tick that does it.
+That is never more than a thousandth of the window where `C` is whole or bursts are up to 10^9;
+a capacity with decimals below an enormous burst may come back in steps as long as the window.
 """
 
 from __future__ import annotations

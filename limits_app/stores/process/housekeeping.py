@@ -6,6 +6,9 @@ from typing import Final
 
 import lmdb
 
+from limits_app.core.algorithms import State
+from limits_app.stores.process.codec import Codec
+from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import SCOPE_LENGTH, Records
 
 __all__ = ["Housekeeping"]
@@ -19,8 +22,9 @@ _BATCH: Final = 64
 class Housekeeping:
     """Goes round the file, a few steps for every scope that is new."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, leasing: Leasing) -> None:
         self._records = records
+        self._leasing = leasing
         self._hand = b""
 
     def step(self, txn: lmdb.Transaction[bytes], now: int) -> None:
@@ -39,10 +43,23 @@ class Housekeeping:
     def _go(self, txn: lmdb.Transaction[bytes], now: int, *, looks: int, grace_us: int) -> bool:
         scopes, self._hand = _next_scopes(txn, self._hand, looks)
         for scope in scopes:
-            stored = self._records.stored(txn, scope)
-            if stored is None or stored[0].layout.restored_at(stored[1]) + grace_us <= now:
+            codec, states = self._records.stored(txn, scope) or (None, [])
+            if codec is not None and codec.layout.has_permits:
+                self._take_back(txn, scope, codec, states, now)
+            if codec is None or codec.layout.restored_at(states) + grace_us <= now:
                 self._records.remove(txn, scope)
         return bool(self._hand)
+
+    def _take_back(
+        self, txn: lmdb.Transaction[bytes], scope: bytes, codec: Codec, states: list[State], now: int
+    ) -> None:
+        """End the leases of a scope that have run out."""
+        before = states.copy()
+        for index, lease_key in codec.layout.leases(scope):
+            if states[index][0]:
+                states[index] = self._leasing.reclaim(txn, lease_key, states[index], now)
+        if states != before:
+            self._records.write(txn, scope, codec, states)
 
 
 def _next_scopes(txn: lmdb.Transaction[bytes], start: bytes, looks: int) -> tuple[list[bytes], bytes]:

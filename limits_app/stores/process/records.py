@@ -6,7 +6,7 @@ Keys, with `scope` in 16 bytes: `scope` the record, `scope g limit` the log of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import lmdb
@@ -14,9 +14,12 @@ import lmdb
 from limits_app.core.algorithms import State
 from limits_app.core.layout import Layout
 from limits_app.core.plan import Part
+from limits_app.stores.leases import counted
 from limits_app.stores.process.codec import NAME_LENGTH, Codec, layout_from
+from limits_app.stores.process.leasing import LEASE
+from limits_app.stores.process.scan import under
 
-__all__ = ["SCOPE_LENGTH", "Records", "under"]
+__all__ = ["SCOPE_LENGTH", "Records"]
 
 SCOPE_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
@@ -32,6 +35,8 @@ class Records:
         self._defined: set[bytes] = set()
         self.newcomer = False
         """Whether states were asked for a scope that has none; for whoever keeps house."""
+        self.rebased = False
+        """Whether states were asked for that another layout has written."""
 
     def codec(self, layout: Layout) -> Codec:
         """The codec of a layout."""
@@ -53,10 +58,15 @@ class Records:
             return codec, list(part.layout.start)
         if codec.reads(record):
             return codec, codec.decode(record, txn, part.short_key)
+        self.rebased = True
         written = self._decoded(txn, part.short_key, record)
         if written is None:
             return codec, list(part.layout.start)
-        return codec, part.layout.carried(written[0].layout, written[1], now)
+        states = part.layout.carried(written[0].layout, written[1], now)
+        for index, lease_key in part.leases:
+            # Leases outlive a limit that was taken away and came back.
+            states[index] = counted(states[index], [LEASE.unpack(value) for _, value in under(txn, lease_key)])
+        return codec, states
 
     def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> tuple[Codec, list[State]] | None:
         """The states of a scope under the layout that wrote them; None when there are none."""
@@ -94,13 +104,3 @@ class Records:
                 return None
             codec = self.codec(layout_from(definitions))
         return (codec, codec.decode(record, txn, scope)) if codec.reads(record) else None
-
-
-def under(txn: lmdb.Transaction[bytes], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All entries whose key starts with a prefix."""
-    with txn.cursor() as cursor:
-        if cursor.set_range(prefix):
-            for key, value in cursor.iternext():
-                if not key.startswith(prefix):
-                    return
-                yield key, value

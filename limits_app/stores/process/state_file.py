@@ -72,6 +72,9 @@ class StateFile:
 
     def identity(self) -> bytes:
         """What names this process to the others."""
+        presence = self.presence
+        if presence is not None:
+            return presence.identity
         with self._lock:
             if self.presence is None:
                 self.presence = Presence(self.directory)

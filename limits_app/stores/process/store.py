@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from time import monotonic, time_ns
@@ -12,19 +13,20 @@ from typing import Any, Final
 
 import lmdb
 
+from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Charges, Plan
+from limits_app.core.plan import Ask, Charges, Part, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.watching import Watcher, Watching, watchers
-from limits_app.stores.settling import settled
+from limits_app.stores.settling import settle_under
 
 __all__ = ["ProcessStore", "open_process_store"]
 
@@ -65,8 +67,8 @@ class ProcessStore:
         self._map_megabytes = map_megabytes
         self._file = StateFile(self.directory, map_megabytes)
         self._records = Records()
-        self._housekeeping = Housekeeping(self._records)
         self._leasing = Leasing(self._file.identity, self._file.is_alive)
+        self._housekeeping = Housekeeping(self._records, self._leasing)
         self._watching = Watching(self._file)
         self._looked: dict[bytes, float] = {}
         self.line = self._watching.line
@@ -97,10 +99,14 @@ class ProcessStore:
         """See `Store.settle`."""
         try:
             others = self._settle(claim, changes)
-        except StoreUnavailable as error:
-            self._recover(error.__cause__)
-            others = self._settle(claim, changes)
-        self._watching.tell((part.key for part, _ in changes), others)
+        except lmdb.Error as error:
+            self._recover(error)
+            try:
+                others = self._settle(claim, changes)
+            except lmdb.Error as again:
+                raise self._file.failure(again) from again
+        if others or self.line.busy:
+            self._watching.tell({ask.part.key for ask, _ in changes}, others)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
@@ -116,8 +122,8 @@ class ProcessStore:
             records = []
             for part in claim.plan.parts:
                 codec, states = self._records.states(txn, part, now)
-                for ask, _ in part.permits:
-                    states[ask.index] = self._leasing.living(txn, part, ask, states[ask.index], now)
+                for index, lease_key in part.leases:
+                    states[index] = self._leasing.counted(txn, lease_key, states[index], now)
                 codec.load_logs(states)
                 records.append((part.short_key, states))
             claim.decided_at, claim.records = now, records
@@ -164,15 +170,18 @@ class ProcessStore:
             if plan.version is not None:
                 _check(txn, plan)
             now = self._now()
-            for part, charges in claim.charges:
-                codec, states = records.states(txn, part, now)
-                charged = states.copy()
-                for ask, amount in charges:
-                    state = ask.take(states[ask.index], now, amount)
-                    if state is None:
-                        return self._refused(txn, claim, now)
-                    charged[ask.index] = state
-                after.append((part.short_key, charged, codec))
+            part = None
+            states: list[State] = []
+            for ask, amount in claim.charges:
+                if ask.part is not part:
+                    part = ask.part
+                    codec, states = records.states(txn, part, now)
+                    after.append((part.short_key, states, codec))
+                # What is charged is a copy from the file, so a refusal further on loses it.
+                state = ask.take(states[ask.index], now, amount)
+                if state is None:
+                    return self._refused(txn, claim, now)
+                states[ask.index] = state
             self._write(txn, claim, after, now)
             txn.commit()
         finally:
@@ -190,22 +199,30 @@ class ProcessStore:
             self._housekeeping.step(txn, now)
 
     def _settle(self, claim: Claim, changes: Charges) -> list[Watcher]:
-        with self._file.writing() as txn:
+        txn = (self._file.environment or self._file.open()).begin(write=True)
+        try:
             if claim.settled:
                 return []
             now = self._now()
-            for part, row in changes:
+            for part, row in groupby(changes, _part):
                 codec, states = self._records.stored(txn, part.short_key) or self._records.states(txn, part, now)
-                kept = [
-                    (ask, change)
-                    for ask, change in row
-                    if ask.lease_key is None or self._leasing.take_back(txn, part, ask, claim)
-                ]
-                self._records.write(
-                    txn, part.short_key, codec, settled(codec.layout, states, kept, part.layout, now)
-                )
-            others = watchers(txn, [part.short_key for part, _ in changes])
+                for ask, change in row:
+                    if ask.lease_key and not self._leasing.take_back(txn, ask.lease_key, claim):
+                        continue
+                    if codec.layout is part.layout:
+                        states[ask.index] = ask.settle(states[ask.index], now, change)
+                    else:
+                        settle_under(codec.layout, states, ask, change=change, now=now)
+                self._records.write(txn, part.short_key, codec, states)
+            others = watchers(txn, {ask.part.short_key for ask, _ in changes})
             claim.settled = True
+            txn.commit()
+        except BaseException:
+            claim.settled = False
+            raise
+        finally:
+            # Nothing after a commit, and all that is needed after anything else.
+            txn.abort()
         return others
 
     def _refused(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> bool | None:
@@ -213,11 +230,17 @@ class ProcessStore:
         if claim.plan.permits and self._reclaimed(txn, claim.plan, now):
             txn.commit()
             return None
+        self._records.rebased = False
         records = []
         for part in claim.plan.parts:
             codec, states = self._records.states(txn, part, now)
             codec.load_logs(states)
-            records.append((part.short_key, states))
+            records.append((part.short_key, states, codec))
+        if self._records.rebased:
+            # A changed definition counts from when it is seen first, whatever is decided then.
+            for scope, states, codec in records:
+                self._records.write(txn, scope, codec, states)
+            txn.commit()
         claim.admitted, claim.decided_at, claim.records = False, now, records
         return False
 
@@ -226,11 +249,11 @@ class ProcessStore:
         changed = False
         for part in plan.parts:
             codec, states = self._records.states(txn, part, now)
-            for ask, _ in part.permits:
-                held, _, _, earliest = state = states[ask.index]
+            for index, lease_key in part.leases:
+                held, _, _, earliest = state = states[index]
                 if held and (earliest <= now or self._look_due(part.short_key)):
-                    states[ask.index] = self._leasing.reclaim(txn, part, ask, state, now)
-                    if states[ask.index] != state:
+                    states[index] = self._leasing.reclaim(txn, lease_key, state, now)
+                    if states[index] != state:
                         self._records.write(txn, part.short_key, codec, states)
                         changed = True
         return changed
@@ -254,6 +277,10 @@ class ProcessStore:
                 while more:
                     with self._file.writing() as txn:
                         more = self._housekeeping.make_room(txn, self._now())
+
+
+def _part(change: tuple[Ask, int]) -> Part:
+    return change[0].part
 
 
 def _check(txn: lmdb.Transaction[bytes], plan: Plan) -> None:

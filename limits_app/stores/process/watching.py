@@ -10,7 +10,7 @@ import lmdb
 from limits_app.core.keys import short_key
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.process.presence import ID_LENGTH, wake
-from limits_app.stores.process.records import under
+from limits_app.stores.process.scan import under
 from limits_app.stores.process.state_file import StateFile
 
 __all__ = ["Watcher", "Watching", "watchers"]

@@ -1,0 +1,72 @@
+"""`python -m benchmarks [--only TEXT ...] [--rounds N] [--json FILE] [--quick] [--list]`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from benchmarks import footprint, growth, imports, in_process, process_store, resolver, waiting
+from benchmarks.harness import Effort
+from benchmarks.report import Result, heading, table, verdict, write_json
+from benchmarks.rows import Row, Skipped
+
+ROWS: Final = (
+    *in_process.ROWS,
+    *process_store.ROWS,
+    *resolver.ROWS,
+    *growth.ROWS,
+    *footprint.ROWS,
+    *waiting.ROWS,
+    *imports.ROWS,
+)
+
+
+def main() -> None:
+    """Measure the rows that were asked for, and print each as soon as it is known."""
+    options = _parser().parse_args()
+    wanted = [row for row in ROWS if any(text.lower() in row.title.lower() for text in options.only)]
+    if options.list:
+        print("\n".join(row.title for row in wanted))
+        return
+    effort = Effort(rounds=3, turn_seconds=0.01, quick=True) if options.quick else Effort()
+    if options.rounds is not None:
+        effort = Effort(rounds=options.rounds, turn_seconds=effort.turn_seconds, quick=effort.quick)
+    print(heading(effort), flush=True)
+    results = []
+    for row in wanted:
+        results.append(_measured(row, effort))
+        print(f"\n{table(results[-1])}", flush=True)
+    print(f"\n{verdict(results)}")
+    if options.json is not None:
+        write_json(options.json, results, effort)
+
+
+def _measured(row: Row, effort: Effort) -> Result:
+    try:
+        return Result(row.title, tuple(row.measure(effort)))
+    except Skipped as reason:
+        return Result(row.title, skipped=str(reason))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure limits_app beside its peers.")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="only rows whose title contains one of the texts"
+    )
+    parser.add_argument("--rounds", type=_rounds, metavar="N", help="how often everybody has a turn")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file, too")
+    parser.add_argument("--quick", action="store_true", help="a look at the tables in less than a minute")
+    parser.add_argument("--list", action="store_true", help="print the titles of the rows and measure nothing")
+    return parser
+
+
+def _rounds(text: str) -> int:
+    rounds = int(text)
+    if rounds < 1:
+        raise argparse.ArgumentTypeError("there must be at least one round")
+    return rounds
+
+
+if __name__ == "__main__":
+    main()

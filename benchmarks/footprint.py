@@ -1,0 +1,86 @@
+"""Rows about bytes: what an entity leaves behind on a resource when it is gone."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.harness import Effort, absolute
+from benchmarks.rows import Line, Row, at_most
+from benchmarks.stores import memory_store, process_store
+from benchmarks.subjects import OURS, THREE, calls, limits_of
+from limits_app import RateLimit, RateLimitAlgorithm
+from limits_app.core.limits import Limit
+from limits_app.core.store import Store
+
+__all__ = ["ROWS"]
+
+_CASES: Final[dict[str, Sequence[Limit]]] = {
+    "one limit": [calls()],
+    "one limit, sliding window": [calls(RateLimitAlgorithm.SLIDING_WINDOW)],
+    "three limits": THREE,
+}
+# In a process of its own, since one process must not open a file twice.
+_PAGES_IN_USE: Final = """
+import lmdb, sys
+pages = lmdb.open(sys.argv[1], readonly=True).stat()
+print(pages["psize"] * (pages["branch_pages"] + pages["leaf_pages"] + pages["overflow_pages"]))
+"""
+
+
+def _in_memory(effort: Effort) -> Iterable[Line]:
+    for label, limits in _CASES.items():
+        with memory_store() as store:
+            tracemalloc.start()
+            try:
+                added = _added_by_each(store, limits, _traced_bytes, effort)
+            finally:
+                tracemalloc.stop()
+        yield Line(f"{OURS}, {label}", absolute([added]), "bytes", at_most(700))
+
+
+def _in_process_store(effort: Effort) -> Iterable[Line]:
+    for label, limits in _CASES.items():
+        with process_store(map_megabytes=64) as store:
+            added = _added_by_each(store, limits, partial(_bytes_in_file, store.directory), effort)
+        yield Line(f"{OURS}, {label}", absolute([added]), "bytes", at_most(250))
+
+
+def _added_by_each(store: Store, limits: Sequence[Limit], bytes_in_use: Callable[[], int], effort: Effort) -> float:
+    """How many bytes each of many entities adds that came once and left."""
+    entities = effort.sized(20_000, 5_000)
+    # What is there once, however many come.
+    _visit(store, limits, range(-100, 0))
+    before = bytes_in_use()
+    _visit(store, limits, range(entities))
+    return (bytes_in_use() - before) / entities
+
+
+def _visit(store: Store, limits: Sequence[Limit], numbers: Iterable[int]) -> None:
+    requested = {limit.key: 1 for limit in limits if isinstance(limit, RateLimit)}
+    for number in numbers:
+        with limits_of(limits, store, f"user:{number}").try_acquire(requested or None) as acquisition:
+            acquisition.update(requested)
+
+
+def _traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def _bytes_in_file(directory: Path) -> int:
+    state = next(directory.rglob("data.mdb")).parent
+    command = [sys.executable, "-c", _PAGES_IN_USE, str(state)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+ROWS: Final = (
+    Row("memory: bytes per idle entity and resource", _in_memory),
+    Row("process store: bytes per idle entity and resource", _in_process_store),
+)

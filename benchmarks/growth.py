@@ -1,0 +1,119 @@
+"""Rows about growth: what a call costs when much was seen, against what it costs when little was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count, cycle
+from typing import Final
+
+from benchmarks import peers
+from benchmarks.harness import Contender, Effort, take_turns
+from benchmarks.rows import Line, Row, at_most
+from benchmarks.stores import STORES, Opener
+from benchmarks.subjects import OURS, calls, limits_of
+from limits_app import CallLimit, LimitSet, RateLimitAlgorithm
+from limits_app.core.store import Store
+
+__all__ = ["ROWS"]
+
+_WINDOW_SECONDS: Final = 100
+_START_US: Final = 1_000_000_000_000_000
+_FEW_HITS, _SPREAD_HITS, _MANY_HITS = 10, 1_000, 5_000
+_HOT_ENTITIES: Final = 1_000
+
+
+def _hits(place: str) -> Callable[[Effort], Iterable[Line]]:
+    def measure(effort: Effort) -> Iterable[Line]:
+        unit = f"x {_FEW_HITS} hits"
+        for algorithm in RateLimitAlgorithm:
+            with ExitStack() as stack:
+                numbers = (_FEW_HITS, _SPREAD_HITS, _MANY_HITS)
+                samples = take_turns([_steady(stack, STORES[place], algorithm, hits) for hits in numbers], effort)
+            yield Line(f"{OURS}, {algorithm}", samples.ratio(str(_MANY_HITS), str(_FEW_HITS)), unit, at_most(1.1))
+            if algorithm is RateLimitAlgorithm.SLIDING_WINDOW:
+                # Its worst case: hits that are just too far apart to be merged.
+                spread = samples.ratio(str(_SPREAD_HITS), str(_FEW_HITS))
+                yield Line(f"  {OURS}, {algorithm}, {_SPREAD_HITS:,} hits", spread, unit)
+
+    return measure
+
+
+def _steady(stack: ExitStack, open_store: Opener, algorithm: RateLimitAlgorithm, hits: int) -> Contender:
+    """A limit whose clock moves with each call, so that always about `hits` hits are in its window."""
+    now, step = [_START_US], _WINDOW_SECONDS * 1_000_000 // hits
+    store = stack.enter_context(open_store(lambda: now[0]))
+    limits = LimitSet([CallLimit(2 * _MANY_HITS, _WINDOW_SECONDS, algorithm)], store=store)
+
+    def once() -> None:
+        now[0] += step
+        with limits.try_acquire():
+            pass
+
+    for _ in range(hits + 1):
+        once()
+    assert limits.try_acquire()
+    return Contender(str(hits), once)
+
+
+def _hits_of_peers(effort: Effort) -> Iterable[Line]:
+    few, many = (
+        [replace(peer, name=f"{peer.name}, {hits} hits") for peer in peers.with_hits(hits)]
+        for hits in (_FEW_HITS, _MANY_HITS)
+    )
+    samples = take_turns([*few, *many], replace(effort, rounds=min(effort.rounds, 5)))
+    for less, more in zip(few, many, strict=True):
+        label = less.name.removesuffix(f", {_FEW_HITS} hits")
+        yield Line(f"  {label}", samples.ratio(more.name, less.name), f"x {_FEW_HITS} hits")
+
+
+def _entities(place: str, full: int) -> Callable[[Effort], Iterable[Line]]:
+    def measure(effort: Effort) -> Iterable[Line]:
+        many = effort.sized(full, _HOT_ENTITIES * 20)
+        seen = {"few": _HOT_ENTITIES, "many": many}
+        with ExitStack() as stack:
+            stores = {name: stack.enter_context(STORES[place](map_megabytes=1_024)) for name in seen}
+            for name, entities in seen.items():
+                _fill(stores[name], entities)
+            samples = take_turns(
+                [contender for name, store in stores.items() for contender in _asked(name, store, seen[name])], effort
+            )
+        unit = f"x {_HOT_ENTITIES:,} seen"
+        regulars = samples.ratio("many", "few")
+        yield Line(f"{OURS}, after {many:,}, one of {_HOT_ENTITIES:,}", regulars, unit, at_most(1.2))
+        newcomers = samples.ratio("many, newcomer", "few, newcomer")
+        yield Line(f"  {OURS}, after {many:,}, one never seen before", newcomers, unit)
+
+    return measure
+
+
+def _fill(store: Store, entities: int) -> None:
+    for number in range(entities):
+        assert limits_of([calls()], store, f"user:{number}").try_acquire()
+
+
+def _asked(name: str, store: Store, entities: int) -> Iterator[Contender]:
+    """Those who come all the time, and somebody new each time."""
+    hot = cycle([limits_of([calls()], store, f"user:{number}") for number in range(_HOT_ENTITIES)])
+    numbers = count(entities)
+
+    def once() -> None:
+        with next(hot).try_acquire():
+            pass
+
+    def newcomer() -> None:
+        with limits_of([calls()], store, f"user:{next(numbers)}").try_acquire():
+            pass
+
+    yield Contender(name, once)
+    yield Contender(f"{name}, newcomer", newcomer)
+
+
+ROWS: Final = (
+    Row("memory: 10 against 5,000 hits in the window", _hits("memory")),
+    Row("process store: 10 against 5,000 hits in the window", _hits("process store")),
+    Row("peers: 10 against 5,000 hits in the window", _hits_of_peers),
+    Row("memory: 1,000 against 1,000,000 entities seen", _entities("memory", 1_000_000)),
+    Row("process store: 1,000 against 1,000,000 entities seen", _entities("process store", 1_000_000)),
+)

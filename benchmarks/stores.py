@@ -1,0 +1,51 @@
+"""Our stores, opened for a while."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Protocol
+
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.process import ProcessStore, open_process_store
+
+__all__ = ["STORES", "Opener", "memory_store", "process_store"]
+
+_MEGABYTES: Final = 16
+
+
+class Opener(Protocol):
+    """Opens an empty store, which is gone after the block; a clock returns microseconds."""
+
+    def __call__(
+        self, clock: Callable[[], int] | None = None, *, map_megabytes: int = _MEGABYTES
+    ) -> AbstractContextManager[Store]:
+        """Open it."""
+
+
+@contextmanager
+def memory_store(
+    clock: Callable[[], int] | None = None,
+    *,
+    map_megabytes: int = _MEGABYTES,  # noqa: ARG001 - memory needs no map
+) -> Iterator[MemoryStore]:
+    """A store in memory."""
+    yield MemoryStore() if clock is None else MemoryStore(clock=clock)
+
+
+@contextmanager
+def process_store(clock: Callable[[], int] | None = None, *, map_megabytes: int = _MEGABYTES) -> Iterator[ProcessStore]:
+    """A process store in a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="process-store-") as directory:
+        clocked = {} if clock is None else {"clock": clock}
+        store = open_process_store(directory, map_megabytes=map_megabytes, **clocked)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+STORES: Final[Mapping[str, Opener]] = {"memory": memory_store, "process store": process_store}
+"""By the name that rows give them."""

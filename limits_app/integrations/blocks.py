@@ -1,0 +1,51 @@
+"""Blocks that hold an acquisition: around functions, and as `with limited(...)`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import StoreUnavailable
+
+__all__ = ["enter", "held", "leave"]
+
+logger = logging.getLogger("limits_app")
+
+Block = AbstractContextManager[Acquisition]
+
+_ENTERED: Final[ContextVar[tuple[tuple[object, Block], ...]]] = ContextVar("limits_app_entered", default=())
+
+
+@contextmanager
+def held(acquisition: Acquisition) -> Iterator[Acquisition]:
+    """Release at the end; usage that nobody reported counts as requested, and is given back when the block raises."""
+    try:
+        yield acquisition
+    except BaseException as error:
+        acquisition.__exit__(type(error), error, error.__traceback__)
+        raise
+    try:
+        acquisition.release()
+    except StoreUnavailable:
+        logger.warning("what a block held could not be given back", exc_info=True)
+
+
+def enter(owner: object, acquisition: Acquisition) -> Acquisition:
+    """Enter a block whose manager may be shared by threads and tasks, and entered again inside itself."""
+    block = held(acquisition)
+    _ENTERED.set((*_ENTERED.get(), (owner, block)))
+    return block.__enter__()
+
+
+def leave(owner: object) -> Block:
+    """The block that this thread or task entered last with a manager, and now leaves."""
+    entered = _ENTERED.get()
+    for place in reversed(range(len(entered))):
+        if entered[place][0] is owner:
+            _ENTERED.set(entered[:place] + entered[place + 1 :])
+            return entered[place][1]
+    raise RuntimeError("the block was entered by another task: enter and leave it in the same one")

@@ -1,0 +1,144 @@
+"""The middleware: `request.limits` for every request, and the endpoints that administrators set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, cast
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from limits_app.core.errors import InvalidRequest
+from limits_app.integrations.endpoints import EndpointTable, Rule, endpoints
+from limits_app.integrations.refusals import REFUSALS, refusal
+from limits_app.integrations.request_limits import RequestLimits, limits_of
+
+__all__ = ["EXEMPT", "LimitsMiddleware"]
+
+EXEMPT: Final = "limits_exempt"
+"""The attribute of views that the middleware leaves alone."""
+
+Sync = Callable[[HttpRequest], HttpResponseBase]
+Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+
+
+class LimitsMiddleware:
+    """Adds `request.limits`, and charges each request what the first endpoint that fits it says.
+
+    It belongs behind the authentication middleware. The charge comes right before the view, when that is known;
+    a request that never reaches one, because there is none or something else answers, is charged all the same.
+    What is held is held until the response was sent.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Sync | Async) -> None:
+        self._get_response = get_response
+        self._is_async = iscoroutinefunction(get_response)
+        self.process_view: Callable[..., object] = self._process_view
+        if self._is_async:
+            markcoroutinefunction(self)
+            self.process_view = self._aprocess_view
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        """Answer a request."""
+        limits = limits_of(request)
+        limits.guarded = True
+        return self._arespond(request, limits) if self._is_async else self._respond(request, limits)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
+        """Refuse where the view was refused something; otherwise give back what a failed view did not use."""
+        limits = limits_of(request)
+        if isinstance(error, REFUSALS):
+            limits.undo()
+            return refusal(request, error)
+        limits.fail(error)
+        return None
+
+    def _process_view(self, request: HttpRequest, *_view: object) -> HttpResponseBase | None:
+        return _enforce(request, limits_of(request))
+
+    async def _aprocess_view(self, request: HttpRequest, *_view: object) -> HttpResponseBase | None:
+        return await _aenforce(request, limits_of(request))
+
+    def _respond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
+        try:
+            response = cast(Sync, self._get_response)(request)
+            return response if limits.enforced else _enforce(request, limits) or response
+        except BaseException as error:
+            limits.fail(error)
+            raise
+
+    async def _arespond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
+        try:
+            response = await cast(Async, self._get_response)(request)
+            if not limits.enforced:
+                response = await _aenforce(request, limits) or response
+        except BaseException as error:
+            limits.fail(error)
+            raise
+        if limits.holds:
+            # An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
+            cast("asyncio.Task[Any]", asyncio.current_task()).add_done_callback(partial(_dropped, limits))
+        return response
+
+
+def _enforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | None:
+    """Charge what the first endpoint that fits says; a refusal is a response."""
+    limits.enforced = True
+    rule = _rule(request, endpoints.current())
+    try:
+        if rule is not None:
+            _charge(limits, rule, limits.entity)
+    except REFUSALS as error:
+        limits.undo()
+        return refusal(request, error)
+    return None
+
+
+async def _aenforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | None:
+    """`_enforce` for asyncio; a page is made in a thread, since it may ask the database."""
+    limits.enforced = True
+    rule = _rule(request, await endpoints.acurrent())
+    try:
+        if rule is not None:
+            await _acharge(limits, rule, await limits.aentity())
+    except REFUSALS as error:
+        limits.undo()
+        return await sync_to_async(refusal)(request, error)
+    return None
+
+
+def _charge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:
+    """Charge what a rule says; 1 of each limit where that cannot be requested, rather than an error or nothing."""
+    try:
+        limits.charge(rule.resource, entity, rule.amounts)
+    except InvalidRequest as error:
+        rule.report(error)
+        limits.charge(rule.resource, entity)
+
+
+async def _acharge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:
+    try:
+        await limits.acharge(rule.resource, entity, rule.amounts)
+    except InvalidRequest as error:
+        rule.report(error)
+        await limits.acharge(rule.resource, entity)
+
+
+def _rule(request: HttpRequest, table: EndpointTable) -> Rule | None:
+    match = request.resolver_match
+    if match is None:
+        return table.find(request.path_info, None, request.method or "")
+    if getattr(match.func, EXEMPT, False):
+        return None
+    return table.find(request.path_info, match.view_name, request.method or "")
+
+
+def _dropped(limits: RequestLimits, task: asyncio.Task[Any]) -> None:
+    if task.cancelled() or task.exception() is not None:
+        limits.end()

@@ -1,0 +1,121 @@
+"""Refusals: what a visitor gets instead of a response when limits say no."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from math import ceil
+from typing import Final
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template.loader import render_to_string
+from django.utils.translation import gettext, ngettext
+
+from limits_app.core.errors import LimitExceeded, StoreUnavailable
+from limits_app.core.outcome import LimitStatus, Outcome
+
+__all__ = ["REFUSALS", "refusal"]
+
+logger = logging.getLogger("limits_app")
+
+REFUSALS: Final = (LimitExceeded, StoreUnavailable)
+"""The errors that visitors get as a response."""
+
+TEMPLATE: Final = "limits_app/429.html"
+PROBLEM: Final = "application/problem+json"
+_QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+_PERMIT_SECONDS: Final = 1
+"""When a permit comes back nobody knows; so long, clients that wait are told to."""
+_STORE_SECONDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What is said, whatever the form; `retry_after` is in whole seconds, or None where waiting does not help."""
+
+    status: HTTPStatus
+    title: str
+    detail: str
+    retry_after: int | None
+    problem_type: str = "about:blank"
+    violated: tuple[str, ...] = ()
+
+
+def refusal(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponse:
+    """Translate an error: 429 for a limit, 422 for what can never be admitted, 503 when the store is down.
+
+    A page from the template `limits_app/429.html` for those who ask for HTML, problem details (RFC 9457) for others.
+    """
+    said = _unavailable() if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
+    response = _page(request, said) or _problem(said)
+    response["Cache-Control"] = "no-store"
+    if said.retry_after is not None:
+        response["Retry-After"] = str(said.retry_after)
+    return response
+
+
+def _exceeded(outcome: Outcome) -> _Refusal:
+    names = tuple(dict.fromkeys(status.key for status in outcome.violations))
+    listed = ", ".join(names)
+    if outcome.never:
+        detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
+        return _Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, gettext("Too much at once"), detail, None, violated=names)
+    seconds = _seconds(outcome)
+    if seconds is None:
+        detail = gettext("You may not use this.")
+    else:
+        when = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
+        used_up = gettext("There is not enough left of %(limits)s.") % {"limits": listed}
+        detail = f"{used_up} {when % {'seconds': seconds}}"
+    return _Refusal(HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests"), detail, seconds, _QUOTA_EXCEEDED, names)
+
+
+def _unavailable() -> _Refusal:
+    detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
+    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, _STORE_SECONDS)
+
+
+def _seconds(outcome: Outcome) -> int | None:
+    """Whole seconds until it is worth trying again, at least 1; None when everything is blocked."""
+    if any(_is_blocked(status) for status in outcome.violations):
+        return None
+    return max(_PERMIT_SECONDS, ceil(outcome.retry_after or 0))
+
+
+def _is_blocked(status: LimitStatus) -> bool:
+    return status.capacity == 0
+
+
+def _page(request: HttpRequest, said: _Refusal) -> HttpResponse | None:
+    """The page; None for those who do not ask for HTML, or when headers or the site's own template are broken."""
+    try:
+        if request.get_preferred_type([PROBLEM, "application/json", "text/html"]) != "text/html":
+            return None
+        return HttpResponse(render_to_string(TEMPLATE, _context(said), request), status=said.status)
+    except Exception:  # a refusal must not turn into an error, whatever a template does
+        logger.exception("a refusal could not be shown as a page")
+        return None
+
+
+def _problem(said: _Refusal) -> HttpResponse:
+    members: dict[str, object] = {
+        "type": said.problem_type,
+        "title": said.title,
+        "status": said.status.value,
+        "detail": said.detail,
+    }
+    if said.violated:
+        members["violated-policies"] = said.violated
+    return JsonResponse(members, status=said.status, content_type=PROBLEM)
+
+
+def _context(said: _Refusal) -> Mapping[str, object]:
+    return {
+        "status": said.status.value,
+        "title": said.title,
+        "detail": said.detail,
+        "retry_after": said.retry_after,
+        "violated_policies": said.violated,
+    }

@@ -1,0 +1,219 @@
+"""`request.limits`: what one request was charged, each limit once, however many ways in see it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple, cast
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.http import Http404, HttpRequest
+from django.http.multipartparser import MultiPartParserError
+
+from limits_app import services
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.outcome import Outcome
+from limits_app.integrations.amounts import one_of_each, the_rest
+from limits_app.integrations.identity import aidentify, identify
+from limits_app.services.acquiring import Asked
+
+__all__ = ["RequestLimits", "limits_of"]
+
+logger = logging.getLogger("limits_app")
+
+_ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
+"""Exceptions with which a view answers; what answering took stays taken, or failed log-ins could not be limited."""
+
+_NOT_ASKED: Final = object()
+_NOTHING: Final[Mapping[str, Amount]] = {}
+
+Key = tuple[str, str | None]
+
+
+class _Charge(NamedTuple):
+    """What was taken of a resource for an entity, and the limits of which somebody said how much."""
+
+    acquisition: Acquisition
+    named: frozenset[str]
+
+
+def limits_of(request: HttpRequest) -> RequestLimits:
+    """The limits of a request, made when they are first asked for."""
+    limits: RequestLimits | None = getattr(request, "limits", None)
+    if limits is None:
+        limits = cast(Any, request).limits = RequestLimits(request)
+    return limits
+
+
+class RequestLimits:
+    """What a request was charged, and the verbs of the service for the entity that makes it.
+
+    Whatever is acquired here is given back when the response has been sent, at the latest.
+    """
+
+    __slots__ = ("_acquisitions", "_charges", "_close", "_entity", "_request", "enforced", "guarded")
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self._entity: object = _NOT_ASKED
+        self._acquisitions: list[tuple[str, Acquisition]] = []
+        self._charges: dict[Key, _Charge] = {}
+        self._close: Callable[[], None] | None = None
+        self.guarded = False
+        """Whether a middleware is told when the view fails."""
+        self.enforced = False
+        """Whether it was looked which endpoint the request is about."""
+
+    @property
+    def entity(self) -> str | None:
+        """Who makes the request (None: the site itself); found out when it is first asked."""
+        if self._entity is _NOT_ASKED:
+            self._entity = identify(self._request)
+        return cast(str | None, self._entity)
+
+    async def aentity(self) -> str | None:
+        """`entity` for asyncio."""
+        if self._entity is _NOT_ASKED:
+            self._entity = await aidentify(self._request)
+        return cast(str | None, self._entity)
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything was acquired."""
+        return bool(self._acquisitions)
+
+    @property
+    def acquisitions(self) -> dict[str, Acquisition]:
+        """What was acquired, by resource; of several the latest.
+
+        `request.limits.acquisitions["api"].update({"tpm": 312})` says how much was really used.
+        """
+        return dict(self._acquisitions)
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What was decided, in order."""
+        return tuple(acquisition.outcome for _, acquisition in self._acquisitions)
+
+    def acquire(self, resource: str, **options: Any) -> Acquisition:
+        """`limits.acquire` for the entity of the request; charges each time."""
+        return self._hold(resource, services.acquire(resource, **self._for_entity(options)))
+
+    def try_acquire(self, resource: str, **options: Any) -> Acquisition:
+        """`limits.try_acquire` for the entity of the request; charges each time."""
+        return self._hold(resource, services.try_acquire(resource, **self._for_entity(options)))
+
+    def check(self, resource: str, **options: Any) -> Outcome:
+        """`limits.check` for the entity of the request; consumes nothing."""
+        return services.check(resource, **self._for_entity(options))
+
+    async def aacquire(self, resource: str, **options: Any) -> Acquisition:
+        """`acquire` for asyncio."""
+        return self._hold(resource, await services.aacquire(resource, **await self._afor_entity(options)))
+
+    async def atry_acquire(self, resource: str, **options: Any) -> Acquisition:
+        """`try_acquire` for asyncio."""
+        return self._hold(resource, await services.atry_acquire(resource, **await self._afor_entity(options)))
+
+    async def acheck(self, resource: str, **options: Any) -> Outcome:
+        """`check` for asyncio."""
+        return await sync_to_async(services.check)(resource, **await self._afor_entity(options))
+
+    def charge(
+        self, resource: str, entity: str | None, named: Mapping[str, Amount] = _NOTHING, timeout: float | None = 0
+    ) -> Acquisition:
+        """Take the amounts that are named and 1 of every other limit, as far as the request was not charged before.
+
+        Raises what `limits.acquire` raises; where nothing is left to take, the earlier acquisition is the answer.
+        """
+        asked = self._asked((resource, entity), named)
+        if asked is None:
+            return self._charges[resource, entity].acquisition
+        acquisition = services.acquire(resource, entity=entity, requested=asked, timeout=timeout)
+        return self._charged((resource, entity), named, acquisition)
+
+    async def acharge(
+        self, resource: str, entity: str | None, named: Mapping[str, Amount] = _NOTHING, timeout: float | None = 0
+    ) -> Acquisition:
+        """`charge` for asyncio."""
+        asked = self._asked((resource, entity), named)
+        if asked is None:
+            return self._charges[resource, entity].acquisition
+        acquisition = await services.aacquire(resource, entity=entity, requested=asked, timeout=timeout)
+        return self._charged((resource, entity), named, acquisition)
+
+    def end(self) -> None:
+        """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
+        self._settle(Acquisition.release)
+
+    def fail(self, error: BaseException) -> None:
+        """The view raised: amounts whose usage nobody reported are given back, unless the error is an answer."""
+        if not isinstance(error, _ANSWERS):
+            self._settle(Acquisition.cancel)
+
+    def undo(self) -> None:
+        """The request is refused: all that it was charged before is given back, calls included."""
+        self._settle(_undo)
+
+    def _asked(self, key: Key, named: Mapping[str, Amount]) -> Asked:
+        """What is still to be taken; None when that is nothing."""
+        before = self._before(key)
+        if before is None:
+            return partial(one_of_each, named)
+        new = {name: amount for name, amount in named.items() if name not in before.named}
+        return partial(the_rest, before.acquisition.acquisitions, new) if new else None
+
+    def _charged(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> Acquisition:
+        """Note what was taken; an amount that is named takes the place of the 1 that was taken before."""
+        before, names = self._before(key), frozenset(named)
+        if before is not None:
+            replaced = names & before.acquisition.acquisitions.keys() - before.named
+            before.acquisition.update(dict.fromkeys(replaced, 0))
+            names |= before.named
+        self._charges[key] = _Charge(acquisition, names)
+        return self._hold(key[0], acquisition)
+
+    def _before(self, key: Key) -> _Charge | None:
+        before = self._charges.get(key)
+        return None if before is None or before.acquisition.settled else before
+
+    def _hold(self, resource: str, acquisition: Acquisition) -> Acquisition:
+        """Hold on until the request is closed, which servers do, through the response, when that was sent.
+
+        Not with a closer of the response: that one may be cached, or replaced on its way out.
+        """
+        self._acquisitions.append((resource, acquisition))
+        if self._close is None:
+            self._close = self._request.close
+            cast(Any, self._request).close = partial(_closed, self._close, self.end)
+        return acquisition
+
+    def _settle(self, settle: Callable[[Acquisition], None]) -> None:
+        for resource, acquisition in self._acquisitions:
+            try:
+                settle(acquisition)
+            except StoreUnavailable:
+                logger.warning("what a request held of %s could not be given back", resource, exc_info=True)
+
+    def _for_entity(self, options: dict[str, Any]) -> dict[str, Any]:
+        return options if "entity" in options else {**options, "entity": self.entity}
+
+    async def _afor_entity(self, options: dict[str, Any]) -> dict[str, Any]:
+        return options if "entity" in options else {**options, "entity": await self.aentity()}
+
+
+def _closed(close: Callable[[], None], end: Callable[[], None]) -> None:
+    try:
+        close()
+    finally:
+        end()
+
+
+def _undo(acquisition: Acquisition) -> None:
+    if acquisition and not acquisition.settled:
+        acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if use.used is None})
+    acquisition.release()

@@ -1,0 +1,101 @@
+"""Routes: which of many rules may fit a path, found by walking the path's segments once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
+
+from limits_app.models.endpoint import route_pattern
+
+__all__ = ["Route", "RouteTree"]
+
+_WITHIN_SEGMENT: Final = frozenset({IntConverter, SlugConverter, StringConverter, UUIDConverter})
+"""Converters that never take a slash; of others nobody knows."""
+
+
+class Route:
+    """A path with parameters, compiled.
+
+    Parameters of the type `path` take line breaks too: Django's do not, and a rule must not be escaped by adding one.
+    """
+
+    __slots__ = ("_converters", "_regex", "segments")
+
+    def __init__(self, path: str) -> None:
+        """Raise ImproperlyConfigured or re.error for what is no route."""
+        pattern = route_pattern(path)
+        self._regex = re.compile(pattern.regex.pattern, re.DOTALL)
+        self._converters: Mapping[str, object] = pattern.converters
+        self.segments = path.removeprefix("/").split("/")
+
+    def fits(self, path: str) -> bool:
+        """Whether the path of a request, without its first slash, is one of this route."""
+        match = self._regex.search(path)
+        if match is None:
+            return False
+        try:
+            for name, converter in self._converters.items():
+                converter.to_python(match[name])  # type: ignore[attr-defined]  # Django's converters have no type
+        except ValueError:
+            return False
+        return True
+
+    def is_open(self, segment: str) -> bool:
+        """Whether a segment with parameters may take several segments of a path."""
+        names = [name for name in self._converters if f"{name}>" in segment]
+        return not names or any(type(self._converters[name]) not in _WITHIN_SEGMENT for name in names)
+
+
+@dataclass(slots=True)
+class _Node:
+    """What may come after some segments: a certain one, any one, anything, or nothing more."""
+
+    certain: dict[str, _Node] = field(default_factory=dict)
+    any: list[_Node] = field(default_factory=list)
+    open: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+
+class RouteTree:
+    """Finds the routes that share the literal segments of a path, however many other routes there are."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+        self._depth = 0
+
+    def add(self, route: Route, number: int) -> None:
+        """Add a route under a number."""
+        self._depth = max(self._depth, len(route.segments))
+        node = self._root
+        for segment in route.segments:
+            if "<" not in segment:
+                node = node.certain.setdefault(segment, _Node())
+            elif route.is_open(segment):
+                node.open.append(number)
+                return
+            else:
+                node.any = node.any or [_Node()]
+                node = node.any[0]
+        node.ends.append(number)
+
+    def candidates(self, path: str) -> list[int]:
+        """Numbers of the routes that may fit a path without its first slash, in no particular order."""
+        if not self._depth:
+            return []
+        found: list[int] = []
+        nodes = [self._root]
+        for segment in path.split("/", self._depth):
+            following: list[_Node] = []
+            for node in nodes:
+                found += node.open
+                following += node.any
+                if segment in node.certain:
+                    following.append(node.certain[segment])
+            nodes = following
+        for node in nodes:
+            found += node.ends
+        return found

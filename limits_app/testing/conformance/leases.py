@@ -1,0 +1,178 @@
+"""Leases: permits are lent for a while, renewed while their holder lives, and never revived."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import pytest
+
+from limits_app.core.claim import Claim
+from limits_app.core.hooks import HOOKS
+from limits_app.core.limits import ResourceLimit
+from limits_app.core.store import Store
+from limits_app.testing.clock import FakeClock
+from limits_app.testing.conformance.contract import Contract, give_back, limits_in, limits_of, scoped, taken
+
+__all__ = ["Leases"]
+
+
+class Leases(Contract):
+    """How long a permit is held without anybody giving it back."""
+
+    def test_a_permit_that_is_not_renewed_comes_back_when_its_lease_ends(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        assert taken(limits).admitted
+        clock.move(store.lease_us - 1)
+        assert not taken(limits).admitted
+        assert limits.get_stats()["db"]["holders"] == 1
+        clock.move(1)
+        assert limits.get_stats()["db"]["holders"] == 0
+        assert taken(limits).admitted
+        assert not taken(limits).admitted
+
+    def test_each_permit_has_a_lease_of_its_own(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 3))
+        for _ in range(3):
+            assert taken(limits).admitted
+            clock.move(store.lease_us // 4)
+        clock.move(store.lease_us // 4)
+        assert [taken(limits).admitted for _ in range(2)] == [True, False]
+        clock.move(store.lease_us // 4)
+        assert limits.get_stats()["db"]["available"] == 1
+
+    def test_one_lease_may_hold_several_permits(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 5))
+        claim = taken(limits, {"db": 3})
+        assert claim.admitted
+        assert not taken(limits, {"db": 3}).admitted
+        assert taken(limits, {"db": 2}).admitted
+        give_back(limits, claim)
+        stats = limits.get_stats()["db"]
+        assert (stats["used"], stats["holders"]) == (2, 1)
+        clock.move(store.lease_us)
+        assert limits.get_stats()["db"]["available"] == 5
+
+    def test_a_renewed_lease_goes_on_for_a_whole_lease_from_then_on(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        claim = taken(limits)
+        for _ in range(10):
+            clock.move(store.lease_us - 1)
+            assert store.renew([claim]) == []
+            assert not taken(limits).admitted
+        clock.move(store.lease_us)
+        assert taken(limits).admitted
+
+    def test_renewal_never_revives_a_lease_that_has_ended(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        late = taken(limits)
+        clock.move(store.lease_us)
+        assert store.renew([late]) == [late]
+        other = taken(limits)
+        assert other.admitted
+        assert store.renew([late, other]) == [late]
+        assert limits.get_stats()["db"]["holders"] == 1
+
+    def test_one_call_renews_many_and_returns_those_that_are_lost(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 10))
+        early = [taken(limits) for _ in range(3)]
+        clock.move(store.lease_us // 2)
+        later = [taken(limits) for _ in range(3)]
+        clock.move(store.lease_us // 2)
+        assert store.renew([*early, *later]) == early
+        assert store.renew([]) == []
+        clock.move(store.lease_us - 1)
+        assert limits.get_stats()["db"]["holders"] == 3
+
+    def test_a_claim_with_one_lost_lease_is_lost(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 2), ResourceLimit("gpu", 2, max_hold_seconds=0.001))
+        claim = taken(limits)
+        clock.move(1000)
+        assert store.renew([claim]) == [claim]
+
+    def test_a_permit_is_taken_away_when_it_was_held_for_as_long_as_it_may_be(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=25))
+        claim, start = taken(limits), clock.now_us
+        while clock.now_us < start + 24_000_000:
+            clock.advance(2)
+            assert store.renew([claim]) == []
+        clock.move(start + 24_999_999 - clock.now_us)
+        assert not taken(limits).admitted
+        assert store.renew([claim]) == []
+        clock.move(1)
+        assert store.renew([claim]) == [claim]
+        assert taken(limits).admitted
+
+    def test_a_hold_shorter_than_a_lease_shortens_the_lease(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=0.5))
+        assert taken(limits).admitted
+        clock.move(499_999)
+        assert not taken(limits).admitted
+        clock.move(1)
+        assert taken(limits).admitted
+
+    def test_a_late_release_changes_nothing(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        late = taken(limits)
+        clock.move(store.lease_us)
+        other = taken(limits)
+        give_back(limits, late)
+        assert limits.get_stats()["db"]["holders"] == 1
+        assert not taken(limits).admitted
+        give_back(limits, other)
+        assert limits.get_stats()["db"]["available"] == 1
+
+    def test_a_late_release_gives_nothing_back_twice_when_nobody_came_between(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        limits = limits_of(store, ResourceLimit("db", 2))
+        late = taken(limits)
+        clock.move(store.lease_us)
+        give_back(limits, late)
+        assert [taken(limits).admitted for _ in range(3)] == [True, True, False]
+
+    def test_leases_of_several_scopes_are_renewed_and_given_back_together(self, store: Store, clock: FakeClock) -> None:
+        parts = [scoped(store, ResourceLimit("db", 1), entity=who) for who in ("one", "two")]
+        family, singles = limits_in(store, *parts), [limits_in(store, part) for part in parts]
+        claim = taken(family)
+        clock.move(store.lease_us - 1)
+        assert store.renew([claim]) == []
+        clock.move(store.lease_us - 1)
+        assert [taken(single).admitted for single in singles] == [False, False]
+        give_back(family, claim)
+        assert [taken(single).admitted for single in singles] == [True, True]
+
+    def test_what_is_held_is_renewed_while_its_holder_refers_to_it(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        held = limits.try_acquire()
+        clock.move(20 * store.lease_us)
+        assert not limits_of(store, ResourceLimit("db", 1)).try_acquire()
+        held.release()
+        assert limits.get_stats()["db"]["available"] == 1
+
+    def test_what_nobody_refers_to_any_more_runs_out(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        assert limits.try_acquire()
+        gc.collect()
+        clock.move(2 * store.lease_us)
+        assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
+
+    def test_a_holder_that_outlives_its_lease_is_told(
+        self, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        limits, lost = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30)), list[Claim]()
+        HOOKS.lease_lost.append(lost.append)
+        try:
+            held = limits.try_acquire()
+            with caplog.at_level(logging.WARNING, "limits_app"):
+                clock.advance(60)
+        finally:
+            HOOKS.lease_lost.remove(lost.append)
+        assert lost == [held]
+        assert "db" in caplog.text
+        other = taken(limits)
+        held.release()
+        assert not taken(limits).admitted
+        assert other.admitted

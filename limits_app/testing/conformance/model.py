@@ -1,0 +1,223 @@
+"""The reference model: what each kind of limit should do, in exact fractions, written for the eye and not for speed.
+
+Times are microseconds, amounts are fractions of a unit.
+A model answers True or False where a store must decide the same, and None where a store may do either,
+because it may give capacity back a little late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final, Protocol
+
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+
+__all__ = ["Model", "PermitModel", "model_of"]
+
+SECOND: Final = 1_000_000
+STEPS: Final = 1024
+
+
+class Model(Protocol):
+    """One limit of one scope."""
+
+    def admits(self, now: int, amount: Fraction) -> bool | None:
+        """Whether an amount fits now; None when either answer is right."""
+
+    def charge(self, now: int, amount: Fraction) -> None:
+        """Take an amount that was admitted."""
+
+    def settle(self, now: int, change: Fraction) -> None:
+        """Take more than was admitted, or give some of it back."""
+
+    def used(self, now: int) -> Fraction | None:
+        """How much is taken now; None where a store may still count what has just come back."""
+
+    def reset(self) -> None:
+        """Forget what was used."""
+
+
+@dataclass
+class BucketModel:
+    """Token bucket and leaky bucket: what was used drains at the limit's rate."""
+
+    capacity: Fraction
+    window: int
+    burst: Fraction
+    refunds: bool
+    level: Fraction = Fraction(0)
+    last: int = 0
+
+    def used(self, now: int) -> Fraction:
+        passed = max(now - self.last, 0)
+        return max(self.level - passed * self.capacity / self.window, Fraction(0))
+
+    def admits(self, now: int, amount: Fraction) -> bool:
+        return self.used(now) + amount <= self.burst
+
+    def charge(self, now: int, amount: Fraction) -> None:
+        self.level, self.last = self.used(now) + amount, max(now, self.last)
+
+    def settle(self, now: int, change: Fraction) -> None:
+        if change > 0 or self.refunds:
+            self.level, self.last = max(self.used(now) + change, Fraction(0)), max(now, self.last)
+
+    def reset(self) -> None:
+        self.level, self.last = Fraction(0), 0
+
+
+@dataclass
+class ArrivalModel:
+    """GCRA: the theoretical arrival time of the next unit."""
+
+    capacity: Fraction
+    window: int
+    burst: Fraction
+    arrival: Fraction = Fraction(0)
+    last: int = 0
+
+    def used(self, now: int) -> Fraction:
+        return max(self.arrival - max(now, self.last), Fraction(0)) * self.capacity / self.window
+
+    def admits(self, now: int, amount: Fraction) -> bool:
+        return self.used(now) + amount <= self.burst
+
+    def charge(self, now: int, amount: Fraction) -> None:
+        if amount:
+            self.settle(now, amount)
+
+    def settle(self, now: int, change: Fraction) -> None:
+        self.last = max(now, self.last)
+        moved = max(self.arrival, Fraction(self.last)) + change * self.window / self.capacity
+        self.arrival = max(moved, Fraction(self.last))
+
+    def reset(self) -> None:
+        self.arrival, self.last = Fraction(0), 0
+
+
+@dataclass
+class FixedWindowModel:
+    """Fixed window: a count that starts anew with the first use after its window has ended."""
+
+    capacity: Fraction
+    window: int
+    count: Fraction = Fraction(0)
+    start: int = 0
+
+    def used(self, now: int) -> Fraction:
+        return self.count if now - self.start < self.window else Fraction(0)
+
+    def admits(self, now: int, amount: Fraction) -> bool:
+        return self.used(now) + amount <= self.capacity
+
+    def charge(self, now: int, amount: Fraction) -> None:
+        if self.used(now) == 0:
+            self.start, self.count = now, Fraction(0)
+        self.count += amount
+
+    def settle(self, now: int, change: Fraction) -> None:
+        if change > 0:
+            self.charge(now, change)
+
+    def reset(self) -> None:
+        self.count, self.start = Fraction(0), 0
+
+
+@dataclass
+class SlidingWindowModel:
+    """Sliding window: every single use, which a store may give back up to a 1,024th of the window late."""
+
+    capacity: Fraction
+    window: int
+    log: list[tuple[int, Fraction]] = field(default_factory=list)
+
+    def younger_than(self, now: int, age: Fraction) -> Fraction:
+        now = max([now, *(time for time, _ in self.log)])
+        return sum((amount for time, amount in self.log if now - time < age), Fraction(0))
+
+    def admits(self, now: int, amount: Fraction) -> bool | None:
+        if self.younger_than(now, Fraction(self.window)) + amount > self.capacity:
+            return False
+        late = self.younger_than(now, self.window + Fraction(self.window, STEPS))
+        return True if late + amount <= self.capacity else None
+
+    def used(self, now: int) -> Fraction | None:
+        exact = self.younger_than(now, Fraction(self.window))
+        late = self.younger_than(now, self.window + Fraction(self.window, STEPS))
+        return exact if exact == late else None
+
+    def charge(self, now: int, amount: Fraction) -> None:
+        if amount:
+            self.log.append((max([now, *(time for time, _ in self.log)]), amount))
+
+    def settle(self, now: int, change: Fraction) -> None:
+        if change > 0:
+            self.charge(now, change)
+
+    def reset(self) -> None:
+        self.log.clear()
+
+
+@dataclass
+class PermitModel:
+    """Permits: who holds how many, until when without renewal, and until when at most."""
+
+    capacity: int
+    lease_us: int
+    hold_us: int | None
+    leases: dict[int, tuple[Fraction, int, int | None]] = field(default_factory=dict)
+
+    def used(self, now: int) -> Fraction:
+        return sum((amount for amount, expires, _ in self.leases.values() if expires > now), Fraction(0))
+
+    def admits(self, now: int, amount: Fraction) -> bool:
+        return self.used(now) + amount <= self.capacity
+
+    def lend(self, holder: int, now: int, amount: Fraction) -> None:
+        """Lend permits to a holder."""
+        ends = None if self.hold_us is None else now + self.hold_us
+        self.leases[holder] = (amount, self._until(now, ends), ends)
+
+    def renew(self, holder: int, now: int) -> bool:
+        """Lend them for another lease; False when the lease has ended."""
+        amount, expires, ends = self.leases.get(holder, (Fraction(0), now, None))
+        if expires <= now:
+            return False
+        self.leases[holder] = (amount, self._until(now, ends), ends)
+        return True
+
+    def give_back(self, holder: int) -> None:
+        """End a lease, if it is still there."""
+        self.leases.pop(holder, None)
+
+    def _until(self, now: int, ends: int | None) -> int:
+        return now + self.lease_us if ends is None else min(now + self.lease_us, ends)
+
+
+def model_of(limit: Limit) -> Model:
+    """The model of a rate or call limit, unused."""
+    assert not isinstance(limit, ResourceLimit)
+    return _MODELS[limit.algorithm](limit)
+
+
+def _bucket(limit: RateLimit | CallLimit, *, refunds: bool) -> Model:
+    return BucketModel(_exact(limit.capacity), _window_us(limit), _exact(limit.ceiling), refunds)
+
+
+def _exact(amount: float) -> Fraction:
+    return Fraction(str(amount))
+
+
+def _window_us(limit: RateLimit | CallLimit) -> int:
+    return round(_exact(limit.window_seconds) * SECOND)
+
+
+_MODELS: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Model]]] = {
+    RateLimitAlgorithm.TOKEN_BUCKET: lambda limit: _bucket(limit, refunds=True),
+    RateLimitAlgorithm.LEAKY_BUCKET: lambda limit: _bucket(limit, refunds=False),
+    RateLimitAlgorithm.GCRA: lambda limit: ArrivalModel(_exact(limit.capacity), _window_us(limit), _exact(limit.ceiling)),
+    RateLimitAlgorithm.FIXED_WINDOW: lambda limit: FixedWindowModel(_exact(limit.capacity), _window_us(limit)),
+    RateLimitAlgorithm.SLIDING_WINDOW: lambda limit: SlidingWindowModel(_exact(limit.capacity), _window_us(limit)),
+}

@@ -1,0 +1,99 @@
+"""What an administrator does in the admin: each verb is one form, filled in and sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from project.demo import DemoFailed
+from project.demo.browser import Browser
+from project.demo.forms import Form
+from project.demo.server import Address
+
+__all__ = ["Administrator", "Limit", "PolicyPage"]
+
+_CHANGE_PAGE: Final = re.compile(r"/(\d+)/change/$")
+
+Limit = Mapping[str, str]
+"""A row of the limits of a policy, by the names of its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPage:
+    """The page of a policy that is there, as it was shown last."""
+
+    path: str
+    form: Form
+
+
+class Administrator:
+    """Somebody who is logged in to the admin."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+
+    @classmethod
+    def logged_in(cls, address: Address, username: str, password: str) -> Self:
+        """Log in."""
+        browser = Browser(address)
+        browser.sign_in("/admin/login/?next=/admin/", username, password)
+        return cls(browser)
+
+    def add_user(self, username: str, password: str) -> int:
+        """Make a user who may log in, and give the primary key."""
+        form = self._browser.form("/admin/auth/user/add/", "user_form")
+        form.fill(username=username, password1=password, password2=password)
+        return _primary_key(self._browser.send(form))
+
+    def add_resource(self, name: str, description: str) -> None:
+        """Make something that can be limited."""
+        form = self._browser.form("/admin/limits_app/resource/add/", "resource_form")
+        form.fill(name=name, description=description)
+        self._browser.send(form)
+
+    def add_entity(self, identifier: str, name: str) -> None:
+        """Make somebody for whom limits can be set."""
+        form = self._browser.form("/admin/limits_app/entity/add/", "entity_form")
+        form.fill(identifier=identifier, name=name)
+        self._browser.send(form)
+
+    def add_endpoint(self, name: str, path: str, resource: str) -> None:
+        """Say that requests to a path use a resource."""
+        form = self._browser.form("/admin/limits_app/endpoint/add/", "endpoint_form")
+        form.fill(name=name, path=path, enabled=True)
+        self._browser.choose(form, "resource", resource)
+        self._browser.send(form)
+
+    def add_policy(
+        self, resource: str, limits: Iterable[Limit], *, entity: str | None = None, effect: str = "limits"
+    ) -> PolicyPage:
+        """Say what holds on a resource, for an entity or (None) for everybody else."""
+        form = self._browser.form("/admin/limits_app/policy/add/", "policy_form")
+        form.fill(effect=effect, reason="the demo")
+        self._browser.choose(form, "resource", resource)
+        if entity is not None:
+            self._browser.choose(form, "entity", entity)
+        for number, limit in enumerate(limits):
+            form.fill_row("limits", number, **limit)
+        form.fields["_continue"] = "Save and continue editing"
+        return self.policy(self._browser.send(form))
+
+    def policy(self, path: str) -> PolicyPage:
+        """Open the page of a policy."""
+        return PolicyPage(path, self._browser.form(path, "policy_form"))
+
+    def change_capacity(self, page: PolicyPage, capacity: int) -> int:
+        """Change the capacity of the first limit of a policy, and give the server process that saved it."""
+        page.form.fill_row("limits", 0, capacity=str(capacity))
+        self._browser.path = page.path
+        self._browser.send(page.form)
+        return 0 if self._browser.answer is None else self._browser.answer.process
+
+
+def _primary_key(path: str) -> int:
+    match = _CHANGE_PAGE.search(path)
+    if match is None:
+        raise DemoFailed(f"the admin did not show what was saved, but {path}")
+    return int(match[1])

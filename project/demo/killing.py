@@ -1,0 +1,65 @@
+"""A process that is killed while it holds a permit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import ExitStack
+from time import perf_counter
+from typing import Final
+
+from project.demo import DemoFailed
+from project.demo.client import Client, client_of_each_process
+from project.demo.report import BAR_MS, Permits
+from project.demo.server import WORKERS, Address
+from project.demo.traffic import ADMITTED, REFUSED
+from project.demo.visitors import SLOTS, STREAM
+
+__all__ = ["kill_a_holder"]
+
+_LONG: Final = f"{STREAM}?ms=30000"
+_PATIENCE: Final = 5
+"""How many times longer than allowed the demo waits, to be able to say how late it was."""
+
+
+def kill_a_holder(address: Address, cookies: Mapping[str, str]) -> Permits:
+    """Hold a permit in each process, kill one of them, and see how many permits come back, and when."""
+    with ExitStack() as stack:
+        holders = client_of_each_process(address, WORKERS, path="/login/", cookies=cookies)
+        for holder in holders.values():
+            stack.callback(holder.close)
+        for process, holder in holders.items():
+            _hold(process, holder)
+        refused_before = _try(stack, address, cookies) == REFUSED
+        victim = min(holders)
+        os.kill(victim, signal.SIGKILL)
+        killed = perf_counter()
+        refused = 0
+        while _try(stack, address, cookies) == REFUSED:
+            refused += 1
+            if perf_counter() - killed > _PATIENCE * BAR_MS / 1000:
+                return Permits(SLOTS, victim, refused_before, (perf_counter() - killed) * 1000, refused, came_back=0)
+        back_ms = (perf_counter() - killed) * 1000
+        came_back = 1
+        while came_back < SLOTS and _try(stack, address, cookies) == ADMITTED:
+            came_back += 1
+        return Permits(SLOTS, victim, refused_before, back_ms, refused, came_back)
+
+
+def _hold(process: int, holder: Client) -> None:
+    """Start a long answer, whose permit is held until its end, and see which process gives it."""
+    answer = holder.open(_LONG)
+    first = answer.readline().decode().strip()
+    if answer.status != ADMITTED or first != f"process {process}":
+        raise DemoFailed(f"process {process} should hold a permit, but answered {answer.status} {first!r}")
+
+
+def _try(stack: ExitStack, address: Address, cookies: Mapping[str, str]) -> int:
+    """Ask for another permit, and keep it until the end of the stack when it is given; gives the status."""
+    client = Client(address, cookies)
+    stack.callback(client.close)
+    status = client.open(_LONG).status
+    if status not in {ADMITTED, REFUSED}:
+        raise DemoFailed(f"{STREAM} answered {status}")
+    return status

@@ -1,0 +1,38 @@
+"""The demo: what happens on the stage, and what is noted for the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import perf_counter
+
+from project.demo.changing import change_many_times, change_while_flowing
+from project.demo.killing import kill_a_holder
+from project.demo.report import Report
+from project.demo.server import WORKERS
+from project.demo.stage import say, stage
+from project.demo.traffic import crowd
+from project.demo.visitors import VISITORS, crowded, requests_of_all
+
+__all__ = ["run", "run_changes"]
+
+
+def run() -> Report:
+    """Play everything; DemoFailed when something that is no figure goes wrong."""
+    started = perf_counter()
+    with stage() as site:
+        say("sending requests of everybody at once")
+        responses = crowd(site.address, requests_of_all(site.cookies))
+        rows = [crowded(visitor, responses) for visitor in VISITORS]
+        say("changing a limit while requests flow")
+        changed, afterwards = change_while_flowing(site)
+        say("killing a process that holds a permit")
+        permits = kill_a_holder(site.address, site.cookies[VISITORS[0].name])
+    served = Counter(response.process for response in responses)
+    return Report(rows, dict(served), changed, afterwards, permits, processes=WORKERS, seconds=perf_counter() - started)
+
+
+def run_changes(number: int) -> int:
+    """Change a limit so many times; gives how many changes counted from the first request on in every process."""
+    with stage() as site:
+        say(f"changing a limit {number} times")
+        return sum(change_many_times(site, number))

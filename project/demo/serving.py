@@ -1,0 +1,29 @@
+"""The demo for people to play with: seeded data that stays, served until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from project.demo.place import ROOT, Place
+from project.demo.server import WORKERS, Address, command, listen
+
+__all__ = ["serve"]
+
+
+def serve(port: int, directory: Path) -> NoReturn:
+    """Become the server of the demo site; DemoFailed when the port is taken or the database cannot be filled."""
+    listener = listen(port)
+    place = Place(directory.resolve(), debug=True)
+    place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.manage("migrate", "--verbosity=0")
+    place.manage("shell", "--verbosity=0", "--command", "from project.demo.seed import seed; seed()")
+    url = Address(*listener.getsockname()).url
+    print(f"The demo is served by {WORKERS} processes on {url} until you press Ctrl-C.")
+    print(f"The admin is at {url}admin/ (user admin, password admin: for this demo only).")
+    print(f"Its data stays in {place.directory}: delete that directory to start anew.", flush=True)
+    listener.set_inheritable(True)
+    os.chdir(ROOT)
+    arguments = command(listener)
+    os.execve(arguments[0], arguments, place.environment())  # noqa: S606 - no shell is wanted here

@@ -1,0 +1,67 @@
+"""A site that is being served, with everything set in the admin and everybody logged in."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from project.demo import DemoFailed
+from project.demo.administrator import Administrator, PolicyPage
+from project.demo.client import Cookies
+from project.demo.place import Place
+from project.demo.server import WORKERS, Address, Server
+from project.demo.visitors import VISITORS, log_in, set_up
+
+__all__ = ["Stage", "say", "stage"]
+
+_ADMIN: Final = "admin"
+
+
+class Stage(NamedTuple):
+    """A site that is being served, with everything set and everybody logged in."""
+
+    address: Address
+    administrator: Administrator
+    page: PolicyPage
+    """The policy of the visitor whose limit will change."""
+    cookies: dict[str, Cookies]
+
+
+def say(what: str) -> None:
+    """Tell who watches what goes on."""
+    print(f"... {what}", flush=True)
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    """Make a new site in a temporary directory, and take everything away at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix="limits-demo-") as directory:
+        place = Place(Path(directory))
+        say("migrating a new database")
+        password = secrets.token_urlsafe()
+        place.manage("migrate", "--verbosity=0")
+        place.manage(
+            "createsuperuser",
+            "--noinput",
+            f"--username={_ADMIN}",
+            "--email=admin@example.org",
+            DJANGO_SUPERUSER_PASSWORD=password,
+        )
+        with Server(place) as server:
+            say(f"serving it with {WORKERS} processes on {server.address.url}")
+            try:
+                yield _set_stage(server.address, password)
+            except DemoFailed as error:
+                raise DemoFailed(f"{error}\nThe server's last words:\n{server.last_words()}") from error
+
+
+def _set_stage(address: Address, password: str) -> Stage:
+    administrator = Administrator.logged_in(address, _ADMIN, password)
+    say("setting limits in the admin")
+    passwords = {visitor.name: secrets.token_urlsafe() for visitor in VISITORS if visitor.account}
+    page = set_up(administrator, passwords)
+    return Stage(address, administrator, page, log_in(address, passwords))

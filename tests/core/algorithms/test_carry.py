@@ -1,0 +1,147 @@
+"""A changed definition keeps what was used: raising helps at once, lowering never refills."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limits_app.core.algorithms.rule import DEBT_PARTS
+from limits_app.core.algorithms.units import window_us
+from limits_app.core.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
+from tests.core.algorithms.definitions import ALGORITHMS, examples, rates
+from tests.core.algorithms.driven import NOW, SECOND, Driven
+
+TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+
+
+def ten(algorithm: RateLimitAlgorithm, capacity: int = 10, seconds: float = 60) -> RateLimit:
+    return RateLimit("k", capacity, seconds, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("used", "capacity", "left"),
+    [
+        pytest.param(10, 15, 5, id="raising_an_exhausted_one_helps_at_once"),
+        pytest.param(4, 20, 16, id="raising_adds_the_difference"),
+        pytest.param(4, 5, 1, id="lowering_leaves_what_is_not_used"),
+        pytest.param(4, 4, 0, id="lowering_to_what_is_used"),
+        pytest.param(8, 5, 0, id="lowering_below_what_is_used"),
+        pytest.param(0, 5, 5, id="an_unused_one"),
+        pytest.param(10, 10, 0, id="the_same_again"),
+    ],
+)
+def test_another_capacity(algorithm: RateLimitAlgorithm, used: int, capacity: int, left: int) -> None:
+    tested = Driven(ten(algorithm))
+    assert tested.take(NOW, used)
+    changed = tested.carried_into(ten(algorithm, capacity), NOW)
+    assert changed.used(NOW) == used
+    assert changed.fits(NOW, 0) is (used <= capacity)
+    assert left == 0 or changed.fits(NOW, left)
+    assert not changed.fits(NOW, left + 1)
+
+
+@pytest.mark.parametrize("new", ALGORITHMS)
+@pytest.mark.parametrize("old", ALGORITHMS)
+def test_another_algorithm(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
+    tested = Driven(ten(old))
+    assert tested.take(NOW, 7)
+    changed = tested.carried_into(ten(new), NOW)
+    assert changed.used(NOW) == 7
+    assert not changed.fits(NOW, 4)
+    assert changed.fits(NOW, 3)
+    assert changed.fits(NOW + 60 * SECOND, 10)
+
+
+@pytest.mark.parametrize("new", ALGORITHMS)
+@pytest.mark.parametrize("old", ALGORITHMS)
+def test_what_was_never_used_is_unused_under_any_definition(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
+    changed = Driven(ten(old)).carried_into(ten(new, 20, 3600), NOW)
+    assert changed.used(NOW) == 0
+    assert changed.rule.restored_at(changed.state) == 0
+    assert changed.fits(NOW, 20)
+
+
+@pytest.mark.parametrize("new", ALGORITHMS)
+@pytest.mark.parametrize("old", ALGORITHMS)
+def test_debt_is_carried_too(old: RateLimitAlgorithm, new: RateLimitAlgorithm) -> None:
+    tested = Driven(ten(old))
+    tested.settle(NOW, 13)
+    changed = tested.carried_into(ten(new), NOW)
+    assert changed.used(NOW) == 13
+    assert not changed.fits(NOW, 0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_permits_do_not_become_a_rate(algorithm: RateLimitAlgorithm) -> None:
+    permits = Driven(ResourceLimit("k", 3))
+    permits.take(NOW, 2)
+    changed = permits.carried_into(ten(algorithm), NOW)
+    assert changed.state == changed.rule.start
+
+
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
+def test_another_window_changes_how_fast_it_drains(algorithm: RateLimitAlgorithm) -> None:
+    tested = Driven(ten(algorithm, 10, 10))
+    assert tested.take(NOW, 10)
+    slower = tested.carried_into(ten(algorithm, 10, 100), NOW + SECOND)
+    assert slower.used(NOW + SECOND) == 9
+    assert not slower.fits(NOW + 11 * SECOND - 1, 2)
+    assert slower.fits(NOW + 11 * SECOND, 2)
+
+
+def test_another_fixed_window_starts_when_the_old_one_did() -> None:
+    tested = Driven(ten(FIXED_WINDOW, 10, 10))
+    assert tested.take(NOW, 10)
+    longer = tested.carried_into(ten(FIXED_WINDOW, 10, 60), NOW + 5 * SECOND)
+    assert not longer.fits(NOW + 60 * SECOND - 1, 1)
+    assert longer.fits(NOW + 60 * SECOND, 1)
+    shorter = tested.carried_into(ten(FIXED_WINDOW, 10, 2), NOW + 5 * SECOND)
+    assert shorter.fits(NOW + 5 * SECOND, 10)
+
+
+def test_another_sliding_window_knows_how_old_everything_is() -> None:
+    tested = Driven(ten(SLIDING_WINDOW, 10, 10))
+    assert tested.take(NOW, 4)
+    assert tested.take(NOW + 5 * SECOND, 6)
+    longer = tested.carried_into(ten(SLIDING_WINDOW, 10, 60), NOW + 6 * SECOND)
+    assert not longer.fits(NOW + 60 * SECOND - 1, 1)
+    assert longer.fits(NOW + 60 * SECOND, 4)
+    assert not longer.fits(NOW + 60 * SECOND, 5)
+    shorter = tested.carried_into(ten(SLIDING_WINDOW, 10, 2), NOW + 6 * SECOND)
+    assert shorter.used(NOW + 6 * SECOND) == 6
+    assert shorter.used(NOW + 7 * SECOND) == 0
+
+
+def test_a_fixed_window_carried_into_another_algorithm_and_back_starts_now() -> None:
+    tested = Driven(ten(FIXED_WINDOW))
+    assert tested.take(NOW, 7)
+    changed = tested.carried_into(ten(SLIDING_WINDOW), NOW + 30 * SECOND)
+    assert changed.used(NOW + 90 * SECOND - 1) == 7
+    assert changed.used(NOW + 90 * SECOND) == 0
+    back = changed.carried_into(ten(FIXED_WINDOW), NOW + 40 * SECOND)
+    assert back.used(NOW + 100 * SECOND - 1) == 7
+    assert back.used(NOW + 100 * SECOND) == 0
+
+
+@examples(400)
+@given(draw=st.data(), old=rates(), new=rates())
+def test_use_is_carried_exactly_or_rounded_up_by_less_than_a_part(
+    draw: st.DataObject, old: RateLimit, new: RateLimit
+) -> None:
+    tested = Driven(old)
+    most = old.ceiling if isinstance(old.ceiling, int) else 1
+    tested.settle(NOW, draw.draw(st.integers(0, most)))
+    later = NOW + draw.draw(st.integers(0, 2 * window_us(old)))
+    changed = tested.carried_into(new, later)
+    if new.algorithm is old.algorithm and new.algorithm in (SLIDING_WINDOW, FIXED_WINDOW):
+        # The state itself goes on, by the clock of the new window.
+        assert changed.state == tested.state
+    else:
+        part = Fraction(1, changed.rule.parts_per_unit)
+        capped = changed.used(later) == DEBT_PARTS * part
+        assert capped or 0 <= changed.used(later) - tested.used(later) < part
+        assert changed.used(later) == 0 or changed.rule.restored_at(changed.state) > later

@@ -1,0 +1,323 @@
+"""Properties that hold for every definition and every course of events."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from limits_app.core.algorithms.units import exact_units, window_us
+from limits_app.core.amounts import from_milli
+from limits_app.core.limits import RateLimit, RateLimitAlgorithm
+from tests.core.algorithms.definitions import ALGORITHMS, WITH_BURST, examples, rates, spread
+from tests.core.algorithms.driven import NOW, Driven
+from tests.core.algorithms.references import Bucket, Log, Windows
+
+TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = ALGORITHMS
+
+#: What a double, and so a script in Redis, counts exactly.
+EXACT = 2**53
+
+#: The year 2096: up to then, and longer, the end of the deepest debt is exact as well.
+LATEST = 4_000_000_000_000_000
+
+
+class Course:
+    """A course of events for one definition: gaps and amounts of every kind, most of them near what matters."""
+
+    def __init__(self, draw: st.DataObject, limit: RateLimit) -> None:
+        self.draw = draw
+        self.limit = limit
+        self.tested = Driven(limit)
+        self.now = NOW + draw.draw(st.integers(0, 10**6), "start")
+        self.window = window_us(limit)
+
+    def length(self) -> int:
+        return self.draw.draw(st.integers(1, 12), "steps")
+
+    def pass_time(self) -> None:
+        gaps = st.sampled_from(
+            [
+                0,
+                1,
+                self.tested.wait(self.now, 1) if self.limit.ceiling >= 1 else 1,
+                max(self.tested.wait(self.now, self.limit.ceiling) - 1, 0),
+                self.tested.wait(self.now, self.limit.ceiling),
+                self.window // 1024,
+                self.window // 1024 + 1,
+                self.window // 3,
+                self.window - 1,
+                self.window,
+                self.window + 1,
+            ]
+        ) | st.integers(0, 2 * self.window)
+        self.now += self.draw.draw(gaps, "gap")
+
+    def amount(self) -> float:
+        ceiling = self.limit.ceiling
+        left = max((ceiling if isinstance(ceiling, int) else 0) - int(self.tested.used(self.now)), 0)
+        amounts = st.sampled_from([0, 1, ceiling, left, left + 1])
+        if isinstance(ceiling, int):
+            amounts |= st.integers(0, ceiling)
+        if self.limit.algorithm.takes_decimals:
+            amounts |= st.integers(0, round(ceiling * 1000)).map(from_milli)
+        return self.draw.draw(amounts.filter(lambda amount: amount <= 10**12), "amount")
+
+    def change(self) -> float:
+        """A settlement, of either sign."""
+        return self.amount() * self.draw.draw(st.sampled_from([-1, 1]), "sign")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@examples(120)
+@given(draw=st.data())
+def test_a_wait_is_exact_and_not_a_moment_early(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
+    course = Course(draw, draw.draw(rates((algorithm,))))
+    tested = course.tested
+    for _ in range(course.length()):
+        course.pass_time()
+        if draw.draw(st.booleans(), "settles"):
+            tested.settle(course.now, course.change())
+        else:
+            tested.take(course.now, course.amount())
+        asked = min(course.amount(), course.limit.ceiling)
+        wait = tested.wait(course.now, asked)
+        assert wait >= 0
+        assert (wait == 0) is tested.fits(course.now, asked)
+        assert tested.fits(course.now + wait, asked)
+        assert wait == 0 or not tested.fits(course.now + wait - 1, asked)
+        assert wait == 0 or not tested.fits(course.now + draw.draw(st.integers(0, wait - 1), "too early"), asked)
+        assert tested.fits(course.now + wait + draw.draw(st.integers(0, course.window), "later"), asked)
+
+
+@pytest.mark.parametrize("algorithm", WITH_BURST)
+@examples(120)
+@given(draw=st.data())
+def test_buckets_decide_as_exact_fractions_do(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
+    limit = draw.draw(rates((algorithm,)))
+    assume(exact_units(limit).tick_us == 1)
+    course, model = Course(draw, limit), Bucket(limit, refunds=algorithm is not LEAKY_BUCKET)
+    for _ in range(course.length()):
+        course.pass_time()
+        if draw.draw(st.booleans(), "settles"):
+            change = course.change()
+            course.tested.settle(course.now, change)
+            model.settle(course.now, change)
+        else:
+            amount = course.amount()
+            fits = model.fits(course.now, amount)
+            assert course.tested.take(course.now, amount) is fits
+            if fits:
+                model.settle(course.now, amount)
+        assert course.tested.used(course.now) == model.used(course.now)
+
+
+COARSE = [
+    RateLimit("k", 10**12, 7),
+    RateLimit("k", 999_999_937, 60, burst=10**9),
+    RateLimit("k", 999_999_937_000, 3600, LEAKY_BUCKET),
+    RateLimit("k", 1.001, 0.05, burst=10**12),
+    RateLimit("k", 10**12, 7, GCRA),
+    RateLimit("k", 10**9 + 7, 11, GCRA),
+]
+"""Definitions whose ticks are longer than a microsecond."""
+
+
+@pytest.mark.parametrize("limit", COARSE, ids=repr)
+@examples(120)
+@given(draw=st.data())
+def test_a_tick_of_more_than_a_microsecond_is_late_by_three_at_most_and_never_early(
+    limit: RateLimit, draw: st.DataObject
+) -> None:
+    units = exact_units(limit)
+    assert units.tick_us > 1
+    course, model = Course(draw, limit), Bucket(limit, refunds=limit.algorithm is not LEAKY_BUCKET)
+    for _ in range(course.length()):
+        course.pass_time()
+        course.now += draw.draw(st.integers(0, 2 * units.tick_us), "within ticks")
+        if draw.draw(st.booleans(), "settles"):
+            change = course.change()
+            course.tested.settle(course.now, change)
+            model.settle(course.now, change)
+        else:
+            amount = course.amount()
+            fits = course.tested.take(course.now, amount)
+            assert not fits or model.fits(course.now, amount)
+            late = not fits and model.fits(course.now, amount)
+            assert not late or course.tested.wait(course.now, amount) <= 3 * units.tick_us
+            if fits:
+                model.settle(course.now, amount)
+        late = course.tested.used(course.now) - model.used(course.now)
+        assert 0 <= late <= 3 * units.tick_us * model.rate
+
+
+@examples(120)
+@given(draw=st.data())
+def test_a_sliding_window_never_admits_too_much_and_is_at_most_a_step_late(draw: st.DataObject) -> None:
+    limit = draw.draw(rates((SLIDING_WINDOW,), most=50))
+    course, model = Course(draw, limit), Log(limit)
+    step = Fraction(course.window, 1024)
+    for _ in range(draw.draw(st.integers(1, 40), "steps")):
+        course.pass_time()
+        if draw.draw(st.integers(0, 9), "settles") == 0:
+            change = course.change()
+            course.tested.settle(course.now, change)
+            model.settle(course.now, int(change))
+        else:
+            amount = int(course.amount())
+            fits = course.tested.take(course.now, amount)
+            assert not fits or model.fits(course.now, amount)
+            late = [(time + step, units) for time, units in model.entries]
+            still = sum(units for time, units in late if time > course.now - course.window)
+            assert fits or still + amount > limit.capacity
+            if fits:
+                model.settle(course.now, amount)
+        assert model.used(course.now) <= course.tested.used(course.now)
+
+
+@examples(120)
+@given(draw=st.data())
+def test_a_fixed_window_decides_as_a_plain_count_does(draw: st.DataObject) -> None:
+    limit = draw.draw(rates((FIXED_WINDOW,), most=50))
+    course, model = Course(draw, limit), Windows(limit)
+    for _ in range(draw.draw(st.integers(1, 20), "steps")):
+        course.pass_time()
+        if draw.draw(st.integers(0, 4), "settles") == 0:
+            change = course.change()
+            course.tested.settle(course.now, change)
+            model.settle(course.now, int(change))
+        else:
+            amount = int(course.amount())
+            fits = model.fits(course.now, amount)
+            assert course.tested.take(course.now, amount) is fits
+            if fits:
+                model.settle(course.now, amount)
+        assert course.tested.used(course.now) == model.used(course.now)
+
+
+@examples(200)
+@given(draw=st.data(), limit=rates((GCRA,)))
+def test_gcra_and_a_token_bucket_decide_alike(draw: st.DataObject, limit: RateLimit) -> None:
+    assume(exact_units(limit).tick_us == 1)
+    course = Course(draw, limit)
+    bucket = Driven(RateLimit("k", limit.capacity, limit.window_seconds, burst=limit.burst))
+    for _ in range(course.length()):
+        course.pass_time()
+        if draw.draw(st.booleans(), "settles"):
+            change = course.change()
+            course.tested.settle(course.now, change)
+            bucket.settle(course.now, change)
+        else:
+            amount = course.amount()
+            assert course.tested.take(course.now, amount) is bucket.take(course.now, amount)
+        asked = min(course.amount(), limit.ceiling)
+        assert course.tested.wait(course.now, asked) == bucket.wait(course.now, asked)
+        assert course.tested.used(course.now) == bucket.used(course.now)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@examples(80)
+@given(draw=st.data())
+def test_looking_in_between_changes_nothing(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
+    course = Course(draw, draw.draw(rates((algorithm,))))
+    seldom = Driven(course.limit)
+    for _ in range(course.length()):
+        before = course.now
+        course.pass_time()
+        for moment in sorted(draw.draw(st.lists(st.integers(before, course.now), max_size=5), "looks")):
+            course.tested.take(moment, 0)
+            course.tested.fits(moment, course.limit.ceiling)
+            course.tested.used(moment)
+            course.tested.wait(moment, course.limit.ceiling)
+        amount = course.amount()
+        assert course.tested.take(course.now, amount) is seldom.take(course.now, amount)
+        assert course.tested.used(course.now) == seldom.used(course.now)
+        asked = min(amount, course.limit.ceiling)
+        assert course.tested.wait(course.now, asked) == seldom.wait(course.now, asked)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@examples(120)
+@given(draw=st.data())
+def test_every_number_that_is_kept_is_exact_in_a_double(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
+    limit = draw.draw(rates((algorithm,)))
+    course, enormous = Course(draw, limit), 2**52 // exact_parts(limit)
+    for _ in range(course.length()):
+        course.pass_time()
+        course.now = min(course.now, LATEST)
+        if draw.draw(st.booleans(), "settles"):
+            debt = draw.draw(st.sampled_from([1, -1, enormous // 2, enormous - 1, enormous, 10 * enormous]), "debt")
+            # More than anybody may report, as if it had been reported again and again.
+            rule = course.tested.rule
+            course.tested.state = rule.settle(course.tested.state, course.now, debt * rule.parts_per_unit)
+        else:
+            course.tested.take(course.now, course.amount())
+        *numbers, last = course.tested.state
+        if course.tested.rule.has_log:
+            numbers += [number for array in last.arrays() for number in array]
+        else:
+            numbers.append(last)
+        assert all(type(number) is int and 0 <= number < EXACT for number in numbers), course.tested.state
+
+
+def exact_parts(limit: RateLimit) -> int:
+    """Parts to a unit."""
+    return Driven(limit).rule.parts_per_unit
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@examples(80)
+@given(draw=st.data())
+def test_from_when_it_says_so_a_state_cannot_be_told_from_an_unused_one(
+    algorithm: RateLimitAlgorithm, draw: st.DataObject
+) -> None:
+    course = Course(draw, draw.draw(rates((algorithm,))))
+    for _ in range(course.length()):
+        course.pass_time()
+        if draw.draw(st.booleans(), "settles"):
+            course.tested.settle(course.now, course.change())
+        else:
+            course.tested.take(course.now, course.amount())
+    used, restored = course.tested.used(course.now), course.tested.rule.restored_at(course.tested.state)
+    assert restored > course.now or used == 0
+    assert used == 0 or course.tested.used(restored - 1) > 0
+    course.now, fresh = max(restored, course.now), Driven(course.limit)
+    for _ in range(course.length()):
+        assert course.tested.used(course.now) == fresh.used(course.now)
+        amount = course.amount()
+        assert course.tested.take(course.now, amount) is fresh.take(course.now, amount)
+        course.pass_time()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_an_unused_state_is_restored_already(algorithm: RateLimitAlgorithm) -> None:
+    assert (
+        Driven(RateLimit("k", 3, 1.5, algorithm)).rule.restored_at(Driven(RateLimit("k", 3, 1, algorithm)).state) == 0
+    )
+
+
+@pytest.mark.parametrize("algorithm", [GCRA, TOKEN_BUCKET])
+def test_exactly_the_capacity_is_admitted_for_thousands_of_definitions(algorithm: RateLimitAlgorithm) -> None:
+    dice = random.Random(2026)
+    for _ in range(3000):
+        capacity, window_ms = dice.randint(1, 40), dice.choice([dice.randint(1, 1000), dice.randint(1, 10**10)])
+        tested = Driven(RateLimit("k", capacity, from_milli(window_ms), algorithm))
+        now = NOW + dice.randint(0, 10**9)
+        assert all(tested.take(now, 1) for _ in range(capacity)), tested.rule.limit
+        assert not tested.take(now, 0.001), tested.rule.limit
+        window = window_us(tested.rule.limit)
+        assert not tested.take(now + window - 1, capacity), tested.rule.limit
+        assert tested.take(now + window, capacity), tested.rule.limit
+
+
+@examples(200)
+@given(limit=rates((GCRA, TOKEN_BUCKET)), share=spread(10**6))
+def test_exactly_the_burst_is_admitted_in_two_helpings(limit: RateLimit, share: int) -> None:
+    tested, burst = Driven(limit), round(limit.ceiling * 1000)
+    some = burst * share // 10**6
+    assert tested.take(NOW, from_milli(some))
+    assert tested.take(NOW, from_milli(burst - some))
+    assert not tested.take(NOW, 0.001)

@@ -1,0 +1,437 @@
+"""Definitions of limits: what is allowed, and what a refusal says."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import decimal
+import pickle
+from decimal import Decimal
+from fractions import Fraction
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from limits_app.core.errors import InvalidLimit, LimitsError
+from limits_app.core.layout import layout_of
+from limits_app.core.limits import (
+    Blocked,
+    CallLimit,
+    Limit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
+
+TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
+
+YEAR = 366 * 86_400
+
+
+class Tenths(float):
+    """A float that writes itself in its own way, as those of numeric libraries do."""
+
+    def __repr__(self) -> str:
+        return f"Tenths({float(self)})"
+
+
+class Seven:
+    """An integer that is no int, as those of numeric libraries are."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda: RateLimit("tpm", 1, 1), id="the_least_that_must_be_said"),
+        pytest.param(lambda: RateLimit("tpm", 10**12, YEAR), id="the_largest"),
+        pytest.param(lambda: RateLimit("tpm", 0.001, 0.001), id="the_smallest"),
+        pytest.param(lambda: RateLimit("tpm", 999_999_999_999.999, 1), id="the_longest"),
+        pytest.param(lambda: RateLimit("tpm", 0.5, 1, burst=0.125), id="decimals"),
+        pytest.param(lambda: RateLimit("tpm", 0.5, 1, GCRA, 2.5), id="decimals_for_gcra"),
+        pytest.param(lambda: RateLimit("tpm", 1e3, 60.0), id="whole_floats"),
+        pytest.param(lambda: RateLimit("tpm", Decimal("1.250"), Decimal("0.5")), id="decimal_numbers"),
+        pytest.param(lambda: RateLimit("tpm", Tenths(1.5), 60), id="floats_of_other_libraries"),
+        pytest.param(lambda: RateLimit("tpm", Seven(), 60, SLIDING_WINDOW), id="integers_of_other_libraries"),
+        pytest.param(lambda: RateLimit("tpm", 5, 1, LEAKY_BUCKET, burst=1), id="a_burst_below_the_capacity"),
+        pytest.param(lambda: RateLimit("tpm", 5, 1, burst=10**12), id="a_burst_above_the_capacity"),
+        pytest.param(lambda: RateLimit("tpm", 5, 1, SLIDING_WINDOW), id="a_sliding_window"),
+        pytest.param(lambda: RateLimit("tpm", 5, 1, FIXED_WINDOW), id="a_fixed_window"),
+        pytest.param(lambda: RateLimit("t" * 64, 5, 1), id="a_long_key"),
+        pytest.param(lambda: RateLimit("Gpt-4.1_in", 5, 1), id="a_key_with_everything"),
+        pytest.param(lambda: CallLimit(1, 1), id="calls"),
+        pytest.param(lambda: CallLimit(5, 1, GCRA, 1), id="calls_with_a_burst"),
+        pytest.param(lambda: ResourceLimit("db", 1), id="permits"),
+        pytest.param(lambda: ResourceLimit("db", 10**12, 0.001), id="permits_for_a_millisecond"),
+        pytest.param(lambda: ResourceLimit("db", 3, YEAR), id="permits_for_a_year"),
+    ],
+)
+def test_what_is_allowed_can_be_made_and_compiled(made: Any) -> None:
+    limit = made()
+    assert layout_of((limit,)).rules[0].limit == limit
+
+
+BAD_NUMBERS: list[Any] = [
+    pytest.param(0, "more than 0", id="zero"),
+    pytest.param(-1, "more than 0", id="negative"),
+    pytest.param(-(10**30), "not be more than 10^12", id="hugely_negative"),
+    pytest.param(10**12 + 1, "not be more than 10^12", id="just_too_large"),
+    pytest.param(10**5000, "not be more than 10^12", id="too_large_to_be_written"),
+    pytest.param(True, "must be a number, not a boolean", id="true"),
+    pytest.param(False, "must be a number, not a boolean", id="false"),
+    pytest.param(None, "must be a number", id="none"),
+    pytest.param("5", "must be a number", id="text"),
+    pytest.param(b"5", "must be a number", id="bytes"),
+    pytest.param("5" * 10_000, "must be a number", id="ten_kilobytes_of_text"),
+    pytest.param([5], "must be a number", id="a_list"),
+    pytest.param(5 + 0j, "must be a number", id="a_complex_number"),
+    pytest.param(Fraction(1, 2), "must be a number", id="a_fraction"),
+    pytest.param(object(), "must be a number", id="an_object"),
+]
+
+BAD_FRACTIONS: list[Any] = [
+    pytest.param(0.0, "more than 0", id="zero_as_a_float"),
+    pytest.param(-0.0, "more than 0", id="minus_zero"),
+    pytest.param(-0.5, "more than 0", id="a_negative_float"),
+    pytest.param(0.0005, "at most three decimals", id="half_a_thousandth"),
+    pytest.param(1.2345, "at most three decimals", id="four_decimals"),
+    pytest.param(0.1 + 0.2, "at most three decimals", id="a_sum_of_floats_that_is_no_tenth"),
+    pytest.param(5e-324, "at most three decimals", id="the_smallest_float"),
+    pytest.param(1e13, "not be more than 10^12", id="a_large_float"),
+    pytest.param(1.7e308, "not be more than 10^12", id="a_huge_float"),
+    pytest.param(float("inf"), "must be a finite number", id="infinity"),
+    pytest.param(float("-inf"), "must be a finite number", id="minus_infinity"),
+    pytest.param(float("nan"), "must be a finite number", id="not_a_number"),
+    pytest.param(Decimal("NaN"), "must be a finite number", id="a_decimal_that_is_none"),
+    pytest.param(Decimal("sNaN"), "must be a finite number", id="a_signalling_decimal"),
+    pytest.param(Decimal("Infinity"), "must be a finite number", id="decimal_infinity"),
+    pytest.param(Decimal("1e400"), "not be more than 10^12", id="a_huge_decimal"),
+    pytest.param(Decimal("1e-400"), "at most three decimals", id="a_tiny_decimal"),
+    pytest.param(Decimal("1." + "0" * 40 + "1"), "at most three decimals", id="a_long_decimal"),
+    pytest.param(Decimal("1E+999999"), "not be more than 10^12", id="the_largest_decimal"),
+    pytest.param(Decimal("1E-999999"), "at most three decimals", id="the_smallest_decimal"),
+]
+
+
+def complaint(make: Any) -> str:
+    """What making a definition says when it cannot be."""
+    with pytest.raises(InvalidLimit) as caught:
+        make()
+    text = str(caught.value)
+    assert len(text) < 250, "short, whatever came in"
+    return text
+
+
+@pytest.mark.parametrize(("value", "rule"), BAD_NUMBERS + BAD_FRACTIONS)
+@pytest.mark.parametrize("field", ["capacity", "burst"])
+def test_a_bad_amount_is_refused_with_the_limit_the_field_and_the_rule(field: str, value: Any, rule: str) -> None:
+    if field == "burst" and value is None:
+        assert RateLimit("tpm", 5, 1, burst=None).ceiling == 5
+        return
+    numbers = {"capacity": 5, "window_seconds": 1} | {field: value}
+    text = complaint(lambda: RateLimit("tpm", **numbers))
+    assert text.startswith(f"limit 'tpm': {field} ")
+    assert rule in text
+    assert complaint(lambda: CallLimit(**numbers)) == text.replace("'tpm'", "'call_count'")
+
+
+@pytest.mark.parametrize("algorithm", [LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW])
+@pytest.mark.parametrize("value", [0.5, 1.5, 5.0, float("nan"), float("inf"), Decimal(5)])
+def test_decimals_are_for_token_bucket_and_gcra_only(algorithm: RateLimitAlgorithm, value: float) -> None:
+    assert "capacity must be a whole number" in complaint(lambda: RateLimit("tpm", value, 1, algorithm))
+
+
+@pytest.mark.parametrize("value", [0.5, 1.0, Decimal(2), float("nan")])
+def test_permits_are_whole(value: float) -> None:
+    text = complaint(lambda: ResourceLimit("db", value))  # type: ignore[arg-type]
+    assert text.startswith("limit 'db': capacity must be a whole number")
+
+
+@pytest.mark.parametrize(("value", "rule"), BAD_NUMBERS)
+def test_a_bad_number_of_permits_is_refused(value: Any, rule: str) -> None:
+    text = complaint(lambda: ResourceLimit("db", value))
+    assert text.startswith("limit 'db': capacity ")
+    assert ("at least 1" if rule == "more than 0" else rule) in text
+
+
+@pytest.mark.parametrize(("value", "rule"), BAD_NUMBERS + BAD_FRACTIONS)
+def test_a_bad_time_is_refused(value: Any, rule: str) -> None:
+    expected = rule if rule != "more than 0" else "between 0.001"
+    text = complaint(lambda: RateLimit("tpm", 5, value))
+    assert text.startswith("limit 'tpm': window_seconds ")
+    assert expected in text
+    if value is not None:
+        text = complaint(lambda: ResourceLimit("db", 5, value))
+        assert text.startswith("limit 'db': max_hold_seconds ")
+        assert expected in text
+
+
+@pytest.mark.parametrize("value", [YEAR + 0.001, YEAR + 1, 10**12])
+def test_nothing_takes_longer_than_366_days(value: float) -> None:
+    assert "window_seconds must be between 0.001 and 366 days" in complaint(lambda: RateLimit("tpm", 5, value))
+    assert "max_hold_seconds must be between 0.001 and 366 days" in complaint(lambda: ResourceLimit("db", 5, value))
+
+
+@pytest.mark.parametrize("algorithm", [SLIDING_WINDOW, FIXED_WINDOW])
+def test_a_window_takes_no_burst(algorithm: RateLimitAlgorithm) -> None:
+    text = complaint(lambda: RateLimit("tpm", 5, 1, algorithm, burst=5))
+    assert text == f"limit 'tpm': a {algorithm} has no burst; leave it out"
+
+
+@pytest.mark.parametrize("value", [None, "token_bucket", "GCRA", 1, SLIDING_WINDOW.name, object(), TOKEN_BUCKET.value])
+def test_an_algorithm_is_a_member_of_the_enum(value: Any) -> None:
+    text = complaint(lambda: RateLimit("tpm", 5, 1, value))
+    assert text.startswith("limit 'tpm': algorithm must be a RateLimitAlgorithm (TOKEN_BUCKET, ")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        " ",
+        "1st",
+        "_private",
+        ".",
+        "-",
+        "a b",
+        "a:b",
+        "a/b",
+        "a\0b",
+        "a\n",
+        "\na",
+        "a" * 65,
+        "a" * 10_000,
+        "äther",
+        "tokén",
+        "ключ",
+        "🔑",
+        "a\ud800",
+        "a{b}",
+        "a*",
+        None,
+        5,
+        True,
+        b"tpm",
+        ("tpm",),
+        object(),
+    ],
+)
+def test_a_bad_key_is_refused_with_the_rule(key: Any) -> None:
+    rule = "must be a letter followed by at most 63 letters, digits, '_', '.' or '-'"
+    for make in (lambda: RateLimit(key, 5, 1), lambda: ResourceLimit(key, 5)):
+        text = complaint(make)
+        assert text.startswith("limit key ")
+        assert text.endswith(rule)
+
+
+def test_errors_are_value_errors_of_the_package() -> None:
+    assert issubclass(InvalidLimit, ValueError)
+    assert issubclass(InvalidLimit, LimitsError)
+
+
+@pytest.mark.parametrize(
+    ("method", "seconds"), [("per_second", 1), ("per_minute", 60), ("per_hour", 3600), ("per_day", 86_400)]
+)
+def test_a_rate_per_period(method: str, seconds: int) -> None:
+    assert getattr(RateLimit, method)("tpm", 5) == RateLimit("tpm", 5, seconds)
+    assert getattr(CallLimit, method)(5) == CallLimit(5, seconds)
+    options: dict[str, Any] = {"algorithm": GCRA, "burst": 2}
+    assert getattr(RateLimit, method)("tpm", 5, **options) == RateLimit("tpm", 5, seconds, GCRA, 2)
+    assert getattr(CallLimit, method)(5, **options) == CallLimit(5, seconds, GCRA, 2)
+    assert "limit 'tpm': capacity" in complaint(lambda: getattr(RateLimit, method)("tpm", 0))
+    assert "limit 'call_count': capacity" in complaint(lambda: getattr(CallLimit, method)(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "capacity", "seconds"),
+    [
+        ("1000/min", 1000, 60),
+        ("30/10s", 30, 10),
+        ("5/2h", 5, 7200),
+        ("1/ms", 1, 0.001),
+        ("1/250ms", 1, 0.25),
+        ("1/millisecond", 1, 0.001),
+        ("7/s", 7, 1),
+        ("7/sec", 7, 1),
+        ("7/second", 7, 1),
+        ("7/m", 7, 60),
+        ("7/minute", 7, 60),
+        ("7/h", 7, 3600),
+        ("7/hour", 7, 3600),
+        ("7/d", 7, 86_400),
+        ("7/day", 7, 86_400),
+        ("7/366d", 7, YEAR),
+        ("7/DAY", 7, 86_400),
+        ("  7 / 2  Min ", 7, 120),
+        ("0.5/s", 0.5, 1),
+        ("2.50/1.5s", 2.5, 1.5),
+        ("1000000000000/d", 10**12, 86_400),
+    ],
+)
+def test_a_rate_is_read_from_text(text: str, capacity: float, seconds: float) -> None:
+    assert RateLimit.parse(text) == RateLimit("rate", capacity, seconds)
+    assert RateLimit.parse(text, "tpm", algorithm=GCRA) == RateLimit("tpm", capacity, seconds, GCRA)
+    assert CallLimit.parse(text, burst=1) == CallLimit(capacity, seconds, burst=1)
+
+
+def test_numbers_that_were_read_are_whole_where_they_can_be() -> None:
+    read = RateLimit.parse("30/10s")
+    assert (type(read.capacity), type(read.window_seconds)) == (int, int)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "1000",
+        "/min",
+        "1000/",
+        "1000 per minute",
+        "1000/fortnight",
+        "1000/mins",
+        "1000/week",
+        "1000/month",
+        "-5/min",
+        "+5/min",
+        "5/-2h",
+        "1e3/min",
+        "0x10/min",
+        "1_000/min",
+        "1,000/min",
+        "5/2/h",
+        "5/h2",
+        "5/min;",
+        "5\0/min",
+        "nan/min",
+        "inf/min",
+        "5/\u017f",
+        "5/min 🕐",
+        "5/" + "0" * 100 + "1s",
+        "5" * 10_000 + "/min",
+        None,
+        5,
+        0.5,
+        b"5/min",
+        ["5/min"],
+    ],
+)
+def test_text_that_is_no_rate_is_refused_with_examples(text: Any) -> None:
+    for make in (lambda: RateLimit.parse(text), lambda: CallLimit.parse(text)):
+        said = complaint(make)
+        assert said.startswith("rate ")
+        assert said.endswith("must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("0/min", "limit 'tpm': capacity must be more than 0"),
+        ("5/0s", "limit 'tpm': window_seconds must be between"),
+        ("5/0.1ms", "at most three decimals"),
+        ("5.0001/s", "at most three decimals"),
+        ("5/367d", "limit 'tpm': window_seconds must be between"),
+        ("1000000000001/s", "must not be more than 10^12"),
+        ("1." + "0" * 50 + "1/s", "at most three decimals"),
+    ],
+)
+def test_a_rate_that_can_be_read_must_still_be_one_that_can_be(text: str, rule: str) -> None:
+    assert rule in complaint(lambda: RateLimit.parse(text, "tpm"))
+
+
+def test_digits_in_a_rate_are_read_as_any_other_digits() -> None:
+    assert RateLimit.parse("٣/min") == RateLimit("rate", 3, 60)
+
+
+def test_the_arithmetic_of_the_surrounding_program_changes_no_limit() -> None:
+    with decimal.localcontext() as context:
+        context.prec = 2
+        context.rounding = decimal.ROUND_UP
+        assert layout_of((RateLimit("prec", 1234.567, 12_345.678),)).rules[0].ceiling_parts % 1_234_567 == 0
+        assert RateLimit.parse("1234.567/12345s") == RateLimit("rate", 1234.567, 12_345)
+    with decimal.localcontext() as context:
+        context.traps[decimal.Inexact] = True
+        assert "at most three decimals" in complaint(lambda: RateLimit("tpm", Decimal("1." + "0" * 40 + "1"), 1))
+
+
+LIMITS: list[Limit] = [
+    RateLimit("tpm", 1000, 60, burst=10),
+    RateLimit("tpm", 0.5, 60, GCRA),
+    CallLimit(5, 1, SLIDING_WINDOW),
+    ResourceLimit("db", 3, 60),
+    Blocked(),
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=repr)
+def test_a_definition_is_a_value(limit: Limit) -> None:
+    twin = pickle.loads(pickle.dumps(limit))
+    assert twin == limit == copy.deepcopy(limit)
+    assert hash(twin) == hash(limit)
+    assert {limit: "found"}[twin] == "found"
+    assert not hasattr(limit, "__dict__")
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=repr)
+@pytest.mark.parametrize("field", ["key", "capacity", "window_seconds", "state"])
+def test_a_definition_cannot_be_changed(limit: Limit, field: str) -> None:
+    with pytest.raises((AttributeError, TypeError)):  # depends on whether the name is a field
+        setattr(limit, field, 1)
+
+
+def test_a_changed_copy_is_checked_as_well() -> None:
+    assert dataclasses.replace(RateLimit("tpm", 5, 1), capacity=6) == RateLimit("tpm", 6, 1)
+    assert "capacity must be more than 0" in complaint(lambda: dataclasses.replace(RateLimit("tpm", 5, 1), capacity=0))
+
+
+def test_limits_of_different_kinds_differ() -> None:
+    assert RateLimit("call_count", 5, 1) != CallLimit(5, 1)
+    assert RateLimit("tpm", 5, 1) != RateLimit("tpm", 5, 1, GCRA)
+
+
+def test_a_definition_can_be_used_by_several_threads_at_once() -> None:
+    limit, seen = RateLimit("tpm", 5, 7.5), []
+    threads = [Thread(target=lambda: seen.append(layout_of((limit,)).rules[0].ceiling_parts)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 8
+    assert len(set(seen)) == 1
+
+
+def test_what_can_be_admitted_at_once() -> None:
+    assert RateLimit("tpm", 5, 1).ceiling == 5
+    assert RateLimit("tpm", 5, 1, burst=2.5).ceiling == 2.5
+    assert CallLimit(5, 1).ceiling == 5
+    assert CallLimit(5, 1, burst=9).ceiling == 9
+    assert ResourceLimit("db", 3).ceiling == 3
+    assert Blocked().ceiling == 0
+
+
+def test_the_key_of_a_call_limit_is_always_the_same() -> None:
+    assert CallLimit(5, 1).key == CallLimit.key == "call_count"
+
+
+def test_algorithms_say_what_they_take() -> None:
+    assert [algorithm for algorithm in RateLimitAlgorithm if algorithm.takes_burst] == [
+        TOKEN_BUCKET,
+        LEAKY_BUCKET,
+        GCRA,
+    ]
+    assert [algorithm for algorithm in RateLimitAlgorithm if algorithm.takes_decimals] == [TOKEN_BUCKET, GCRA]
+    assert [str(algorithm) for algorithm in RateLimitAlgorithm] == [
+        "token_bucket",
+        "leaky_bucket",
+        "sliding_window",
+        "fixed_window",
+        "gcra",
+    ]
+
+
+def test_a_key_must_not_be_there_twice_in_one_set() -> None:
+    text = complaint(lambda: layout_of((RateLimit("tpm", 5, 1), CallLimit(5, 1), RateLimit("tpm", 6, 1))))
+    assert text == "limit 'tpm' is there twice: keys inside one set must differ"

@@ -1,0 +1,105 @@
+"""The report shows every figure, and names those that are not exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from project.demo.changing import Change
+from project.demo.report import Changed, Crowded, Permits, Report, table
+from project.demo.traffic import ADMITTED, REFUSED, Response
+
+EXACT = Report(
+    crowded=[Crowded("amber", "150 a year", 220, 150, 150, 70), Crowded("elder", "blocked", 5, 0, 0, 5)],
+    served={11: 112, 12: 113},
+    changed=[Changed("amber: 40 to 90", 11, 1, 3.14, 20, 20), Changed("amber: 40 to 90", 12, 1, 12.0, 9, 9)],
+    afterwards=Crowded("amber", "25 more", 50, 25, 25, 25),
+    permits=Permits(2, 11, refused_before=True, back_ms=42.4, refused_meanwhile=3, came_back=1),
+    processes=2,
+    seconds=9.5,
+)
+
+
+def test_an_exact_report_has_no_problems() -> None:
+    assert EXACT.problems() == []
+
+
+def test_columns_are_aligned_numbers_to_the_right() -> None:
+    assert table(["who", "sent", "ms"], [["amber", "5", "10.5"], ["basil", "120", "3.1"]]) == (
+        "  who    sent    ms\n"
+        "  amber     5  10.5\n"
+        "  basil   120   3.1"
+    )  # fmt: skip
+
+
+def test_the_text_has_all_figures() -> None:
+    assert EXACT.text().splitlines() == [
+        "Everybody comes at once; the limits were set in the admin",
+        "  visitor  limit       sent  expected  admitted  refused",
+        "  amber    150 a year   220       150       150       70",
+        "  elder    blocked        5         0         0        5",
+        "  process 11 answered 112, process 12 answered 113",
+        "",
+        "A limit is changed in the admin while requests flow; counted from the admin's answer",
+        "  change           process  first right answer  after ms  right answers",
+        "  amber: 40 to 90       11  request 1                3.1  20 of 20",
+        "  amber: 40 to 90       12  request 1               12.0  9 of 9",
+        "",
+        "What was used before and between the changes still counts afterwards",
+        "  visitor  limit    sent  expected  admitted  refused",
+        "  amber    25 more    50        25        25       25",
+        "",
+        "Every permit is held, one in each process, and process 11 is killed",
+        "  another request before: refused (expected: refused)",
+        "  permits that came back: 1 (expected: 1)",
+        "  after: 42 ms (at most: 1000 ms)",
+        "  refused until then: 3 requests",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "problem"),
+    [
+        pytest.param(
+            "afterwards", {"admitted": 26, "refused": 24}, "26 were admitted and 24 refused", id="one_too_many"
+        ),
+        pytest.param("afterwards", {"refused": 24}, "25 were admitted and 24 refused", id="one_neither_nor"),
+        pytest.param("changed", {"first_right": 2, "right": 19}, "in 19 of 20 answers", id="obeyed_late"),
+        pytest.param("changed", {"right": 19}, "in 19 of 20 answers", id="disobeyed_later"),
+        pytest.param("changed", {"first_right": 0, "right": 0}, "in 0 of 20 answers", id="never_obeyed"),
+        pytest.param("permits", {"refused_before": False}, "another one was given", id="a_permit_too_many"),
+        pytest.param("permits", {"came_back": 0}, "process 11, not 0", id="a_permit_lost"),
+        pytest.param("permits", {"came_back": 2}, "process 11, not 2", id="a_permit_of_a_living_process_given"),
+        pytest.param("permits", {"back_ms": 1000.1}, "later than 1000 ms", id="a_permit_back_too_late"),
+    ],
+)
+def test_what_is_not_exact_is_said(part: str, change: dict[str, Any], problem: str) -> None:
+    found: Any = getattr(EXACT, part)
+    changes: dict[str, Any] = {
+        part: [replace(found[0], **change), *found[1:]] if isinstance(found, list) else replace(found, **change)
+    }
+    (said,) = replace(EXACT, **changes).problems()
+    assert problem in said
+
+
+def test_a_process_that_served_nothing_is_said() -> None:
+    (said,) = replace(EXACT, served={11: 225}).problems()
+    assert said == "2 server processes should have answered, not 1"
+
+
+def response(status: int, started: float, process: int = 11) -> Response:
+    return Response("amber", status, process, started, started + 0.5)
+
+
+def test_a_change_is_judged_by_the_answers_of_each_process_to_what_was_sent_after_it() -> None:
+    change = Change("40 to 90", ADMITTED, since=10, until=20)
+    responses = [response(REFUSED, 9), response(REFUSED, 12), response(ADMITTED, 11), response(REFUSED, 20)]
+    assert change.seen_by(11, [*responses, response(ADMITTED, 15, 12)]) == Changed("40 to 90", 11, 1, 1500, 1, 2)
+
+
+def test_a_process_that_never_obeys_a_change_has_no_first_right_answer() -> None:
+    change = Change("40 to 90", ADMITTED, since=10, until=20)
+    assert change.seen_by(11, [response(REFUSED, 12), response(REFUSED, 13)]).first_right == 0
+    assert change.seen_by(11, []).problems()

@@ -1,0 +1,53 @@
+"""What the code of the documentation finds when it runs: a site of its own."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import pytest
+from pytest_django import Settings
+
+from limits_app.integrations.endpoints import endpoints
+from limits_app.resolver import resolver
+
+NUMBERS: Final = count(1)
+
+
+@pytest.fixture
+def site(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    transactional_db: None,
+) -> Iterator[ModuleType]:
+    """A module in which a page's code runs, and whose `urlpatterns` are those of the site.
+
+    Its changes are committed, as on a real site; its limits are in a memory store that no other page has used,
+    and its files in a directory of its own.
+    """
+    module = ModuleType(f"page_{next(NUMBERS)}")
+    settings.ROOT_URLCONF = module.__name__
+    settings.LIMITS = {
+        "STORE": module.__name__,
+        "STORES": {module.__name__: {"KIND": "memory"}},
+        "STATE_DIR": str(tmp_path / "state"),
+    }
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    _forget_limits()
+    yield module
+    _forget_limits()
+    shutil.rmtree(tmp_path)  # state files are large
+
+
+def _forget_limits() -> None:
+    """Nothing that was compiled from the database of one test is right in another one."""
+    resolver.clear()
+    endpoints.clear()

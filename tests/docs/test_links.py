@@ -1,0 +1,52 @@
+"""Links of the documentation lead somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, anchors, links, name
+
+
+def is_relative(target: str) -> bool:
+    return "://" not in target and not target.startswith("mailto:")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert [target for target in links(page) if is_relative(target) and not leads_somewhere(page, target)] == []
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = unquote(target).partition("#")
+    file = (page.parent / path).resolve() if path else page
+    if not file.exists() or not file.is_relative_to(ROOT):
+        return False
+    return not anchor or (file.suffix == ".md" and anchor in anchors(file))
+
+
+def test_links_to_nowhere_are_noticed() -> None:
+    readme = ROOT / "README.md"
+    assert leads_somewhere(readme, "docs/using.md#errors")
+    assert leads_somewhere(readme, "#try-it")
+    assert not leads_somewhere(readme, "docs/missing.md")
+    assert not leads_somewhere(readme, "docs/using.md#missing")
+    assert not leads_somewhere(readme, "../outside.md")
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        if page.is_dir():
+            waiting += page.glob("*.md")
+        elif page.suffix == ".md":
+            targets = [unquote(target).partition("#")[0] for target in links(page) if is_relative(target)]
+            waiting += [(page.parent / target).resolve() for target in targets if target]
+    assert {name(page) for page in PAGES if page.is_relative_to(ROOT / "docs")} <= {name(page) for page in reached}

@@ -1,0 +1,39 @@
+"""docs/settings.md says what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from limits_app.conf import KEYS, Key
+from tests.docs.pages import DOCS, ROOT, rows
+
+PAGE = DOCS / "settings.md"
+KEY_ROWS = {cells[0].strip("`"): cells[1:] for cells in rows(PAGE, "Keys")}
+CHECK_ROWS = {cells[0].strip("`"): cells[1] for cells in rows(PAGE, "Checks")}
+ID = re.compile(r"limits_app\.[EW]\d{3}")
+
+
+def test_the_page_lists_the_keys_in_their_order() -> None:
+    assert list(KEY_ROWS) == list(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=list(KEYS))
+def test_the_page_says_what_a_key_is(key: Key[object]) -> None:
+    default, expects, check_id, doc = KEY_ROWS[key.name]
+    assert key.parse(ast.literal_eval(default.strip("`"))) == key.default
+    assert expects.replace("`", "") == key.expects
+    assert check_id.strip("`") == key.check_id
+    assert doc.replace("`", "") == key.doc
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=list(KEYS))
+def test_the_check_of_a_key_names_it(key: Key[object]) -> None:
+    assert f"`{key.name}`" in CHECK_ROWS[key.check_id]
+
+
+def test_the_page_lists_every_check_that_the_code_has() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "limits_app").rglob("*.py"))
+    assert list(CHECK_ROWS) == sorted(set(ID.findall(sources)))

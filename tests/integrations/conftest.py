@@ -1,0 +1,72 @@
+"""A site to ask: any views at any addresses, synchronous or asynchronous, with limits in memory and a clock to move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.http.response import HttpResponseBase
+from django.test import AsyncClient, Client
+from django.urls import path as address
+from pytest_django import Settings
+
+from limits_app import conf
+from limits_app.integrations.endpoints import endpoints
+from limits_app.resolver import resolver
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.integrations.site import Ask, View, who
+
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "limits_app.integrations.middleware.LimitsMiddleware",
+]
+
+
+@pytest.fixture(autouse=True)
+def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[FakeClock]:
+    """The time of a memory store that nobody has used yet."""
+    clock = FakeClock()
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "ENTITY_OF_REQUEST": who}
+    settings.MIDDLEWARE = MIDDLEWARE
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    resolver.clear()
+    endpoints.clear()
+    yield clock
+    resolver.clear()
+    endpoints.clear()
+
+
+@pytest.fixture
+def serve(settings: Settings) -> Callable[..., None]:
+    """Put views at addresses: `serve({"x/": view})`; each is named like its address, without slashes."""
+
+    def put(views: dict[str, View]) -> None:
+        settings.ROOT_URLCONF = tuple(
+            address(where, view, name=where.strip("/").replace("/", "-") or "index") for where, view in views.items()
+        )
+
+    return put
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """Send requests through the synchronous and through the asynchronous handler."""
+    sync_client, async_client = Client(raise_request_exception=False), AsyncClient(raise_request_exception=False)
+
+    def send(path: str = "/", method: str = "GET", who: str = "ann", **headers: str) -> HttpResponseBase:
+        named = {"X-Who": who} | {name.replace("_", "-"): value for name, value in headers.items()}
+        if request.param == "wsgi":
+            return sync_client.generic(method, path, headers=named)
+        return async_to_sync(_asked)(async_client, method, path, named)
+
+    return send
+
+
+async def _asked(client: AsyncClient, method: str, path: str, headers: dict[str, str]) -> HttpResponseBase:
+    response: HttpResponseBase = await client.generic(method, path, headers=headers)
+    return response

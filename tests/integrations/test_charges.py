@@ -1,0 +1,180 @@
+"""A request is charged once for each limit, however many ways in see it, and `request.limits` tells what it was charged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+
+from limits_app import services
+from limits_app.core.errors import InvalidRequest, LimitExceeded
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations.decorators import limited
+from limits_app.integrations.request_limits import RequestLimits, limits_of
+from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
+
+FULL = {"call_count": 10, "tpm": 100, "slots": 5}
+
+
+@pytest.fixture
+def limits(request: pytest.FixtureRequest) -> RequestLimits:
+    """The limits of a request from Ann, on an API with calls, tokens and slots."""
+    limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 5))
+    return limits_of(RequestFactory().get("/", headers={"X-Who": "ann"}))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("charges", "held", "after"),
+    [
+        pytest.param([{}], (9, 99, 4), (9, 99, 5), id="one_of_each"),
+        pytest.param([{}, {}], (9, 99, 4), (9, 99, 5), id="once"),
+        pytest.param([{"tpm": 40}, {}], (9, 60, 4), (9, 60, 5), id="the_first_says_how_much"),
+        pytest.param([{"tpm": 40}, {"tpm": 70}], (9, 60, 4), (9, 60, 5), id="and_it_stays_at_that"),
+        pytest.param([{}, {"tpm": 40}], (9, 59, 4), (9, 60, 5), id="the_second_says_how_much"),
+        pytest.param([{}, {"tpm": 40}, {"tpm": 40}, {}], (9, 59, 4), (9, 60, 5), id="and_that_is_all"),
+        pytest.param([{}, {"tpm": 0}], (9, 99, 4), (9, 100, 5), id="the_second_says_nothing"),
+        pytest.param([{}, {"slots": 3}], (9, 99, 2), (9, 99, 5), id="more_permits"),
+        pytest.param([{}, {"slots": 5}], (9, 99, 0), (9, 99, 5), id="as_many_as_there_are"),
+        pytest.param([{}, {"slots": 0}], (9, 99, 4), (9, 99, 5), id="fewer_permits"),
+        pytest.param([{}, {"call_count": 4}], (5, 99, 4), (6, 99, 5), id="more_calls"),
+        pytest.param([{"call_count": 4}, {"tpm": 10}], (6, 89, 4), (6, 90, 5), id="two_share_the_keys"),
+        pytest.param([{}, {"other": 4}], (9, 99, 4), (9, 99, 5), id="what_is_not_limited"),
+    ],
+)
+def test_what_was_charged_is_not_charged_again(
+    kind: str, charges: list[dict[str, Any]], held: Any, after: Any, limits: RequestLimits
+) -> None:
+    charge = limits.charge if kind == "sync" else async_to_sync(limits.acharge)
+    for named in charges:
+        charge("api", "ann", named)
+    assert tuple(left("api")[key] for key in FULL) == held
+    limits._request.close()
+    assert tuple(left("api")[key] for key in FULL) == after
+
+
+def test_other_entities_and_resources_are_charged_for_themselves(limits: RequestLimits) -> None:
+    limit("other", CallLimit(10, 60))
+    for resource, entity in [("api", "ann"), ("api", "bob"), ("api", None), ("other", "ann")] * 2:
+        limits.charge(resource, entity)
+    assert [left("api", who)["call_count"] for who in ("ann", "bob", None)] == [9, 9, 9]
+    assert left("other") == {"call_count": 9}
+    assert list(limits.acquisitions) == ["api", "other"]
+    assert len(limits.outcomes) == 4
+
+
+def test_what_was_given_back_is_charged_again(limits: RequestLimits) -> None:
+    limits.charge("api", "ann", {"tpm": 40})
+    limits.fail(ValueError())
+    assert left("api") == FULL | {"call_count": 9}
+    limits.charge("api", "ann", {"tpm": 40})
+    assert left("api") == {"call_count": 8, "tpm": 60, "slots": 4}
+
+
+def test_a_changed_policy_in_the_middle_of_a_request_counts(limits: RequestLimits) -> None:
+    limits.charge("api", "ann")
+    services.set_resource_limits("api", [CallLimit(10, 60), RateLimit("new", 10, 60)])
+    limits.charge("api", "ann", {"new": 4})
+    assert left("api") == {"call_count": 9, "new": 6}
+    services.set_entity_limits("ann", [], effect="blocked")
+    with pytest.raises(LimitExceeded):
+        limits.charge("api", "ann", {"tpm": 4})
+
+
+def test_a_refusal_gives_back_what_the_request_was_charged_before(limits: RequestLimits) -> None:
+    limits.charge("api", "ann", {"tpm": 40})
+    limits.undo()
+    limits.undo()
+    assert left("api") == FULL
+
+
+def test_what_an_algorithm_cannot_refund_stays_spent() -> None:
+    limit("api", CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW))
+    limits = limits_of(RequestFactory().get("/"))
+    limits.charge("api", "ann")
+    limits.undo()
+    assert left("api") == {"call_count": 9}
+
+
+@pytest.mark.parametrize("view", [fine, afine])
+def test_middleware_and_decorators_charge_once(ask: Ask, serve: Any, view: Any) -> None:
+    again = limited("api", requested={"tpm": 30})(limited("api")(limited("other")(view)))
+    serve({"": again})
+    endpoint(limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60)))
+    limit("other", CallLimit(10, 60))
+    assert ask().status_code == 200
+    assert left("api") == {"call_count": 9, "tpm": 70}
+    assert left("other") == {"call_count": 9}
+
+
+def test_a_second_way_in_that_refuses_costs_nothing(ask: Ask, serve: Any) -> None:
+    serve({"": limited("inner")(fine)})
+    endpoint(limit("outer", CallLimit(10, 60)))
+    limit("inner", CallLimit(1, 60))
+    assert [ask().status_code for _ in range(5)] == [200, 429, 429, 429, 429]
+    assert left("outer") == {"call_count": 9}
+
+
+def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(limits: RequestLimits) -> None:
+    asked = {"tpm": 10}
+    with limits.acquire("api", requested=asked) as acquisition:
+        acquisition.update({"tpm": 10})
+    assert limits.try_acquire("api", requested=asked)
+    assert limits.acquire("api", requested=asked, entity="bob")
+    assert limits.acquire("api", requested=asked, entity=None)
+    assert limits.check("api", requested=asked).allowed
+    assert not limits.check("api", requested=asked, entity="bob").violations
+    assert left("api") == {"call_count": 8, "tpm": 80, "slots": 4}
+    assert left("api", "bob") == left("api", None) == {"call_count": 9, "tpm": 90, "slots": 4}
+    limits._request.close()
+    assert left("api")["slots"] == left("api", "bob")["slots"] == left("api", None)["slots"] == 5
+
+
+def test_the_verbs_of_the_service_work_in_coroutines(limits: RequestLimits) -> None:
+    async def view() -> None:
+        asked = {"tpm": 10}
+        async with await limits.aacquire("api", requested=asked) as acquisition:
+            acquisition.update({"tpm": 10})
+        assert await limits.atry_acquire("api", requested=asked)
+        assert await limits.aacquire("api", requested=asked, entity="bob")
+        assert (await limits.acheck("api", requested=asked)).allowed
+
+    async_to_sync(view)()
+    assert left("api") == {"call_count": 8, "tpm": 80, "slots": 4}
+    assert left("api", "bob") == {"call_count": 9, "tpm": 90, "slots": 4}
+
+
+def test_a_refused_try_is_falsy_and_among_the_outcomes(limits: RequestLimits) -> None:
+    assert limits.try_acquire("api", requested={"tpm": 100})
+    assert not limits.try_acquire("api", requested={"tpm": 100})
+    assert [outcome.allowed for outcome in limits.outcomes] == [True, False]
+    limits.undo()
+    assert left("api") == FULL
+
+
+def test_the_verbs_charge_each_time_and_need_their_amounts(limits: RequestLimits) -> None:
+    limits.charge("api", "ann", {"tpm": 40})
+    limits.acquire("api", requested={"tpm": 40})
+    assert left("api")["tpm"] == 20
+    with pytest.raises(InvalidRequest, match="nothing is requested of tpm"):
+        limits.acquire("api")
+
+
+def test_every_request_has_its_limits(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        given: RequestLimits = request.limits  # type: ignore[attr-defined]  # the middleware adds it
+        return HttpResponse(f"{given.entity} {given.acquisitions} {given.outcomes} {given.holds}")
+
+    serve({"": view})
+    assert ask(who="bob").content == b"bob {} () False"
+
+
+def test_a_failed_view_of_a_request_without_charges_is_nothing_special(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        raise ValueError
+
+    serve({"": view})
+    assert ask().status_code == 500

@@ -1,0 +1,288 @@
+"""Endpoints: which rule is about a request, at a cost that does not depend on how many rules there are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.urls import register_converter
+from django.urls.converters import REGISTERED_CONVERTERS, get_converters
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from limits_app import services
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit
+from limits_app.integrations.endpoints import EndpointTable, endpoints
+from limits_app.models import Endpoint, Resource
+from limits_app.stores import registry
+from tests.integrations.site import endpoint, limit
+
+
+def row(path: str = "", **fields: Any) -> Endpoint:
+    """An endpoint that is in no database."""
+    return Endpoint(**({"name": path, "path": path, "resource": Resource(name="api")} | fields))
+
+
+def found(rows: list[Endpoint], path: str, view_name: str | None = None, method: str = "GET") -> str | None:
+    """The name of the rule that is about a request."""
+    rule = EndpointTable(rows).find(path, view_name, method)
+    return None if rule is None else rule.name
+
+
+class Pair:
+    """A converter that takes a slash, which no other one can know."""
+
+    regex = "[a-z]+/[a-z]+"
+
+    def to_python(self, value: str) -> str:
+        return value
+
+
+class Even:
+    """A converter that refuses what its expression lets through."""
+
+    regex = "[0-9]+"
+
+    def to_python(self, value: str) -> int:
+        if int(value) % 2:
+            raise ValueError
+        return int(value)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def converters() -> Iterator[None]:
+    register_converter(Pair, "pair")
+    register_converter(Even, "even")
+    yield
+    REGISTERED_CONVERTERS.clear()
+    get_converters.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("path", "fitting", "others"),
+    [
+        pytest.param("/", ["/"], ["", "//", "/x", "/\n"], id="the_root"),
+        pytest.param("/api/orders/", ["/api/orders/"], ["/api/orders", "/api/orders//", "/API/orders/"], id="exact"),
+        pytest.param("api/orders/", ["/api/orders/"], ["api/orders/x"], id="exact_without_its_first_slash"),
+        pytest.param("/a.c+(d)", ["/a.c+(d)"], ["/abc+(d)"], id="special_characters_mean_themselves"),
+        pytest.param("/\N{ROCKET}/", ["/\N{ROCKET}/"], ["/%F0%9F%9A%80/"], id="beyond_ascii"),
+        pytest.param("/o/<int:pk>/", ["/o/7/", "/o/0/"], ["/o/x/", "/o//", "/o/7", "/o/7/x", "/o/-7/"], id="int"),
+        pytest.param("/o/<int:pk>/", [], ["/o/" + "9" * 5000 + "/"], id="a_number_that_is_none_to_python"),
+        pytest.param("/o/<pk>/", ["/o/x/", "/o/x\ny/", "/o/ /"], ["/o//", "/o/x/y/"], id="str"),
+        pytest.param("/o/<slug:s>.pdf", ["/o/a-b.pdf"], ["/o/a b.pdf", "/o/.pdf", "/o/a.pdfx"], id="a_part_of_a_segment"),
+        pytest.param("/f/<path:p>", ["/f/a", "/f/a/b/c", "/f/a/", "/f//"], ["/f/", "/f", "/fx/a"], id="path"),
+        pytest.param("/f/<path:p>", ["/f/a\nb", "/f/\n"], [], id="a_line_break_is_no_way_round"),
+        pytest.param("/f/<path:p>/x/", ["/f/a/x/", "/f/a/b/x/"], ["/f/x/", "/f/a/x"], id="path_in_the_middle"),
+        pytest.param("/f/<path:p>-<int:n>", ["/f/a/b-1"], ["/f/a/b"], id="path_beside_another_parameter"),
+        pytest.param("/<a>/<b>/", ["/x/y/"], ["/x/", "/x/y/z/"], id="parameters_only"),
+        pytest.param("/p/<pair:p>/", ["/p/a/b/"], ["/p/a/", "/p/a/b/c/"], id="a_converter_that_takes_slashes"),
+        pytest.param("/e/<even:n>/", ["/e/2/"], ["/e/3/"], id="a_converter_that_refuses"),
+    ],
+)
+def test_a_path_fits_the_requests_that_it_means(path: str, fitting: list[str], others: list[str]) -> None:
+    assert [request for request in fitting + others if found([row(path)], request)] == fitting
+
+
+ALL_BUT_OPTIONS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "BREW", ""]
+
+
+@pytest.mark.parametrize(
+    ("methods", "fitting"),
+    [
+        ("", ALL_BUT_OPTIONS),
+        ("GET", ["GET", "HEAD"]),
+        ("HEAD", ["HEAD"]),
+        ("POST", ["POST"]),
+        ("get, post", ["GET", "HEAD", "POST"]),
+        ("OPTIONS", ["OPTIONS"]),
+        ("GET,OPTIONS", ["GET", "HEAD", "OPTIONS"]),
+    ],
+)
+def test_methods_say_which_requests_are_meant(methods: str, fitting: list[str]) -> None:
+    rows = [row("/", methods=methods)]
+    assert [method for method in [*ALL_BUT_OPTIONS, "OPTIONS"] if found(rows, "/", method=method)] == fitting
+
+
+@pytest.mark.parametrize(
+    ("rows", "name"),
+    [
+        pytest.param([row("/a/<x>/", name="1"), row("/a/b/", name="2")], "1", id="route_before_path"),
+        pytest.param([row("/a/b/", name="1"), row("/a/<x>/", name="2")], "1", id="path_before_route"),
+        pytest.param([row("/a/b/", name="1"), row("/a/b/", name="2")], "1", id="two_for_one_path"),
+        pytest.param([row("/<path:p>", name="1"), row("/a/<x>/", name="2")], "1", id="an_open_route_before_another"),
+        pytest.param([row("/a/<x>/", name="1"), row("/<path:p>", name="2")], "1", id="and_after_it"),
+        pytest.param([row(view_name="v", name="1"), row("/a/b/", name="2")], "1", id="view_before_path"),
+        pytest.param([row("/a/b/", name="1"), row(view_name="v", name="2")], "1", id="path_before_view"),
+        pytest.param([row("/a/b/", name="1", methods="POST"), row("/a/b/", name="2")], "2", id="by_method"),
+        pytest.param([row("/a/<int:x>/", name="1"), row("/a/<x>/", name="2")], "2", id="by_converter"),
+        pytest.param([row(view_name="w", name="1"), row("/a/c/", name="2")], None, id="none_of_them"),
+        pytest.param([], None, id="no_rules"),
+    ],
+)
+def test_the_first_rule_that_fits_counts(rows: list[Endpoint], name: str | None) -> None:
+    assert found(rows, "/a/b/", "v") == name
+
+
+def test_rules_are_tried_in_their_order_and_those_that_are_off_are_passed_over() -> None:
+    api = limit("api")
+    endpoint(api, "/<path:p>", name="all", order=300)
+    endpoint(api, "/a/", name="one", order=200)
+    endpoint(api, "/a/", name="off", order=1, enabled=False)
+    endpoint(api, "/a/", name="later", order=200)
+    names = [rule.name for rule in endpoints.current().candidates("/a/", None)]
+    assert names == ["one", "later", "all"]
+
+
+def many(kind: str, count: int) -> list[Endpoint]:
+    """Rules that have as much in common as real ones, and one more at the end."""
+    rows = {
+        "paths": [row(f"/api/v1/things{n}/") for n in range(count)],
+        "routes": [row(f"/api/v1/things{n}/<int:pk>/") for n in range(count)],
+        "routes_that_differ_behind_a_parameter": [row(f"/api/v1/<int:pk>/things{n}/") for n in range(count)],
+        "views": [row(view_name=f"api:things{n}") for n in range(count)],
+        "open_routes": [row(f"/files{n}/<path:rest>") for n in range(count)],
+    }[kind]
+    return [*rows, row("/api/v1/<int:pk>/", name="asked")]
+
+
+@contextmanager
+def counted_calls() -> Iterator[list[int]]:
+    """Count the calls of functions, built-in ones as well."""
+    calls = [0]
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        calls[0] += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize(
+    "kind", ["paths", "routes", "routes_that_differ_behind_a_parameter", "views", "open_routes"]
+)
+@pytest.mark.parametrize("path", ["/api/v1/7/", "/api/v1/7/nothing/", "/somewhere/else/", "/" * 10_240])
+def test_a_thousand_rules_cost_no_more_than_ten(kind: str, path: str) -> None:
+    calls = []
+    for count in (10, 1000):
+        table = EndpointTable(many(kind, count))
+        assert len(table.candidates(path, "api:none")) <= 1
+        with counted_calls() as counted:
+            rule = table.find(path, "api:none", "GET")
+        assert (rule is not None) == (path == "/api/v1/7/")
+        calls.append(counted[0])
+    assert calls[0] == calls[1]
+
+
+def test_a_change_is_read_with_one_query_and_nothing_else_is(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    api = limit("api")
+    for number in range(20):
+        with django_assert_num_queries(1):
+            assert len(endpoints.current().candidates("/", None)) == number
+        with django_assert_num_queries(0):
+            endpoints.current()
+        endpoint(api, "/")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: Endpoint.objects.filter(pk=row.pk).update(path="/new/"),
+        lambda row: Endpoint.objects.bulk_update([_with_path(row, "/new/")], ["path"]),
+        lambda row: Endpoint.objects.bulk_create([Endpoint(name="n", path="/new/", resource=row.resource)]),
+        lambda row: _with_path(row, "/new/").save(),
+    ],
+    ids=["update", "bulk_update", "bulk_create", "save"],
+)
+def test_every_way_of_writing_counts_at_once(change: Any) -> None:
+    row = endpoint(limit("api"), "/old/")
+    assert endpoints.current().find("/new/", None, "GET") is None
+    change(row)
+    assert endpoints.current().find("/new/", None, "GET") is not None
+    Endpoint.objects.all().delete()
+    assert endpoints.current().find("/new/", None, "GET") is None
+
+
+def _with_path(row: Endpoint, path: str) -> Endpoint:
+    row.path = path
+    return row
+
+
+def test_what_may_be_rolled_back_is_not_kept() -> None:
+    api = limit("api")
+    endpoints.clear()
+    with transaction.atomic():
+        endpoint(api, "/")
+        assert endpoints.current().find("/", None, "GET") is not None
+        transaction.set_rollback(True)
+    assert endpoints.current().find("/", None, "GET") is None
+
+
+def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
+    endpoint(limit("api"), "/")
+    assert endpoints.current().find("/", None, "GET") is not None
+    assert endpoints.kept() is None
+
+
+class Broken:
+    """A store that cannot answer."""
+
+    def version(self) -> int:
+        raise StoreUnavailable("gone")
+
+
+def test_while_the_store_is_down_the_endpoints_are_those_known_last(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    api = limit("api")
+    endpoint(api, "/")
+    endpoints.current()
+    monkeypatch.setattr(registry.store(), "version", Broken().version)
+    endpoint(api, "/new/")
+    assert endpoints.current().find("/new/", None, "GET") is None
+    assert endpoints.current().find("/", None, "GET") is not None
+
+
+def test_endpoints_first_read_while_the_store_is_down_are_kept_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    endpoint(limit("api"), "/")
+    monkeypatch.setattr(registry, "store", Broken().version)
+    with django_assert_num_queries(1):
+        assert endpoints.current().find("/", None, "GET") is not None
+        assert endpoints.current().find("/", None, "GET") is not None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"path": "/<int:1>/"},
+        {"path": "/<number:pk>/"},
+        {"path": "/<int:pk>/<int:pk>/"},
+        {"path": "/", "amounts": [1]},
+        {"path": "/", "amounts": None},
+        {"path": "/", "resource": Resource(name="no name")},
+    ],
+    ids=lambda fields: repr(fields),
+)
+def test_a_row_that_cannot_be_is_passed_over_with_a_word(
+    fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert found([row(**fields, name="broken"), row("/", name="sound")], "/") == "sound"
+    assert "the endpoint 'broken' is passed over until it is corrected" in caplog.text
+
+
+def test_the_limits_of_the_resource_are_asked_for_by_name() -> None:
+    services.set_resource_limits("api", [CallLimit(5, 60)])
+    endpoint(Resource.objects.get(name="api"), "/", amounts={"call_count": 2})
+    rule = endpoints.current().find("/", None, "GET")
+    assert rule is not None
+    assert (rule.resource, rule.amounts) == ("api", {"call_count": 2})

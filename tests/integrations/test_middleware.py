@@ -1,0 +1,347 @@
+"""The middleware enforces what administrators set, on requests through the synchronous and the asynchronous handler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from limits_app import services
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations.decorators import exempt
+from limits_app.integrations.middleware import LimitsMiddleware
+from limits_app.models import Endpoint
+from limits_app.stores import registry
+from limits_app.testing import FakeClock
+from tests.integrations.conftest import MIDDLEWARE
+from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
+
+VIEWS = [pytest.param(fine, id="view"), pytest.param(afine, id="async_view")]
+
+
+def statuses(ask: Ask, count: int, *args: Any, **kwargs: Any) -> list[int]:
+    """The status codes of as many requests."""
+    return [ask(*args, **kwargs).status_code for _ in range(count)]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_limit_holds_for_each_entity_and_comes_back_with_time(
+    ask: Ask, serve: Any, view: Any, clock: FakeClock
+) -> None:
+    serve({"": view})
+    endpoint(limit("api", CallLimit(2, 60)))
+    assert statuses(ask, 3) == [200, 200, 429]
+    assert statuses(ask, 3, who="bob") == [200, 200, 429]
+    clock.advance(30)
+    assert statuses(ask, 2) == [200, 429]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"path": "/things/7/"},
+        {"path": "/things/<int:pk>/"},
+        {"path": "/<path:anything>"},
+        {"view_name": "thing"},
+    ],
+    ids=["path", "route", "open_route", "view_name"],
+)
+def test_requests_are_found_by_path_route_and_view(ask: Ask, serve: Any, settings: Settings, fields: Any) -> None:
+    from django.urls import path
+
+    settings.ROOT_URLCONF = (path("things/<int:pk>/", fine, name="thing"), path("", fine))
+    endpoint(limit("api"), **fields)
+    assert statuses(ask, 2, "/things/7/") == [200, 429]
+    assert statuses(ask, 2, "/") == [200, 200]
+
+
+def test_methods_count(ask: Ask, serve: Any) -> None:
+    serve({"": fine})
+    endpoint(limit("api"), methods="GET")
+    assert statuses(ask, 2, method="POST") == [200, 200]
+    assert statuses(ask, 2, method="OPTIONS") == [200, 200]
+    assert [ask(method="HEAD").status_code, ask().status_code] == [200, 429]
+
+
+def test_the_first_endpoint_in_order_counts_and_no_other(ask: Ask, serve: Any) -> None:
+    serve({"a/": fine})
+    endpoint(limit("second", CallLimit(5, 60)), "/a/", order=2)
+    endpoint(limit("first", CallLimit(5, 60)), view_name="a", order=1)
+    endpoint(limit("off", CallLimit(5, 60)), "/a/", order=0, enabled=False)
+    ask("/a/")
+    assert (left("first"), left("second"), left("off")) == (
+        {"call_count": 4},
+        {"call_count": 5},
+        {"call_count": 5},
+    )
+
+
+def test_every_change_counts_on_the_next_request(ask: Ask, serve: Any) -> None:
+    serve({"": fine})
+    row = endpoint(limit("api"), enabled=False)
+    assert statuses(ask, 2) == [200, 200]
+    for enabled in [True, False] * 10:
+        Endpoint.objects.filter(pk=row.pk).update(enabled=enabled)
+        assert statuses(ask, 2, who=f"visitor {enabled}") in ([[200, 429], [429, 429]] if enabled else [[200, 200]])
+    Endpoint.objects.update(enabled=True)
+    services.set_resource_limits("api", [CallLimit(100, 60)])
+    assert statuses(ask, 5) == [200] * 5
+
+
+def test_a_rate_that_is_added_counts_on_the_next_request(ask: Ask, serve: Any) -> None:
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(100, 60)))
+    assert statuses(ask, 2) == [200, 200]
+    services.set_resource_limits("api", [CallLimit(100, 60), RateLimit("rpm", 1, 60)])
+    assert statuses(ask, 2) == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "after"),
+    [
+        pytest.param({}, {"call_count": 9, "tpm": 99, "rpm": 49}, id="one_of_each"),
+        pytest.param({"tpm": 20}, {"call_count": 9, "tpm": 80, "rpm": 49}, id="what_is_named_and_one_of_the_others"),
+        pytest.param({"rpm": 0, "call_count": 0}, {"call_count": 10, "tpm": 99, "rpm": 50}, id="zero_leaves_out"),
+        pytest.param({"tpm": 2.5}, {"call_count": 9, "tpm": 97.5, "rpm": 49}, id="decimals_where_they_can_be"),
+        pytest.param({"rpm": 2.5}, {"call_count": 9, "tpm": 99, "rpm": 49}, id="one_of_each_where_they_cannot"),
+        pytest.param({"rpm": -1}, {"call_count": 9, "tpm": 99, "rpm": 49}, id="and_for_what_is_no_amount"),
+        pytest.param({"other": 5}, {"call_count": 9, "tpm": 99, "rpm": 49}, id="what_is_not_limited_does_not_matter"),
+    ],
+)
+def test_a_request_uses_what_the_endpoint_says_and_one_of_everything_else(
+    ask: Ask, serve: Any, amounts: dict[str, Any], after: dict[str, Any]
+) -> None:
+    serve({"": fine})
+    rpm = RateLimit("rpm", 50, 60, RateLimitAlgorithm.FIXED_WINDOW)
+    endpoint(limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), rpm), amounts=amounts)
+    assert ask().status_code == 200
+    assert left("api") == after
+
+
+def test_amounts_that_cannot_be_are_logged_once_and_never_an_error_for_visitors(
+    ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"UNKNOWN_KEYS": "raise"}
+    serve({"": fine})
+    endpoint(limit("api", RateLimit("tpm", 2, 60)), amounts={"tmp": 5}, name="chat")
+    assert statuses(ask, 3) == [200, 200, 429]
+    complaints = [record.getMessage() for record in caplog.records if "the endpoint" in record.getMessage()]
+    assert len(complaints) == 1
+    assert complaints[0].startswith("the endpoint chat takes 1 of each limit until its amounts are corrected: key 'tmp'")
+
+
+def test_the_view_may_say_how_much_was_really_used(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        request.limits.acquisitions["llm"].update({"tpm": 30})  # type: ignore[attr-defined]
+        return fine(request)
+
+    serve({"": view, "silent/": fine})
+    llm = limit("llm", RateLimit("tpm", 1000, 60))
+    endpoint(llm, amounts={"tpm": 500})
+    endpoint(llm, "/silent/", amounts={"tpm": 500})
+    ask()
+    assert left("llm") == {"tpm": 970}
+    ask("/silent/")
+    assert left("llm") == {"tpm": 470}
+
+
+@pytest.mark.parametrize(
+    ("effect", "status"), [("blocked", 429), ("unlimited", 200)]
+)
+def test_blocked_and_unlimited_are_obeyed(ask: Ask, serve: Any, effect: str, status: int) -> None:
+    serve({"": fine})
+    endpoint(limit("api"), amounts={"call_count": 1})
+    services.set_entity_limits("ann", [], effect=effect)
+    assert statuses(ask, 3) == [status] * 3
+    assert statuses(ask, 2, who="bob") == [200, 429]
+
+
+def test_a_resource_without_limits_admits(ask: Ask, serve: Any) -> None:
+    serve({"": fine})
+    resource = limit("api")
+    services.delete_resource_limits("api")
+    endpoint(resource, amounts={"tpm": 5})
+    assert statuses(ask, 3) == [200] * 3
+
+
+@pytest.mark.parametrize(
+    "unlisted",
+    [pytest.param("/nothing/here/", id="no_view"), pytest.param("/closed/", id="something_else_answers")],
+)
+def test_requests_that_reach_no_view_are_charged_all_the_same(
+    ask: Ask, serve: Any, settings: Settings, unlisted: str
+) -> None:
+    settings.MIDDLEWARE = [*MIDDLEWARE, "tests.integrations.test_middleware.closed"]
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(2, 60)), "/<path:anything>")
+    usual = 404 if unlisted == "/nothing/here/" else 410
+    assert statuses(ask, 3, unlisted) == [usual, usual, 429]
+
+
+def closed(get_response: Any) -> Any:
+    """A middleware that answers itself."""
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=410) if request.path == "/closed/" else get_response(request)
+
+    return answer
+
+
+@method_decorator(exempt, name="dispatch")
+class ExemptView(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(exempt(lambda request: fine(request)), id="view"),
+        pytest.param(ExemptView.as_view(), id="class_view"),
+    ],
+)
+def test_an_exempt_view_is_left_alone(ask: Ask, serve: Any, view: Any) -> None:
+    serve({"": view, "other/": fine})
+    endpoint(limit("api"), "/<path:anything>")
+    endpoint(limit("root"), "/")
+    assert statuses(ask, 3) == [200] * 3
+    assert statuses(ask, 2, "/other/") == [200, 429]
+
+
+def test_more_than_can_ever_be_admitted_is_422(ask: Ask, serve: Any) -> None:
+    serve({"": fine})
+    endpoint(limit("llm", RateLimit("tpm", 100, 60)), amounts={"tpm": 101})
+    response = ask()
+    assert response.status_code == 422
+    assert "Retry-After" not in response
+    assert response.json()["violated-policies"] == ["tpm"]
+
+
+def unavailable(*args: object) -> None:
+    raise StoreUnavailable("gone")
+
+
+def test_a_store_that_is_down_is_503_where_something_is_limited_and_nothing_elsewhere(
+    ask: Ask, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve({"": fine, "other/": fine})
+    endpoint(limit("api"))
+    assert ask("/other/").status_code == 200
+    for verb in ("acquire", "version"):
+        monkeypatch.setattr(registry.store(), verb, unavailable)
+    response = ask()
+    assert (response.status_code, response["Retry-After"]) == (503, "5")
+    assert ask("/other/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(PermissionDenied, 403), (Http404, 404), (ValueError, 500)],
+)
+def test_failed_views_give_back_what_was_not_used_and_those_that_answer_do_not(
+    ask: Ask, serve: Any, error: type[Exception], status: int
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        raise error("no")
+
+    serve({"": view})
+    endpoint(limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 3)), amounts={"tpm": 40})
+    assert ask().status_code == status
+    assert left("api") == {"call_count": 9, "tpm": 100 if status == 500 else 60, "slots": 3}
+
+
+def test_a_refusal_inside_a_view_is_the_same_refusal_and_costs_nothing(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        with request.limits.acquire("inner"):  # type: ignore[attr-defined]  # the middleware adds it
+            return fine(request)
+
+    serve({"": view})
+    endpoint(limit("outer", CallLimit(10, 60), ResourceLimit("slots", 3)))
+    limit("inner", CallLimit(1, 60))
+    assert statuses(ask, 1) == [200]
+    refused = ask(Accept="application/json")
+    assert (refused.status_code, refused["Retry-After"]) == (429, "60")
+    assert refused.json()["violated-policies"] == ["call_count"]
+    assert left("outer") == {"call_count": 9, "slots": 3}
+
+
+def test_what_a_view_reported_before_it_was_refused_stays_used(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        request.limits.acquisitions["outer"].update({"tpm": 10})  # type: ignore[attr-defined]
+        services.acquire("inner", entity=None)
+        return fine(request)
+
+    serve({"": view})
+    endpoint(limit("outer", RateLimit("tpm", 100, 60), RateLimit("rpm", 100, 60)), amounts={"tpm": 50})
+    services.set_resource_limits("inner", [], effect="blocked")
+    assert ask().status_code == 429
+    assert left("outer") == {"tpm": 90, "rpm": 100}
+
+
+def test_requests_that_no_endpoint_is_about_ask_neither_database_nor_store_nor_who_it_is(
+    serve: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": unavailable}
+    serve({"": fine})
+    endpoint(limit("api"), "/other/")
+    client = Client()
+    client.get("/")
+    monkeypatch.setattr(registry.store(), "acquire", unavailable)
+    with django_assert_num_queries(0):
+        assert client.get("/").status_code == 200
+
+
+def test_an_admitted_request_asks_no_database_once_limits_are_known(
+    ask: Ask, serve: Any, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(10, 60)))
+    with django_assert_num_queries(2):
+        ask()
+    with django_assert_num_queries(0):
+        ask()
+
+
+def test_the_middleware_is_asynchronous_only_inside_an_asynchronous_handler() -> None:
+    async def answer(request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+    request = RequestFactory().get("/")
+    response: Any = async_to_sync(LimitsMiddleware(answer))(request)
+    assert response.content == b"fine"
+    assert LimitsMiddleware(fine)(RequestFactory().get("/")).content == b"fine"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_the_middleware_works_inside_and_outside_of_synchronous_ones(client: Any, serve: Any, settings: Settings) -> None:
+    around = "tests.integrations.test_middleware.closed"
+    settings.MIDDLEWARE = [around, *MIDDLEWARE, around]
+    serve({"": fine})
+    endpoint(limit("api"))
+    get = async_to_sync(client().get) if client is AsyncClient else client().get
+    assert [get("/").status_code, get("/").status_code] == [200, 429]
+
+
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_an_error_that_nobody_turns_into_a_response_gives_back_too(kind: str) -> None:
+    def broken(request: HttpRequest) -> HttpResponse:
+        request.limits.acquire("api", entity="ann", requested={"tpm": 40})  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    async def abroken(request: HttpRequest) -> HttpResponse:
+        await request.limits.aacquire("api", entity="ann", requested={"tpm": 40})  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
+    run: Any = LimitsMiddleware(broken) if kind == "wsgi" else async_to_sync(LimitsMiddleware(abroken))
+    with pytest.raises(KeyboardInterrupt):
+        run(RequestFactory().get("/"))
+    assert left("api") == {"tpm": 100, "slots": 1}

@@ -1,0 +1,212 @@
+"""Refusals: the right status and headers, as a page for people and as problem details for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.template.loader import get_template
+from django.test import RequestFactory
+from django.utils import translation
+from pytest_django import Settings
+
+from limits_app import services
+from limits_app.core.errors import LimitExceeded, LimitTimeout, NeverAdmissible, StoreUnavailable
+from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.integrations.refusals import refusal
+from limits_app.testing import FakeClock
+from tests.integrations.site import Ask, endpoint, fine, limit
+
+QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+
+
+def refused(*limits: Limit, requested: Any = None, first: Any = None, timeout: float = 0) -> LimitExceeded:
+    """What acquiring twice raises."""
+    services.set_resource_limits("api", limits)
+    with pytest.raises(LimitExceeded) as caught:
+        for asked in (first or requested, requested):
+            held.append(services.acquire("api", entity="tenant:acme", requested=asked, timeout=timeout))
+    return caught.value
+
+
+held: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_held() -> None:
+    """Acquisitions of other tests are gone."""
+    held.clear()
+
+
+def answer(error: LimitExceeded | StoreUnavailable, **headers: str) -> HttpResponse:
+    """What a visitor gets."""
+    return refusal(RequestFactory().get("/", headers={name.replace("_", "-"): value for name, value in headers.items()}), error)
+
+
+@pytest.mark.parametrize(
+    ("limits", "requested", "wait", "retry_after", "names"),
+    [
+        pytest.param([CallLimit(1, 60)], None, 0, "60", ["call_count"], id="calls"),
+        pytest.param([CallLimit(1, 60)], None, 0.001, "60", ["call_count"], id="a_moment_later_is_rounded_up"),
+        pytest.param([CallLimit(1, 60)], None, 59.4, "1", ["call_count"], id="at_least_a_second"),
+        pytest.param([CallLimit(1, 0.001)], None, 0, "1", ["call_count"], id="however_short_the_window"),
+        pytest.param([CallLimit(1, 86_400 * 366)], None, 0, "31622400", ["call_count"], id="or_long"),
+        pytest.param([RateLimit("tpm", 10, 60)], {"tpm": 6}, 0, "12", ["tpm"], id="a_rate"),
+        pytest.param([ResourceLimit("slots", 1)], {"slots": 1}, 0, "1", ["slots"], id="a_permit_comes_back_any_time"),
+        pytest.param(
+            [CallLimit(1, 60), RateLimit("tpm", 10, 600)], {"tpm": 6}, 0, "120", ["call_count", "tpm"], id="the_longest"
+        ),
+        pytest.param(
+            [CallLimit(1, 60), ResourceLimit("slots", 1)], {"slots": 1}, 0, "60", ["call_count", "slots"], id="the_known"
+        ),
+    ],
+)
+def test_a_limit_says_when_to_come_back(
+    limits: list[Limit], requested: Any, wait: float, retry_after: str, names: list[str], clock: FakeClock
+) -> None:
+    services.set_resource_limits("api", limits)
+    held.append(services.acquire("api", requested=requested))
+    clock.advance(wait)
+    with pytest.raises(LimitExceeded) as caught:
+        services.acquire("api", requested=requested)
+    response = answer(caught.value)
+    assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (429, retry_after, "no-store")
+    assert response["Content-Type"] == "application/problem+json"
+    problem = json.loads(response.content)
+    seconds = f"{retry_after} second{'' if retry_after == '1' else 's'}"
+    assert problem == {
+        "type": QUOTA,
+        "title": "Too many requests",
+        "status": 429,
+        "detail": f"There is not enough left of {', '.join(names)}. Try again in {seconds}.",
+        "violated-policies": names,
+    }
+
+
+def test_whoever_is_blocked_is_told_no_time() -> None:
+    services.set_entity_limits("ann", [], effect="blocked")
+    with pytest.raises(LimitExceeded) as caught:
+        services.acquire("api", entity="ann")
+    response = answer(caught.value)
+    assert (response.status_code, response.has_header("Retry-After")) == (429, False)
+    assert json.loads(response.content)["detail"] == "You may not use this."
+
+
+def test_what_can_never_be_admitted_is_the_fault_of_the_request() -> None:
+    error = refused(RateLimit("tpm", 10, 60), requested={"tpm": 11})
+    assert isinstance(error, NeverAdmissible)
+    response = answer(error)
+    assert (response.status_code, response.has_header("Retry-After")) == (422, False)
+    assert json.loads(response.content) == {
+        "type": "about:blank",
+        "title": "Too much at once",
+        "status": 422,
+        "detail": "The request asks for more of tpm than can ever be admitted.",
+        "violated-policies": ["tpm"],
+    }
+
+
+def test_waiting_in_vain_is_refused_alike() -> None:
+    error = refused(CallLimit(1, 3600), timeout=0.001)
+    assert isinstance(error, LimitTimeout)
+    assert answer(error).status_code == 429
+
+
+def test_a_store_that_is_down_is_nobodys_fault() -> None:
+    response = answer(StoreUnavailable("the state file is gone: /var/lib/limits"))
+    assert (response.status_code, response["Retry-After"], response["Cache-Control"]) == (503, "5", "no-store")
+    assert json.loads(response.content) == {
+        "type": "about:blank",
+        "title": "Service unavailable",
+        "status": 503,
+        "detail": "Limits cannot be checked at the moment. Try again in a few seconds.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        pytest.param(CHROME, "text/html", id="a_browser"),
+        pytest.param("text/html", "text/html", id="html_only"),
+        pytest.param("text/*", "text/html", id="any_text"),
+        pytest.param("text/html, application/json;q=0.9", "text/html", id="rather_html"),
+        pytest.param(None, "application/problem+json", id="nothing_said"),
+        pytest.param("*/*", "application/problem+json", id="anything"),
+        pytest.param("application/json", "application/problem+json", id="json"),
+        pytest.param("application/problem+json", "application/problem+json", id="a_problem"),
+        pytest.param("application/json, text/html;q=0.9", "application/problem+json", id="rather_json"),
+        pytest.param("text/html;q=0, */*", "application/problem+json", id="anything_but_html"),
+        pytest.param("image/png", "application/problem+json", id="something_else"),
+        pytest.param("", "application/problem+json", id="empty"),
+        pytest.param(",;,=;q=", "application/problem+json", id="rubbish"),
+        pytest.param("text/html;q=nan", "text/html", id="a_weight_that_is_no_number"),
+        pytest.param("text/html;a*=nonsense''x", "application/problem+json", id="an_unknown_encoding"),
+        pytest.param("text/html;" + "x" * 20_000, "text/html", id="twenty_kilobytes"),
+        pytest.param("a/b," * 5_000, "application/problem+json", id="five_thousand_types"),
+    ],
+)
+def test_people_get_a_page_and_programs_a_problem(accept: str | None, content_type: str) -> None:
+    error = refused(CallLimit(1, 60))
+    response = answer(error) if accept is None else answer(error, Accept=accept)
+    assert response["Content-Type"].split(";")[0] == content_type
+    assert (response.status_code, response["Retry-After"]) == (429, "60")
+
+
+def test_the_page_is_plain_and_says_what_is_wrong() -> None:
+    page = answer(refused(CallLimit(1, 60)), Accept=CHROME).content.decode()
+    assert "<title>Too many requests</title>" in page
+    assert "<h1>Too many requests</h1>" in page
+    assert "There is not enough left of call_count. Try again in 60 seconds." in page
+    assert '<html lang="en-us" dir="ltr">' in page
+    assert not re.search(r"<script|<style|style=|\son\w+=|<link|src=|http", page)
+
+
+def test_the_page_says_its_language() -> None:
+    error = refused(CallLimit(1, 60))
+    with translation.override("ar"):
+        assert '<html lang="ar" dir="rtl">' in answer(error, Accept="text/html").content.decode()
+
+
+def test_nobody_learns_whose_limit_it_was() -> None:
+    error = refused(CallLimit(1, 60))
+    assert b"acme" not in answer(error).content + answer(error, Accept=CHROME).content
+
+
+def templates(settings: Settings, folder: Path, text: str) -> None:
+    """Have the site bring a page of its own."""
+    (folder / "limits_app").mkdir()
+    (folder / "limits_app" / "429.html").write_text(text)
+    settings.TEMPLATES = [settings.TEMPLATES[0] | {"DIRS": [folder]}]
+
+
+def test_a_site_may_bring_its_own_page(settings: Settings, tmp_path: Path) -> None:
+    templates(settings, tmp_path, "{{ status }} {{ title }} {{ retry_after }} {{ violated_policies.0 }} {{ request.path }}")
+    page = answer(refused(CallLimit(1, 60)), Accept=CHROME)
+    assert page.content == b"429 Too many requests 60 call_count /"
+    assert get_template("limits_app/429.html").origin.name.startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["{% broken %}", "{% include 'not/there.html' %}", "{{ request.META|add:1.x.y }}"])
+def test_a_page_that_cannot_be_shown_is_still_a_refusal(
+    ask: Ask, serve: Any, settings: Settings, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    templates(settings, tmp_path, text)
+    serve({"": fine})
+    endpoint(limit("api"))
+    assert ask(Accept=CHROME).status_code == 200
+    response = ask(Accept=CHROME)
+    assert (response.status_code, response["Content-Type"]) == (429, "application/problem+json")
+    assert "a refusal could not be shown as a page" in caplog.text
+
+
+def test_a_page_may_ask_the_database(ask: Ask, serve: Any, settings: Settings, tmp_path: Path) -> None:
+    templates(settings, tmp_path, "{{ user.is_authenticated }}")
+    serve({"": fine})
+    endpoint(limit("api"))
+    ask()
+    assert ask(Accept=CHROME, Cookie="sessionid=somebody").content == b"False"

@@ -1,0 +1,52 @@
+"""Stores for the tests of the stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.process import ProcessStore
+from limits_app.testing import FakeClock
+from tests.stores.support import Lookout
+
+
+@pytest.fixture
+def process_store(tmp_path: Path) -> Iterator[ProcessStore]:
+    """A process store on the machine's clock."""
+    store = ProcessStore(tmp_path, map_megabytes=2)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def lookout() -> Lookout:
+    """A clock that tells when somebody waits."""
+    return Lookout()
+
+
+@pytest.fixture
+def watched_store(tmp_path: Path, lookout: Lookout) -> Iterator[ProcessStore]:
+    """A process store on a clock that tells when somebody waits."""
+    store = ProcessStore(tmp_path, map_megabytes=2, clock=lookout)
+    lookout.store = store
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["memory", "process"])
+def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[MemoryStore | ProcessStore]:
+    """Each store, on a clock that the test moves."""
+    if request.param == "memory":
+        yield MemoryStore(clock=clock)
+        return
+    made = ProcessStore(tmp_path, clock=clock, map_megabytes=2)
+    yield made
+    made.close()

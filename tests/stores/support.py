@@ -1,0 +1,142 @@
+"""What the tests of the stores share: processes that are started, told, heard and killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+from limits_app.core.clock import Clock
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Limit
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
+from limits_app.stores.process import ProcessStore
+from limits_app.stores.process.store import system_us
+
+PATIENCE = 30
+"""Seconds after which something that should have happened counts as missing."""
+
+MULTI_THREADED_FORK = "ignore:.*multi-threaded.*fork:DeprecationWarning"
+
+
+@dataclass
+class Running:
+    """A process, and a pipe to it."""
+
+    process: BaseProcess
+    pipe: Connection
+
+    def hear(self) -> object:
+        """What the process says next."""
+        assert self.pipe.poll(PATIENCE), "the process says nothing"
+        try:
+            return self.pipe.recv()
+        except EOFError:
+            raise AssertionError("the process has ended without a word") from None
+
+    def kill(self) -> float:
+        """End it at once, as the kernel does when memory runs out; returns when that was."""
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        killed = monotonic()
+        self.ended()
+        return killed
+
+    def ended(self) -> int | None:
+        """Wait for its end; returns its exit code."""
+        assert wait([self.process.sentinel], PATIENCE), "the process does not end"
+        self.process.join(PATIENCE)
+        return self.process.exitcode
+
+
+@contextmanager
+def running(target: Callable[..., None], *args: object, method: str = "fork") -> Iterator[Running]:
+    """Run `target(pipe, *args)` in a process of its own until the block ends."""
+    context = multiprocessing.get_context(method)
+    mine, other = context.Pipe()
+    process = context.Process(target=_guarded, args=(target, other, args), daemon=True)
+    process.start()
+    other.close()
+    try:
+        yield Running(process, mine)
+    finally:
+        mine.close()
+        if process.is_alive():
+            process.kill()
+        process.join(PATIENCE)
+
+
+def _guarded(target: Callable[..., None], pipe: Connection, args: tuple[object, ...]) -> None:
+    try:
+        target(pipe, *args)
+    except BaseException:
+        traceback.print_exc()
+        raise
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Look again and again, since nobody tells when a process has been killed."""
+    deadline, pause = monotonic() + PATIENCE, Event()
+    while not condition():
+        assert monotonic() < deadline, "it does not happen"
+        pause.wait(0.005)
+
+
+class Lookout(Clock):
+    """The machine's clock, which notices when it is read while somebody stands in line."""
+
+    def __init__(self) -> None:
+        super().__init__(system_us)
+        self.store: Store | None = None
+        self.somebody_waits = Event()
+
+    def __call__(self) -> int:
+        """The time; a waiter reads it between joining the line and going to sleep."""
+        if self.store is not None and self.store.line.busy:
+            self.somebody_waits.set()
+        return super().__call__()
+
+
+def limits_of(store: Store, *limits: Limit, entity: str = "someone", version: int | None = None) -> LimitSet:
+    """A set over one scope."""
+    scoped = ScopedLimits(scope_of("tests", entity), layout_of(limits, store.lease_us))
+    return LimitSet.composed([scoped], store, version=version)
+
+
+def used(limits: LimitSet, key: str = "call_count") -> object:
+    """How much of a limit is taken."""
+    return limits.get_stats()[key]["used"]
+
+
+def holders(limits: LimitSet, key: str = "db") -> object:
+    """How many hold permits."""
+    return limits.get_stats()[key]["holders"]
+
+
+def count_entries(store: ProcessStore) -> int:
+    """How many entries the file of a store holds."""
+    with store._file.reading() as txn:
+        return int(txn.stat()["entries"])
+
+
+def entries(store: ProcessStore, prefix: bytes) -> list[bytes]:
+    """The keys in the file of a store that start with a prefix."""
+    with store._file.reading() as txn:
+        return [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(prefix)]
+
+
+def files(store: ProcessStore, suffix: str) -> list[Path]:
+    """The files in the directory of a store that end so."""
+    return sorted((store.directory / "state").glob(f"*{suffix}"))

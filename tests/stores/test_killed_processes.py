@@ -1,0 +1,268 @@
+"""Processes that are killed: what they held comes back, what they used stays used, and the others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.process import ProcessStore
+from limits_app.stores.process.store import system_us
+from tests.stores.support import (
+    MULTI_THREADED_FORK,
+    PATIENCE,
+    Lookout,
+    Running,
+    count_entries,
+    entries,
+    files,
+    holders,
+    limits_of,
+    running,
+    until,
+    used,
+)
+
+pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+
+DAY = 86_400
+DB = ResourceLimit("db", 1)
+
+
+def holding(pipe: Connection, directory: Path) -> None:
+    """Hold a permit until the end."""
+    held = limits_of(ProcessStore(directory, map_megabytes=2), DB).acquire(timeout=PATIENCE)
+    pipe.send(bool(held))
+    pipe.recv()
+
+
+def hot(pipe: Connection, directory: Path, algorithm: RateLimitAlgorithm) -> None:
+    """Acquire as fast as possible, and say so each time."""
+    limits = limits_of(ProcessStore(directory, map_megabytes=2), CallLimit(1000, DAY, algorithm))
+    output = pipe.fileno()
+    while limits.try_acquire():
+        os.write(output, b".")
+
+
+def waiting(pipe: Connection, directory: Path) -> None:
+    """Wait for a permit for ever."""
+    clock = Lookout()
+    clock.store = ProcessStore(directory, map_megabytes=2, clock=clock)
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(limits_of(clock.store, DB).acquire)
+        assert clock.somebody_waits.wait(PATIENCE)
+        pipe.send("waits")
+
+
+class Fatal:
+    """A clock that kills its process when it is read, once that is wanted."""
+
+    wanted = False
+
+    def __call__(self) -> int:
+        if self.wanted:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return system_us()
+
+
+def dying_inside(pipe: Connection, directory: Path, verb: str) -> None:
+    """Die in the middle of a transaction."""
+    clock = Fatal()
+    limits = limits_of(ProcessStore(directory, map_megabytes=2, clock=clock), CallLimit(1000, DAY))
+    acquired = limits.try_acquire({"call_count": 2})
+    clock.wanted = True
+    match verb:
+        case "acquire":
+            limits.try_acquire()
+        case "settle":
+            acquired.update({"call_count": 1})
+            acquired.release()
+        case "peek":
+            limits.get_stats()
+        case _:
+            limits.store.renew([acquired])
+
+
+def short_lived(pipe: Connection, directory: Path) -> None:
+    """Use a permit, and end as programs end."""
+    store = ProcessStore(directory, map_megabytes=2)
+    with limits_of(store, ResourceLimit("db", 50)).try_acquire() as held:
+        pipe.send(bool(held))
+
+
+class TestAKilledHolder:
+    def test_its_permit_is_free_within_a_second_for_one_who_waits(
+        self, watched_store: ProcessStore, lookout: Lookout
+    ) -> None:
+        limits = limits_of(watched_store, DB)
+        with running(holding, watched_store.directory) as holder, ThreadPoolExecutor(1) as executor:
+            assert holder.hear()
+            future = executor.submit(limits.acquire, timeout=PATIENCE)
+            assert lookout.somebody_waits.wait(PATIENCE)
+            killed = holder.kill()
+            assert future.result(PATIENCE)
+            assert monotonic() - killed < 1
+        assert holders(limits) == 1
+
+    def test_its_permit_is_free_within_a_second_for_one_who_tries(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, DB)
+        with running(holding, process_store.directory) as holder:
+            assert holder.hear()
+            assert not limits.try_acquire()
+            killed = holder.kill()
+            until(lambda: bool(limits.try_acquire()))
+            assert monotonic() - killed < 1
+
+    def test_its_permit_is_free_at_the_first_try_long_after(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, DB)
+        with running(holding, process_store.directory) as holder:
+            assert holder.hear()
+            holder.kill()
+        assert limits.try_acquire()
+
+    def test_those_who_live_keep_theirs(self, process_store: ProcessStore) -> None:
+        two = ResourceLimit("db", 2)
+        mine = limits_of(process_store, two).try_acquire()
+        with running(holding, process_store.directory) as killed:
+            assert killed.hear()
+            killed.kill()
+        with running(holding, process_store.directory) as living:
+            assert living.hear()
+            assert not limits_of(process_store, two).try_acquire()
+            assert holders(limits_of(process_store, two)) == 2
+        assert mine
+
+    def test_its_files_are_removed_with_its_leases(self, process_store: ProcessStore) -> None:
+        with running(holding, process_store.directory) as holder:
+            assert holder.hear()
+            assert len(files(process_store, ".alive")) == 1
+            holder.kill()
+        held = limits_of(process_store, DB).try_acquire()
+        assert held
+        assert len(files(process_store, ".alive")) == 1
+        assert len(entries(process_store, b"")) == count_entries(process_store)
+        held.release()
+
+
+class TestKilledWhileAcquiring:
+    @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+    def test_it_loses_at_most_what_was_in_flight_and_nobody_is_admitted_beyond_the_limit(
+        self, process_store: ProcessStore, algorithm: RateLimitAlgorithm
+    ) -> None:
+        limits = limits_of(process_store, CallLimit(1000, DAY, algorithm))
+        told = 0
+        for kill_after in (1, 2, 7, 50, 120):
+            with running(hot, process_store.directory, algorithm) as process:
+                told += self.read(process, kill_after)
+            assert told <= round(float(str(used(limits)))) <= told + 1
+            told = round(float(str(used(limits))))
+        assert sum(bool(limits.try_acquire()) for _ in range(1000)) == 1000 - told
+        assert not limits.try_acquire()
+
+    def read(self, process: Running, kill_after: int) -> int:
+        """Kill after some admissions; returns how many were announced by then."""
+        input_file, count = process.pipe.fileno(), 0
+        while count < kill_after:
+            count += len(os.read(input_file, 1))
+        process.kill()
+        while more := len(os.read(input_file, 65_536)):
+            count += more
+        return count
+
+    def test_eight_that_are_killed_together_leave_a_store_that_goes_on(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, CallLimit(1000, DAY, RateLimitAlgorithm.FIXED_WINDOW))
+        for _ in range(3):
+            with (
+                running(hot, process_store.directory, RateLimitAlgorithm.FIXED_WINDOW) as one,
+                running(hot, process_store.directory, RateLimitAlgorithm.FIXED_WINDOW) as two,
+            ):
+                told = sum(len(os.read(process.pipe.fileno(), 1)) for process in (one, two))
+                assert told == 2
+                one.kill()
+                two.kill()
+        before = int(str(used(limits)))
+        assert sum(bool(limits.try_acquire()) for _ in range(1000)) == 1000 - before
+
+
+class TestKilledInsideATransaction:
+    @pytest.mark.parametrize(("verb", "left"), [("acquire", 2), ("settle", 2), ("peek", 2), ("renew", 2)])
+    def test_nothing_of_it_is_written_and_the_others_go_on(
+        self, process_store: ProcessStore, verb: str, left: int
+    ) -> None:
+        limits = limits_of(process_store, CallLimit(1000, DAY, RateLimitAlgorithm.FIXED_WINDOW))
+        mine = limits_of(process_store, CallLimit(1000, DAY))
+        with running(dying_inside, process_store.directory, verb) as process:
+            assert process.ended() == -signal.SIGKILL
+        assert round(float(str(used(mine)))) == left
+        assert limits.try_acquire()
+
+    def test_who_dies_while_looking_does_not_keep_the_file_from_being_reused(self, tmp_path: Path) -> None:
+        store = ProcessStore(tmp_path, map_megabytes=1)
+        limits = limits_of(store, RateLimit("x", 10**6, DAY))
+        with running(running_dying, tmp_path) as starter:
+            assert limits.try_acquire({"x": 1})
+            starter.pipe.send("go")
+            assert starter.hear() == -signal.SIGKILL
+            for _ in range(3000):
+                assert limits.try_acquire({"x": 1})
+        store.close()
+
+
+def running_dying(pipe: Connection, directory: Path) -> None:
+    """Have a process die while it looks, without having had the file open before."""
+    pipe.recv()
+    with running(dying_inside, directory, "peek") as process:
+        pipe.send(process.ended())
+
+
+class TestAKilledWaiter:
+    def test_it_leaves_nothing_behind(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, DB)
+        with limits.try_acquire() as held:
+            assert held
+            with running(waiting, process_store.directory) as waiter:
+                assert waiter.hear() == "waits"
+                assert len(entries(process_store, b"watch")) == 2
+                waiter.kill()
+        assert entries(process_store, b"watch") == []
+        assert limits.try_acquire()
+
+    def test_it_is_not_granted_a_permit(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, DB)
+        with running(waiting, process_store.directory) as waiter:
+            with limits.try_acquire() as held:
+                assert held
+                assert waiter.hear
+                waiter.kill()
+        assert holders(limits) == 0
+        assert limits.try_acquire()
+
+    def test_its_files_are_removed(self, process_store: ProcessStore) -> None:
+        with limits_of(process_store, DB).try_acquire() as held:
+            assert held
+            with running(waiting, process_store.directory) as waiter:
+                assert waiter.hear() == "waits"
+                assert len(files(process_store, ".pipe")) == 1
+                waiter.kill()
+        assert files(process_store, ".pipe") == []
+
+
+class TestProcessesThatEnd:
+    @pytest.mark.parametrize("method", ["fork", "spawn"])
+    def test_their_files_do_not_pile_up(self, process_store: ProcessStore, method: str) -> None:
+        for _ in range(4):
+            with running(short_lived, process_store.directory, method=method) as process:
+                assert process.hear()
+                assert process.ended() == 0
+        assert holders(limits_of(process_store, ResourceLimit("db", 50))) == 0
+        again = ProcessStore(process_store.directory.parent / "other", map_megabytes=1)
+        again.close()
+        process_store.close()
+        with limits_of(process_store, ResourceLimit("db", 50)).try_acquire():
+            assert len(files(process_store, ".alive")) <= 2

@@ -1,0 +1,16 @@
+"""The memory store passes the conformance suite."""
+
+from __future__ import annotations
+
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock, StoreConformance
+
+
+class TestMemoryStore(StoreConformance):
+    def make_store(self, clock: FakeClock) -> MemoryStore:
+        return MemoryStore(clock=clock)
+
+    def count_entries(self, store: Store) -> int:
+        assert isinstance(store, MemoryStore)
+        return len(store) + len(store._hand)
