@@ -31,7 +31,7 @@ class LimitsConfig(AppConfig):
         changes.watch(models.CONFIGURATION)
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
-        HOOKS.state_dir = registry.state_directory
+        HOOKS.process_store = registry.process_store
         HOOKS.lease_lost.append(_lease_lost)
 
 

@@ -80,7 +80,13 @@ def resolve(resource: str, entity: str | None, default_limits: Limits = (), *, s
 
 
 def _scoped(resource: str, entity: str | None, chosen: Candidate, lease_us: int) -> tuple[ScopedLimits, ...]:
-    limits: Limits = (Blocked(),) if chosen.effect == PolicyEffect.BLOCKED else chosen.limits
+    match chosen.effect:
+        case PolicyEffect.BLOCKED:
+            limits: tuple[Limit, ...] = (Blocked(),)
+        case PolicyEffect.UNLIMITED:
+            limits = ()
+        case PolicyEffect.LIMITS:
+            limits = chosen.limits
     return (ScopedLimits(scope_of(resource, entity), layout_of(limits, lease_us), chosen.level),) if limits else ()
 
 
@@ -98,7 +104,10 @@ class Resolver:
 
     def kept(self, resource: str, entity: str | None, default_limits: Limits = ()) -> LimitSet | None:
         """The limit set if it is there and fresh."""
-        entry = self._kept.get((resource, entity, default_limits))
+        try:
+            entry = self._kept.get((resource, entity, default_limits))
+        except TypeError:  # a name that cannot be, which resolving will say
+            return None
         if entry is None or entry[1] < monotonic():
             return None
         self._hits += 1
@@ -112,6 +121,7 @@ class Resolver:
         kept = self.kept(resource, entity, default_limits)
         if kept is not None:
             return kept
+        default_limits = tuple(default_limits)
         self._misses += 1
         resolved = resolve(resource, entity, default_limits).limit_set
         if not changes.pending(router.db_for_read(Policy)):
@@ -120,7 +130,7 @@ class Resolver:
 
     def forget(self, resource: str, entity: str | None, default_limits: Limits = ()) -> None:
         """Resolve anew next time."""
-        self._kept.pop((resource, entity, default_limits), None)
+        self._kept.pop((resource, entity, tuple(default_limits)), None)
 
     def clear(self) -> None:
         """Forget everything."""

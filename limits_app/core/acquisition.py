@@ -12,7 +12,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim, next_number
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
 from limits_app.core.holding import let_go
-from limits_app.core.limits import CallLimit
+from limits_app.core.limits import RateLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Ask, Charges, Plan, parts_of
 
@@ -123,7 +123,7 @@ class Acquisition(Claim):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.plan.settles or not self.admitted:
+        if not self.admitted or not (self.plan.settles or self._usage):
             self.settled = True
             return
         if kind is not None:
@@ -200,7 +200,8 @@ class FreeAcquisition(Acquisition):
 
 
 def _check_overuse(ask: Ask, amount: int, used: Amount) -> None:
+    parts_of(ask, used)  # more than any amount may be is an error of its own
     requested = units_of(ask.rule, amount)
-    if ask.lease_key or ask.key == CallLimit.key:
+    if not isinstance(ask.rule.limit, RateLimit):
         raise InvalidRequest(f"usage of {ask.key!r} must be between 0 and the {requested} requested, not {used}")
     logger.warning("%s: %s used, but only %s requested: the rest is recorded as debt", ask.key, used, requested)

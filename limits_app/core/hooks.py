@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from limits_app.core.claim import Claim
+    from limits_app.core.store import Store
 
 __all__ = ["HOOKS", "Hooks"]
 
@@ -19,8 +19,8 @@ class Hooks:
 
     unknown_keys_raise: Callable[[], bool] = lambda: False
     """Whether a requested key that the set does not have is an error instead of a warning."""
-    state_dir: Callable[[], Path | None] = lambda: None
-    """The directory for the state of the process store; None for the default."""
+    process_store: Callable[[], Store | None] = lambda: None
+    """The store that limit sets of mode `process` use; None for the default one."""
     lease_lost: list[Callable[[Claim], None]] = field(default_factory=list)
     """Told about each claim whose permits went to others while its holder lived."""
 

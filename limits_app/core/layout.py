@@ -36,6 +36,9 @@ class Layout:
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InvalidLimit(f"limit {twice!r} is there twice: keys inside one set must differ")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return layout_of, (self.limits, self.lease_us)
+
     def carried(self, old: Layout, states: Sequence[State], now: int) -> list[State]:
         """The states of this layout that keep what was used under an old one."""
         return [

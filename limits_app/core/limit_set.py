@@ -14,11 +14,11 @@ from limits_app.core.holding import HELD, held_keys, hold
 from limits_app.core.hooks import HOOKS
 from limits_app.core.keys import private_scope
 from limits_app.core.layout import layout_of
-from limits_app.core.limits import Limit
+from limits_app.core.limits import Limit, checked_limits
 from limits_app.core.modes import store_for
 from limits_app.core.outcome import Outcome
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.shapes import Shapes
+from limits_app.core.shapes import Shapes, no_mapping
 from limits_app.core.stats import Stats, stats_of
 from limits_app.core.store import Store
 from limits_app.core.turns import seconds_of, turns
@@ -50,7 +50,7 @@ class LimitSet:
         store: Store | None = None,
     ) -> None:
         chosen = store_for(mode, shared=shared) if store is None else store
-        layout = layout_of(tuple(limits), chosen.lease_us)
+        layout = layout_of(checked_limits(limits), chosen.lease_us)
         scoped = (ScopedLimits(private_scope(), layout),) if layout.rules else ()
         self._compose(scoped, chosen, config, None)
 
@@ -121,9 +121,9 @@ class LimitSet:
         an explicit 0 leaves a resource limit out.
         Raises NeverAdmissible (a ValueError) for more than a limit can ever admit.
         """
+        if self._free is not None:
+            return self._free
         if requested is None and self._plain is not None:
-            if self._free is not None:
-                return self._free
             plan, charges = self._plain
             acquisition = Acquisition(self, plan, charges)
             self._decide(acquisition)
@@ -202,7 +202,11 @@ class LimitSet:
             if plan is None or held:
                 plan = self._shapes.plan(requested, held)
         if plan.fixed is None:
-            charges, fits = plan.charges(requested or {})
+            try:
+                charges, fits = plan.charges(requested or {})
+            except TypeError:
+                # Something that has the keys of an earlier request, such as a list of them.
+                raise no_mapping(requested) from None
         else:
             charges, fits = plan.fixed, plan.fits
         acquisition = Acquisition(self, plan, charges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from enum import StrEnum
@@ -189,6 +190,16 @@ class Blocked:
 
 
 Limit = RateLimit | CallLimit | ResourceLimit | Blocked
+
+
+def checked_limits(limits: Iterable[object]) -> tuple[Limit, ...]:
+    """Return definitions as a tuple; InvalidLimit says which of them is none."""
+    checked = []
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            raise InvalidLimit(f"{shown(limit)} is no limit: use RateLimit, CallLimit or ResourceLimit")
+        checked.append(limit)
+    return tuple(checked)
 
 
 def check_key(key: object) -> None:

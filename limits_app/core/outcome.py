@@ -73,7 +73,7 @@ class Outcome:
             return "allowed"
         who = "" if status.entity is None else f" for {status.entity}"
         what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{who}"
-        if status.key == Blocked.key:
+        if status.capacity == 0:
             return f"everything{who} is blocked"
         if status.never:
             return f"{what} can never admit {status.requested}: its most is {status.capacity}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
@@ -18,7 +17,6 @@ __all__ = ["Ask", "Bucket", "Charges", "Part", "Plan", "ScopedLimits", "parts_of
 Bucket = tuple[str, str]
 """A scope's key and a limit's key."""
 
-_CALLS: Final = CallLimit.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,9 @@ class Plan:
         self.version = version
         self.permits = frozenset(ask.key for ask in asks if ask.lease_key)
         self.reports = frozenset(
-            ask.key for ask in asks if isinstance(ask.rule.limit, RateLimit) or (reports_calls and ask.key == _CALLS)
+            ask.key
+            for ask in asks
+            if isinstance(ask.rule.limit, RateLimit) or (reports_calls and isinstance(ask.rule.limit, CallLimit))
         )
         self.settles = bool(self.permits or self.reports)
         self.places: dict[str, list[int]] = {}
@@ -113,6 +113,8 @@ class Plan:
             # The usual amount is checked here, without a call.
             parts = amount * ask.scale if amount.__class__ is int and amount >= 0 else parts_of(ask, amount)
             if parts > ask.ceiling:
+                # Never, unless it is more than any amount may be, which is an error of its own.
+                parts_of(ask, amount)
                 fits = False
             charges[position] = (ask, parts)
         return charges, fits

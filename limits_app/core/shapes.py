@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from limits_app.core.amounts import Amount, shown
+from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.core.plan import Charges, Plan, ScopedLimits, plan_for
 
-__all__ = ["Shapes"]
+__all__ = ["Shapes", "no_mapping"]
 
 _MOST: Final = 256
 
@@ -46,18 +46,18 @@ class Shapes:
         elif isinstance(requested, Mapping):
             asked = tuple(requested)
         else:
-            raise InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
+            raise no_mapping(requested)
         for key in requested:
             if key not in self.limits:
                 self._skip_unknown(key)
         named = [key for key in requested if key in self.limits]
-        none_wanted = {key for key in named if self._is_permit(key) and requested[key] == 0}
+        none_wanted = {key for key in named if self._is_permit(key) and _is_zero(requested[key])}
         named = [key for key in named if key not in none_wanted]
         left_out = none_wanted | (held - set(named))
         many_calls = _more_than_one(requested.get(CallLimit.key))
         plan = self._compiled(tuple(named), frozenset(left_out), many_calls=many_calls)
         rates_only = all(isinstance(self.limits.get(key), RateLimit) for key in requested)
-        if rates_only and not left_out:
+        if rates_only and not left_out and asked != ():
             self.usual[asked] = plan
         return plan
 
@@ -87,5 +87,18 @@ class Shapes:
         return isinstance(self.limits[key], ResourceLimit)
 
 
+def no_mapping(requested: object) -> InvalidRequest:
+    """The error for a request that is something else."""
+    return InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
+
+
+def _is_zero(amount: object) -> bool:
+    return amount == 0 and not isinstance(amount, bool)
+
+
 def _more_than_one(amount: object) -> bool:
-    return isinstance(amount, int | float) and amount > 1
+    try:
+        return to_milli(amount, decimals=True) > MILLI
+    except ValueError:
+        # What is no amount is refused where amounts are read.
+        return False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from limits_app.core.algorithms import State
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
+from limits_app.core.limits import Blocked, CallLimit, ResourceLimit
 from limits_app.core.outcome import remaining, units_of
 from limits_app.core.plan import Ask
-from limits_app.core.algorithms import State
-from limits_app.core.limits import Blocked, ResourceLimit
 
 __all__ = ["Stats", "stats_of"]
 
@@ -39,5 +39,5 @@ def _stats(ask: Ask, state: State, now: int) -> Stats:
         return {"type": "resource", "algorithm": None, "window_seconds": None, **common, "holders": state[1]}
     if isinstance(limit, Blocked):
         return {"type": "blocked", "algorithm": None, "window_seconds": None, **common}
-    kind = "call" if ask.key == "call_count" else "rate"
+    kind = "call" if isinstance(limit, CallLimit) else "rate"
     return {"type": kind, "algorithm": str(limit.algorithm), "window_seconds": limit.window_seconds, **common}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from inspect import isawaitable
+from inspect import isawaitable, unwrap
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
+from django.views import View
 
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
@@ -81,8 +81,7 @@ class limited:  # noqa: N801 - used like a function
             def when_admitted(*args: Any, **kwargs: Any) -> Any:
                 call = _Call(function, args, kwargs)
                 if call.request is not None:
-                    # Synchronous views run in threads, so this is `dispatch` of a class view that is asynchronous.
-                    run = self._arun_view if _in_event_loop() else self._run_view
+                    run = self._arun_view if call.is_awaited else self._run_view
                     return run(call, call.request)
                 with held(self._acquire(call)):
                     return call.run()
@@ -170,6 +169,13 @@ class _Call(NamedTuple):
                 return argument
         return None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a method that is no coroutine gives one, as `dispatch` does for asynchronous class views."""
+        first = self.args[0] if self.args else None
+        view = first if isinstance(first, View) else _bound_to(self.function)
+        return isinstance(view, View) and view.view_is_async
+
     def run(self) -> Any:
         return self.function(*self.args, **self.kwargs)
 
@@ -181,15 +187,13 @@ class _Call(NamedTuple):
 _BLOCK = _Call(lambda: None, (), {})
 
 
+def _bound_to(function: Callable[..., Any]) -> object:
+    """What a method is bound to, below other decorators and what `method_decorator` makes of it."""
+    found: Any = unwrap(function, stop=lambda one: isinstance(one, partial))
+    return getattr(getattr(found, "func", found), "__self__", None)
+
+
 def _fail(limits: RequestLimits, error: BaseException) -> None:
     """Give back what a failed view did not use, where no middleware does so."""
     if not limits.guarded:
         limits.fail(error)
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -89,14 +89,22 @@ def _is_blocked(status: LimitStatus) -> bool:
 
 
 def _page(request: HttpRequest, said: _Refusal) -> HttpResponse | None:
-    """The page; None for those who do not ask for HTML, or when headers or the site's own template are broken."""
+    """The page; None for those who do not ask for one, or when the site's own template is broken."""
+    if not _wants_page(request):
+        return None
     try:
-        if request.get_preferred_type([PROBLEM, "application/json", "text/html"]) != "text/html":
-            return None
         return HttpResponse(render_to_string(TEMPLATE, _context(said), request), status=said.status)
     except Exception:  # a refusal must not turn into an error, whatever a template does
         logger.exception("a refusal could not be shown as a page")
         return None
+
+
+def _wants_page(request: HttpRequest) -> bool:
+    """Whether HTML is asked for, rather than just accepted as anything would be."""
+    try:
+        return request.get_preferred_type([PROBLEM, "application/json", "text/html"]) == "text/html"
+    except ValueError:  # a header that cannot be read
+        return False
 
 
 def _problem(said: _Refusal) -> HttpResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any, Final
 
 from django.db import connections
@@ -25,7 +26,10 @@ Row = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one policy says: at which level, to what effect, with which limits; `policy_id` is None for an entity's own flag."""
+    """What one policy says: at which level, to what effect, with which limits.
+
+    `policy_id` is None for an entity that is blocked or unlimited itself.
+    """
 
     level: str
     effect: PolicyEffect
@@ -35,8 +39,9 @@ class Candidate:
 
 def candidates(resource: str, entity: str | None, using: str) -> list[Candidate]:
     """Give what the database says about an entity (None: the site itself) on a resource, in no particular order."""
+    identifier = entity if entity is not None and _can_be_stored(entity) else None
     with connections[using].cursor() as cursor:
-        cursor.execute(_sql(connections[using].vendor), [resource, entity, entity])
+        cursor.execute(_sql(connections[using].vendor), [resource, identifier, identifier])
         rows = cursor.fetchall()
     by_policy: dict[int | None, list[Row]] = {}
     for row in rows:
@@ -50,8 +55,15 @@ def _candidate(rows: list[Row]) -> Candidate:
         level = OWN
     else:
         level = Policy(resource_id=resource_id, entity_id=entity_id).scope.value
-    limits = tuple(definition_of(*row[4:]) for row in rows if row[4] is not None)
+    # Always in the same order, since every process must compile the same layout.
+    found = sorted((row[4:] for row in rows if row[4] is not None), key=itemgetter(1))
+    limits = tuple(definition_of(*columns) for columns in found)
     return Candidate(level, PolicyEffect(effect), limits, policy_id)
+
+
+def _can_be_stored(identifier: str) -> bool:
+    """Whether there can be a row with this identifier: databases know neither NUL nor half a surrogate pair."""
+    return "\0" not in identifier and not any("\ud800" <= character <= "\udfff" for character in identifier)
 
 
 @cache

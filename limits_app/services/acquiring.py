@@ -41,9 +41,13 @@ T = TypeVar("T")
 def limit_set(resource: str, entity: str | None = None, default_limits: Limits = ()) -> LimitSet:
     """The limits that hold now for an entity (None: the site itself) on a resource, ready to be acquired.
 
-    A set that somebody keeps raises StaleConfiguration once the configuration has changed; the other verbs ask anew.
+    Once the configuration has changed it raises StaleConfiguration; the other verbs ask anew by themselves.
     Raises InvalidLimit (a ValueError) for a resource or an entity that cannot be.
     """
+    found = resolver.limit_set(resource, entity, default_limits)
+    if found.version == found.store.version():
+        return found
+    resolver.forget(resource, entity, default_limits)
     return resolver.limit_set(resource, entity, default_limits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from limits_app.core.amounts import Amount
+from limits_app.core.limits import Blocked
 from limits_app.core.stats import Stats
 from limits_app.models import Entity
 from limits_app.services.acquiring import fresh
@@ -45,6 +46,7 @@ def status(resource: str, *, entity: str | None = None) -> Status:
         known += 1
         for key, stats in _stats(resource, identifier).items():
             total[key] = total.get(key, 0) + _used(stats)
+    total.pop(Blocked.key, None)
     return Status(resource, None, limits, known, total)
 
 

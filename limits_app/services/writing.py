@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import router, transaction
 
 from limits_app import audit
+from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Limit as Definition
@@ -95,7 +96,7 @@ def _saved(
             resource=None if resource is None else _made(Resource(name=resource), "name", actor),
             entity=None if entity is None else _made(Entity(identifier=entity), "identifier", actor),
         )
-    policy.effect, policy.reason = PolicyEffect(effect), reason
+    policy.effect, policy.reason = _effect(effect, limits), reason
     policy.full_clean()
     policy.save()
     policy.limits.all().delete()
@@ -113,6 +114,14 @@ def _saved(
         reason=reason,
     )
     return policy
+
+
+def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
+    if effect not in PolicyEffect.values:
+        raise InvalidLimit(f"effect {shown(effect)} must be one of {', '.join(PolicyEffect.values)}")
+    if effect == PolicyEffect.LIMITS and not limits:
+        raise InvalidLimit("a policy without limits admits everything: say so with effect='unlimited'")
+    return PolicyEffect(effect)
 
 
 def _delete(resource: str | None, entity: str | None, *, reason: str, actor: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -17,8 +16,9 @@ from limits_app.conf import StoreKind, StoreSettings
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
+from limits_app.stores.process.files import default_directory
 
-__all__ = ["state_directory", "store"]
+__all__ = ["process_store", "state_directory", "store"]
 
 
 def _memory(chosen: StoreSettings) -> Store:
@@ -28,6 +28,11 @@ def _memory(chosen: StoreSettings) -> Store:
 def _process(chosen: StoreSettings) -> Store:
     megabytes = chosen.map_megabytes or conf.get(conf.MAP_MEGABYTES)
     return open_process_store(chosen.state_dir or state_directory(), map_megabytes=megabytes)
+
+
+def process_store() -> Store:
+    """The process store in the site's state directory, whatever the default store is."""
+    return _process(StoreSettings(StoreKind.PROCESS))
 
 
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {
@@ -61,4 +66,4 @@ def state_directory() -> Path:
     if configured is not None:
         return configured
     site = blake2b(settings.SECRET_KEY.encode(), digest_size=8).hexdigest()
-    return Path(tempfile.gettempdir()) / f"limits_app-{os.geteuid()}" / site
+    return default_directory() / site

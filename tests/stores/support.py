@@ -66,7 +66,7 @@ def running(target: Callable[..., None], *args: object, method: str = "fork") ->
     """Run `target(pipe, *args)` in a process of its own until the block ends."""
     context = multiprocessing.get_context(method)
     mine, other = context.Pipe()
-    process = context.Process(target=_guarded, args=(target, other, args), daemon=True)
+    process = context.Process(target=_guarded, args=(target, other, args))
     process.start()
     other.close()
     try:

@@ -15,9 +15,8 @@ from typing import Final
 import lmdb
 
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.hooks import HOOKS
 
-__all__ = ["default_directory", "open_environment", "private_directory"]
+__all__ = ["default_directory", "guard", "open_environment", "private_directory"]
 
 logger = logging.getLogger("limits_app")
 
@@ -27,21 +26,26 @@ _UNREADABLE: Final = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismat
 
 
 def default_directory() -> Path:
-    """The configured state directory, else one of the user's own under the system's directory for temporary files."""
-    return Path(HOOKS.state_dir() or Path(tempfile.gettempdir()) / f"limits_app-{os.geteuid()}")
+    """A directory of the user's own under the system's directory for temporary files."""
+    return Path(tempfile.gettempdir()) / f"limits_app-{os.geteuid()}"
 
 
 def private_directory(directory: Path) -> Path:
-    """Make `directory/state`, which nobody but the user may enter; StoreUnavailable says what is in the way."""
+    """Make `directory/state`, which nobody but the user may enter; StoreUnavailable says what is in the way.
+
+    What is made on the way is private too, and the directories above must belong to the user or to the system:
+    their owner could put another one in its place.
+    """
     state = directory / "state"
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = state.stat()
-        if found.st_uid != os.geteuid():
-            raise StoreUnavailable(
-                f"{state} belongs to another user: set LIMITS['STATE_DIR'] to a directory of your own"
-            )
-        if found.st_mode & 0o077:
+        for path in reversed((state, *state.parents)):
+            path.mkdir(mode=0o700, exist_ok=True)
+        for path in (state, directory, directory.parent):
+            if path.stat().st_uid not in {os.geteuid()} | ({0} if path != state else set()):
+                raise StoreUnavailable(
+                    f"{path} belongs to another user: set LIMITS['STATE_DIR'] to a directory of your own"
+                )
+        if state.stat().st_mode & 0o077:
             state.chmod(0o700)
     except OSError as error:
         raise StoreUnavailable(
@@ -54,9 +58,10 @@ def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
     """Open the file of a state directory; one that cannot be read is set aside with a warning.
 
     The whole map is reserved on disk first, so that a full disk is a StoreUnavailable here
-    and never a crash when a page is written later.
+    and never a crash when a page is written later. A file that is larger already is taken as it is.
     """
-    with _guard(state):
+    with guard(state):
+        map_megabytes = max(map_megabytes, _size(state) // _MEGABYTE)
         try:
             environment = _open(state, map_megabytes)
         except _UNREADABLE as error:
@@ -93,6 +98,13 @@ def _open(state: Path, map_megabytes: int) -> lmdb.Environment:
         raise StoreUnavailable(f"the state file in {state} cannot be opened: {error}") from error
 
 
+def _size(state: Path) -> int:
+    try:
+        return (state / _DATA).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _reserve(state: Path, map_megabytes: int) -> None:
     descriptor = os.open(state / _DATA, os.O_RDWR)
     try:
@@ -111,8 +123,8 @@ def _set_aside(state: Path, error: Exception) -> None:
 
 
 @contextmanager
-def _guard(state: Path) -> Iterator[None]:
-    """One process at a time opens or replaces the file."""
+def guard(state: Path) -> Iterator[None]:
+    """One process at a time opens or replaces the file, comes or is taken away."""
     descriptor = os.open(state / "opening.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX)

@@ -15,6 +15,8 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
 
+from limits_app.stores.process.files import guard
+
 __all__ = ["ID_LENGTH", "MESSAGE_LENGTH", "Presence", "is_alive", "wake"]
 
 ID_LENGTH: Final = 8
@@ -29,9 +31,11 @@ class Presence:
         self._directory = directory
         self._pipe: int | None = None
         self._lock = Lock()
-        # Never opened again by this process: closing a second descriptor would drop the lock.
-        self._alive = os.open(_alive_file(directory, self.identity), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.lockf(self._alive, fcntl.LOCK_EX)
+        with guard(directory):
+            _remove_dead(directory)
+            # Never opened again by this process: closing a second descriptor would drop the lock.
+            self._alive = os.open(_alive_file(directory, self.identity), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.lockf(self._alive, fcntl.LOCK_EX)
 
     def listen(self, told: Callable[[bytes], None]) -> None:
         """From now on, call `told` with each message of 16 bytes that another process sends."""
@@ -88,6 +92,12 @@ def wake(directory: Path, identity: bytes, message: bytes) -> bool:
     finally:
         os.close(pipe)
     return True
+
+
+def _remove_dead(directory: Path) -> None:
+    """Remove what processes have left that ended without leaving."""
+    for path in directory.glob("*.alive"):
+        is_alive(directory, bytes.fromhex(path.stem))
 
 
 def _alive_file(directory: Path, identity: bytes) -> Path:

@@ -70,6 +70,13 @@ class StateFile:
                 self.environment.close()
                 self.environment = None
 
+    def reopen(self) -> None:
+        """Open the file again, as large as it is now."""
+        with self.turn:
+            if self.environment is not None:
+                self.environment.close()
+                self.environment = None
+
     def identity(self) -> bytes:
         """What names this process to the others."""
         presence = self.presence

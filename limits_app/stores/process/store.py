@@ -268,8 +268,10 @@ class ProcessStore:
         self._looked[scope] = now
         return True
 
-    def _recover(self, error: BaseException | None) -> None:
-        """After a full map, forget what is idle; after anything else there is nothing to be done but to try again."""
+    def _recover(self, error: lmdb.Error) -> None:
+        """After a full map, forget what is idle; when another process has made the file larger, open it anew."""
+        if isinstance(error, lmdb.MapResizedError):
+            self._file.reopen()
         if isinstance(error, lmdb.MapFullError):
             self._housekeeping.start_over()
             with suppress(StoreUnavailable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limits_app.core.algorithms import compile_rule
-from limits_app.core.limits import Blocked, RateLimit, ResourceLimit
+from limits_app.core.limits import Blocked, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.core.algorithms.driven import LEASE_US, NOW, SECOND, Driven
 
 HOUR = 3600 * SECOND
@@ -89,6 +89,12 @@ def test_the_wait_is_until_the_first_lease_may_run_out() -> None:
     assert tested.rule.restored_at(tested.state) == NOW + LEASE_US
 
 
+def test_the_wait_counts_permits_and_not_holders() -> None:
+    tested = Driven(ResourceLimit("db", 2))
+    tested.take(NOW, 2)
+    assert tested.wait(NOW, 1) == LEASE_US
+
+
 def test_an_earlier_lease_is_remembered_when_the_clock_goes_back() -> None:
     tested = Driven(ResourceLimit("db", 3))
     tested.take(NOW, 1)
@@ -128,6 +134,8 @@ def test_a_permit_is_named_as_one() -> None:
 @pytest.mark.parametrize("amount", [0, 1, 10**12])
 def test_blocked_admits_nothing_ever(amount: int) -> None:
     tested = Driven(Blocked())
+    assert tested.rule.key == "blocked"
+    assert tested.rule.ceiling_parts == tested.rule.parts_per_unit == 1, "so that one is refused, but not never"
     assert not tested.take(NOW, amount)
     assert tested.wait(NOW, amount) >= 2**53
     tested.settle(NOW, amount)
@@ -138,8 +146,9 @@ def test_blocked_admits_nothing_ever(amount: int) -> None:
     assert not tested.take(NOW + 366 * 24 * HOUR, amount)
 
 
-def test_nothing_is_carried_into_blocked_or_out_of_it() -> None:
-    rate = Driven(RateLimit("k", 3, 60))
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_nothing_is_carried_into_blocked_or_out_of_it(algorithm: RateLimitAlgorithm) -> None:
+    rate = Driven(RateLimit("k", 3, 60, algorithm))
     rate.take(NOW, 2)
     assert rate.carried_into(Blocked(), NOW).state == ()
-    assert Driven(Blocked()).carried_into(RateLimit("k", 3, 60), NOW).state == rate.rule.start
+    assert Driven(Blocked()).carried_into(rate.rule.limit, NOW).state == rate.rule.start

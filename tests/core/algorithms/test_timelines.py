@@ -173,6 +173,7 @@ def test_a_leaky_bucket_with_a_burst_of_one_spaces_calls_evenly() -> None:
         pytest.param([(0, 3, True), (100, "settle", 2), (1499.999, 0, False), (1500, 3, True)], id="debt_ends_with_it"),
         pytest.param([(0, 3, True), (100, "settle", 2), (100, "used", 5), (100, "wait", 0, 1400)], id="wait_in_debt"),
         pytest.param([(0, 3, True), (2000, "settle", 1), (2000, "used", 1), (3499.999, "used", 1)], id="late_usage"),
+        pytest.param([(0, 3, True), (1500, "settle", 1), (1500, "used", 1)], id="usage_reported_when_it_ends"),
         pytest.param([(0, 1, True), (1000, "wait", 2, 0), (1000, "wait", 3, 500)], id="waits_for_its_end"),
         pytest.param([(0, 1, True), (1000, 2, True), (1000, "wait", 1, 500)], id="keeps_its_start"),
         pytest.param([(0, 1, True), (1000, "settle", 2), (1000, "wait", 1, 500)], id="keeps_its_start_when_settled"),
@@ -230,6 +231,18 @@ STEP = 1500 / 1024
         pytest.param([(0, 3, True), (-1, "settle", 1), (1499.999, "used", 4), (1500, "used", 0)], id="settled_earlier"),
         pytest.param([(0, 1, True), (-5, 1, True), (1500, 3, True)], id="admitted_earlier"),
         pytest.param(
+            [(0, 1, True), (100, 1, True), (50, 1, True), (1599.999, "used", 2), (1600, "used", 0)],
+            id="admitted_by_a_clock_that_went_back",
+        ),
+        pytest.param(
+            [(0, 1, True), (100, 1, True), (50, "settle", 2), (1599.999, "used", 3), (1600, "used", 0)],
+            id="reported_by_a_clock_that_went_back",
+        ),
+        pytest.param(
+            [(0, 1, True), (1499, 1, True), (1500, 1, True), (1400, "used", 2), (1400, 1, True), (1400, 1, False)],
+            id="what_is_gone_does_not_come_back_with_the_clock",
+        ),
+        pytest.param(
             [(0, 1, True), (1400, 1, True), (2900, 1, True), (2900, "used", 1), (4399.999, "used", 1)],
             id="starts_afresh_when_all_is_gone",
         ),
@@ -261,6 +274,6 @@ def test_a_clock_that_starts_at_zero_is_as_good_as_any(algorithm: RateLimitAlgor
     assert limit.used(0) == 0
     assert limit.take(0, 3)
     assert not limit.take(0, 1)
-    assert limit.wait(0, 3) == 1500 * MS
+    assert limit.wait(0, 3) == limit.rule.restored_at(limit.state) == 1500 * MS
     assert not limit.fits(1500 * MS - 1, 3)
     assert limit.take(1500 * MS, 3)

@@ -1,0 +1,617 @@
+"""What was acquired: reporting usage, releasing it, and leaving blocks in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from limits_app.core.acquisition import Acquisition, LimitUse
+from limits_app.core.claim import Claim
+from limits_app.core.errors import AlreadyReleased, InvalidRequest, LimitsError, StoreUnavailable, UsageNotReported
+from limits_app.core.hooks import Hooks
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import Charges
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.core.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, limit_set, reported, used
+
+TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
+
+INTERRUPTIONS = [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, MemoryError]
+
+Leave = Callable[[Acquisition, BaseException | None], None]
+
+
+def leave(acquisition: Acquisition, error: BaseException | None = None) -> None:
+    """Leave a block, with or without an error."""
+    with acquisition:
+        if error is not None:
+            raise error
+
+
+def leave_async(acquisition: Acquisition, error: BaseException | None = None) -> None:
+    """The same in a coroutine, which is driven by hand, since a loop would swallow some errors."""
+
+    async def block() -> None:
+        async with acquisition:
+            if error is not None:
+                raise error
+
+    with pytest.raises(StopIteration):
+        block().send(None)
+
+
+WAYS = [pytest.param(leave, id="with"), pytest.param(leave_async, id="async_with")]
+
+
+# ------------------------------------------------------------------------------------------- what it says
+
+
+def test_an_acquisition_is_true_while_it_holds_and_afterwards(store: MemoryStore) -> None:
+    acquisition = limit_set(store, DB).try_acquire()
+    assert acquisition
+    assert acquisition.successful
+    acquisition.release()
+    assert acquisition
+    assert acquisition.successful
+
+
+def test_a_refusal_is_false(store: MemoryStore) -> None:
+    limits = limit_set(store, DB)
+    held = limits.try_acquire({"db": 3})
+    refused = limits.try_acquire({"db": 1})
+    assert not refused
+    assert not refused.successful
+    assert refused.fences == {}
+    assert held
+
+
+def test_what_was_requested_and_used_can_be_read(store: MemoryStore) -> None:
+    acquisition = limit_set(store).try_acquire({"tpm": 30, "rpm": 1.5})
+    assert acquisition.acquisitions == {
+        "tpm": LimitUse(30, None),
+        "rpm": LimitUse(1.5, None),
+        "call_count": LimitUse(1, None),
+        "db": LimitUse(1, None),
+    }
+    acquisition.update({"tpm": 12.25})
+    assert acquisition.acquisitions["tpm"] == LimitUse(requested=30, used=12.25)
+    acquisition.update({"rpm": 0})
+    acquisition.release()
+    assert acquisition.acquisitions["rpm"] == LimitUse(1.5, 0)
+
+
+def test_the_configuration_is_a_copy(store: MemoryStore) -> None:
+    given: dict[str, object] = {"region": "eu", "key": "k1"}
+    limits = limit_set(store, TPM, config=given)
+    given["region"] = "us"
+    limits.config["region"] = "us"
+    acquisition = limits.try_acquire({"tpm": 1})
+    acquisition.config["region"] = "us"
+    assert acquisition.config == limits.config == {"region": "eu", "key": "k1"}
+    assert limit_set(store, TPM).config == {}
+
+
+def test_each_grant_of_a_permit_has_a_number_that_only_grows(store: MemoryStore, clock: FakeClock) -> None:
+    limits, fences = limit_set(store, DB), []
+    for seconds in (0, 0, 0, 5, -3600, 0, 86_400):
+        clock.advance(seconds)
+        acquisition = limits.try_acquire({"db": 1})
+        fences.append(acquisition.fences["db"])
+        acquisition.release()
+    assert fences == sorted(set(fences))
+
+
+# ------------------------------------------------------------------------------------------------- update
+
+
+def test_the_last_report_of_a_key_counts(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM, RPM)
+    with limits.try_acquire({"tpm": 50, "rpm": 5}) as acquisition:
+        acquisition.update({"tpm": 40})
+        acquisition.update({"rpm": 5, "tpm": 10})
+        acquisition.update({"tpm": 20})
+    assert used(limits) == {"tpm": 20, "rpm": 5}
+
+
+def test_nothing_is_charged_before_the_release(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    acquisition = limits.try_acquire({"tpm": 50})
+    acquisition.update({"tpm": 20})
+    assert used(limits) == {"tpm": 50}
+    acquisition.release()
+    assert used(limits) == {"tpm": 20}
+
+
+@pytest.mark.parametrize("usage", [20, 20.0, Decimal(20), 50, 0, 50.0, 0.001])
+def test_usage_may_be_any_amount(usage: float, store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    with limits.try_acquire({"tpm": 50}) as acquisition:
+        acquisition.update({"tpm": usage})
+    assert used(limits) == {"tpm": float(usage)}
+
+
+@pytest.mark.parametrize(
+    ("usage", "rule"),
+    [
+        (-1, "must not be negative"),
+        (-0.5, "must not be negative"),
+        (True, "not a boolean"),
+        (None, "must be a number"),
+        ("5", "must be a number"),
+        (float("nan"), "must be a finite number"),
+        (float("inf"), "must be a finite number"),
+        (0.0001, "at most three decimals"),
+        (10**12 + 1, "not be more than 10^12"),
+        pytest.param(10**5000, "not be more than 10^12", id="too_large_to_be_written"),
+        (1e300, "not be more than 10^12"),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_usage_that_cannot_be_takes_over_nothing(usage: Any, rule: str, order: int, store: MemoryStore) -> None:
+    limits = limit_set(store, TPM, RPM)
+    acquisition = limits.try_acquire({"tpm": 50, "rpm": 5})
+    acquisition.update({"rpm": 4})
+    with pytest.raises(InvalidRequest, match="amount of 'tpm' ") as caught:
+        acquisition.update(dict([("tpm", usage), ("rpm", 1)][::order]))
+    assert rule in str(caught.value)
+    assert acquisition.acquisitions == {"tpm": LimitUse(50, None), "rpm": LimitUse(5, 4)}
+
+
+@pytest.mark.parametrize("finish", [Acquisition.release, leave, leave_async, Acquisition.cancel])
+def test_usage_can_no_longer_change_after_the_release(
+    finish: Callable[[Acquisition], None], store: MemoryStore
+) -> None:
+    limits = limit_set(store)
+    acquisition = limits.try_acquire({"tpm": 50})
+    acquisition.update({"tpm": 20})
+    finish(acquisition)
+    before = used(limits)
+    with pytest.raises(AlreadyReleased, match="report usage before"):
+        acquisition.update({"tpm": 30})
+    acquisition.release()
+    assert used(limits) == before
+    assert issubclass(AlreadyReleased, RuntimeError)
+
+
+def test_usage_of_calls_alone_cannot_change_after_the_block(store: MemoryStore) -> None:
+    with limit_set(store, CALLS).try_acquire() as acquisition:
+        pass
+    with pytest.raises(AlreadyReleased):
+        acquisition.update({"call_count": 0})
+
+
+def test_usage_of_an_unknown_key_is_skipped_with_one_warning(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store)
+    for _ in range(2):
+        with limits.try_acquire({"tpm": 5, "db": 0}) as acquisition:
+            acquisition.update({"typo": 5, "tpm": 3})
+            acquisition.update({"typo": -5})
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("key 'typo' is none of the limits")
+    assert used(limits)["tpm"] == 6
+
+
+def test_usage_of_a_limit_that_was_not_requested_is_skipped_too(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store, TPM, RPM)
+    with limits.try_acquire({"tpm": 5}) as acquisition:
+        acquisition.update({"tpm": 5, "rpm": 3})
+    assert used(limits) == {"tpm": 5, "rpm": 0}
+    assert len(caplog.messages) == 1
+
+
+def test_usage_of_an_unknown_key_can_be_an_error_that_takes_over_nothing(store: MemoryStore, hooks: Hooks) -> None:
+    acquisition = limit_set(store).try_acquire({"tpm": 5})
+    hooks.unknown_keys_raise = lambda: True
+    with pytest.raises(InvalidRequest, match="key 'typo' is none of the limits"):
+        acquisition.update({"tpm": 3, "typo": 5})
+    assert acquisition.acquisitions["tpm"] == LimitUse(5, None)
+
+
+# ------------------------------------------------------------------------------------------------ over-use
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_over_use_is_a_warning_and_a_debt(
+    algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store, RateLimit("tpm", 10, 60, algorithm))
+    with limits.try_acquire({"tpm": 5}) as acquisition:
+        acquisition.update({"tpm": 15})
+    assert caplog.messages == ["tpm: 15 used, but only 5 requested: the rest is recorded as debt"]
+    assert caplog.records[0].levelno == logging.WARNING
+    assert used(limits) == {"tpm": 15}
+    assert limits.get_stats()["tpm"]["utilization"] == 1.5
+    assert not limits.try_acquire({"tpm": 0})
+    clock.advance(90)
+    assert limits.try_acquire({"tpm": 10})
+
+
+def test_a_rate_may_have_any_name(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("call_count", "blocked"):
+        limits = limit_set(store, RateLimit(name, 10, 60))
+        with limits.try_acquire({name: 5}) as acquisition:
+            acquisition.update({name: 7})
+        assert used(limits) == {name: 7}
+        assert limits.get_stats()[name]["type"] == "rate"
+        assert limits.try_acquire({name: 4}).outcome.summary() == (
+            f"'{name}' has 3 of 10 left, 4 requested: retry in 6 s"
+        )
+    permits = limit_set(store, ResourceLimit("call_count", 3))
+    with permits.try_acquire({"call_count": 2}):
+        pass
+    assert used(permits) == {"call_count": 0}
+
+
+# ------------------------------------------------------------------------------------------ calls, permits
+
+
+@pytest.mark.parametrize("requested", [None, {"call_count": 1}, {"call_count": 1.0}, {"call_count": Decimal(1)}])
+def test_one_call_need_not_be_reported(requested: dict[str, float] | None, store: MemoryStore) -> None:
+    limits = limit_set(store, CALLS)
+    with limits.try_acquire(requested):
+        pass
+    assert used(limits) == {"call_count": 1}
+
+
+@pytest.mark.parametrize("several", [2, 3, 1.5, 3.0, Decimal(2), Decimal("1.5")])
+def test_several_calls_must_be_reported(several: float, store: MemoryStore) -> None:
+    limits = limit_set(store, CALLS, DB)
+    with (
+        pytest.raises(UsageNotReported, match="no usage was reported for 'call_count'"),
+        limits.try_acquire({"call_count": several}),
+    ):
+        pass
+    assert used(limits) == {"call_count": float(several), "db": 0}
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+def test_several_calls_may_have_been_fewer(calls: int, store: MemoryStore) -> None:
+    limits = limit_set(store, CALLS)
+    with limits.try_acquire({"call_count": 3}) as acquisition:
+        acquisition.update({"call_count": calls})
+    assert used(limits) == {"call_count": calls}
+
+
+@pytest.mark.parametrize("limits_of", [lambda store: limit_set(store, CALLS), limit_set])
+@pytest.mark.parametrize("finish", [Acquisition.release, leave, leave_async])
+def test_one_call_may_have_been_none(
+    finish: Callable[[Acquisition], None], limits_of: Callable[[MemoryStore], LimitSet], store: MemoryStore
+) -> None:
+    limits = limits_of(store)
+    acquisition = limits.try_acquire({"call_count": 1})
+    acquisition.update({"call_count": 0})
+    finish(acquisition)
+    assert used(limits)["call_count"] == 0
+
+
+@pytest.mark.parametrize(("key", "usage"), [("call_count", 4), ("call_count", 3.5), ("db", 3), ("call_count", 10**12)])
+def test_calls_and_permits_cannot_be_more_than_requested(key: str, usage: float, store: MemoryStore) -> None:
+    limits = limit_set(store)
+    acquisition = limits.try_acquire({"call_count": 3, "db": 2, "tpm": 5})
+    requested = {"call_count": 3, "db": 2}[key]
+    with pytest.raises(InvalidRequest, match=f"usage of '{key}' must be between 0 and the {requested} requested"):
+        acquisition.update({"tpm": 3, key: usage})
+    assert acquisition.acquisitions["tpm"] == LimitUse(5, None)
+
+
+@pytest.mark.parametrize("usage", [0, 1, 2])
+def test_permits_are_given_back_whatever_is_reported_of_them(usage: int, store: MemoryStore) -> None:
+    limits = limit_set(store, DB)
+    with limits.try_acquire({"db": 2}) as acquisition:
+        acquisition.update({"db": usage})
+        assert acquisition.acquisitions == {"db": LimitUse(2, usage)}
+    assert used(limits) == {"db": 0}
+
+
+# ------------------------------------------------------------------------------------------------- release
+
+
+@pytest.mark.parametrize("algorithm", REFUNDING)
+def test_what_was_not_used_comes_back(algorithm: RateLimitAlgorithm, store: MemoryStore) -> None:
+    limits = limit_set(store, RateLimit("tpm", 100, 60, algorithm))
+    reported(limits.try_acquire({"tpm": 80}), {"tpm": 30})
+    assert used(limits) == {"tpm": 30}
+
+
+@pytest.mark.parametrize("algorithm", KEEPING)
+def test_what_was_not_used_stays_spent_where_it_cannot_come_back(
+    algorithm: RateLimitAlgorithm, store: MemoryStore
+) -> None:
+    limits = limit_set(store, RateLimit("tpm", 100, 60, algorithm))
+    reported(limits.try_acquire({"tpm": 80}), {"tpm": 30})
+    assert used(limits) == {"tpm": 80}
+
+
+def test_a_late_refund_never_gives_more_than_all(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, TPM)
+    acquisition = limits.try_acquire({"tpm": 80})
+    clock.advance(3600)
+    reported(acquisition, {"tpm": 0})
+    assert used(limits) == {"tpm": 0}
+    assert limits.try_acquire({"tpm": 100})
+    assert not limits.try_acquire({"tpm": 0.001})
+
+
+def test_releasing_without_a_report_leaves_everything_spent_and_gives_permits_back(store: MemoryStore) -> None:
+    limits = limit_set(store)
+    limits.try_acquire({"tpm": 30, "call_count": 3}).release()
+    assert used(limits) == {"tpm": 30, "rpm": 0, "call_count": 3, "db": 0}
+
+
+def test_releasing_again_changes_nothing(store: MemoryStore) -> None:
+    limits = limit_set(store)
+    acquisition = limits.try_acquire({"tpm": 30})
+    other = limits.try_acquire({"tpm": 30, "db": 2})
+    acquisition.update({"tpm": 10})
+    for finish in (acquisition.release, acquisition.release, acquisition.cancel, lambda: leave(acquisition)):
+        finish()
+        assert used(limits) == {"tpm": 40, "rpm": 0, "call_count": 2, "db": 2}
+    other.release()
+
+
+def test_settling_again_after_a_lost_reply_changes_nothing(store: MemoryStore) -> None:
+    class Losing(MemoryStore):
+        """A store whose first reply to a settlement is lost on the way."""
+
+        lost = False
+
+        def settle(self, claim: Claim, changes: Charges) -> None:
+            super().settle(claim, changes)
+            if not self.lost:
+                self.lost = True
+                raise StoreUnavailable("no reply")
+
+    limits = limit_set(Losing())
+    acquisition = limits.try_acquire({"tpm": 30, "db": 2})
+    acquisition.update({"tpm": 10})
+    with pytest.raises(StoreUnavailable):
+        acquisition.release()
+    acquisition.release()
+    assert used(limits)["db"] == 0
+    assert 9.9 < float(used(limits)["tpm"]) <= 10  # type: ignore[arg-type]  # a number
+
+
+def test_a_release_that_could_not_be_done_can_be_done_later(store: MemoryStore, clock: FakeClock) -> None:
+    class Down(MemoryStore):
+        """A store that cannot be reached for a while."""
+
+        down = True
+
+        def settle(self, claim: Claim, changes: Charges) -> None:
+            if self.down:
+                raise StoreUnavailable("out of reach")
+            super().settle(claim, changes)
+
+    unreachable = Down(clock=clock)
+    limits = limit_set(unreachable, TPM, DB)
+    acquisition = limits.try_acquire({"tpm": 30, "db": 2})
+    acquisition.update({"tpm": 10})
+    with pytest.raises(StoreUnavailable, match="out of reach"):
+        acquisition.release()
+    unreachable.down = False
+    acquisition.release()
+    assert used(limits) == {"tpm": 10, "db": 0}
+
+
+def test_another_thread_may_release(store: MemoryStore) -> None:
+    limits = limit_set(store)
+    acquisition = limits.try_acquire({"tpm": 30, "db": 3})
+    thread = Thread(target=lambda: reported(acquisition, {"tpm": 5}))
+    thread.start()
+    thread.join()
+    assert used(limits)["tpm"] == 5
+    assert limits.try_acquire({"db": 3})
+
+
+# --------------------------------------------------------------------------------------------------- blocks
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("requested", "reports", "missing"),
+    [
+        ({"tpm": 30}, {}, ("tpm",)),
+        ({"tpm": 30, "rpm": 1}, {}, ("rpm", "tpm")),
+        ({"tpm": 30, "rpm": 1}, {"tpm": 3}, ("rpm",)),
+        ({"tpm": 30, "call_count": 2}, {}, ("call_count", "tpm")),
+        ({"tpm": 0}, {}, ("tpm",)),
+    ],
+)
+def test_a_block_that_reports_no_usage_ends_with_an_error_after_everything_was_released(
+    way: Leave,
+    requested: dict[str, float],
+    reports: dict[str, float],
+    missing: tuple[str, ...],
+    store: MemoryStore,
+) -> None:
+    limits = limit_set(store)
+    acquisition = limits.try_acquire(requested)
+    acquisition.update(reports)
+    with pytest.raises(UsageNotReported) as caught:
+        way(acquisition, None)
+    assert caught.value.keys == missing
+    names = ", ".join(repr(key) for key in missing)
+    assert str(caught.value) == f"no usage was reported for {names}: call update({{key: used}}) before the block ends"
+    assert isinstance(caught.value, RuntimeError)
+    assert isinstance(caught.value, LimitsError)
+    assert used(limits) == {"rpm": 0, "call_count": 1} | requested | reports | {"db": 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_block_that_reported_ends_in_silence(way: Leave, store: MemoryStore) -> None:
+    limits = limit_set(store)
+    acquisition = limits.try_acquire({"tpm": 30})
+    acquisition.update({"tpm": 30})
+    way(acquisition, None)
+    assert used(limits) == {"tpm": 30, "rpm": 0, "call_count": 1, "db": 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", INTERRUPTIONS)
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_the_error_of_a_block_is_never_masked_and_gives_back_what_was_not_reported(
+    algorithm: RateLimitAlgorithm, kind: type[BaseException], way: Leave, store: MemoryStore
+) -> None:
+    limits = limit_set(store, RateLimit("tpm", 100, 60, algorithm), RPM, CALLS, DB)
+    acquisition = limits.try_acquire({"tpm": 30, "rpm": 5, "db": 2, "call_count": 3})
+    acquisition.update({"rpm": 1})
+    error = kind("what really happened")
+    with pytest.raises(kind, match="what really happened") as caught:
+        way(acquisition, error)
+    assert caught.value is error
+    assert error.__context__ is None
+    spent = 0 if algorithm in REFUNDING else 30
+    assert used(limits) == {"tpm": spent, "rpm": 1, "call_count": 0, "db": 0}
+    with pytest.raises(AlreadyReleased):
+        acquisition.update({"tpm": 1})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_that_failed_was_made_all_the_same(way: Leave, store: MemoryStore) -> None:
+    limits = limit_set(store, CALLS, DB)
+    with pytest.raises(OSError, match="refused"):
+        way(limits.try_acquire(), OSError("refused"))
+    assert used(limits) == {"call_count": 1, "db": 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down_either(
+    way: Leave, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Down(MemoryStore):
+        """A store that was lost meanwhile."""
+
+        def settle(self, claim: Claim, changes: Charges) -> None:
+            raise StoreUnavailable("out of reach")
+
+    acquisition = limit_set(Down()).try_acquire({"tpm": 30})
+    with pytest.raises(KeyboardInterrupt):
+        way(acquisition, KeyboardInterrupt())
+    assert caplog.messages == ["what a failed block held could not be given back"]
+    assert "out of reach" in caplog.text
+
+
+def test_a_store_that_is_down_at_the_end_of_a_good_block_is_an_error() -> None:
+    class Down(MemoryStore):
+        """A store that was lost meanwhile."""
+
+        def settle(self, claim: Claim, changes: Charges) -> None:
+            raise StoreUnavailable("out of reach")
+
+    with pytest.raises(StoreUnavailable), limit_set(Down()).try_acquire({"tpm": 30}) as acquisition:
+        acquisition.update({"tpm": 30})
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("error", [None, ValueError("of the block")])
+def test_a_failed_try_holds_nothing_and_gives_nothing_back(
+    way: Leave, error: Exception | None, store: MemoryStore
+) -> None:
+    limits = limit_set(store)
+    held = limits.try_acquire({"tpm": 100, "db": 2})
+    before = used(limits)
+    refused = limits.try_acquire({"tpm": 50, "db": 1})
+    assert not refused
+    if error is None:
+        way(refused, None)
+    else:
+        with pytest.raises(ValueError, match="of the block"):
+            way(refused, error)
+    refused.release()
+    refused.cancel()
+    assert used(limits) == before
+    held.release()
+
+
+def test_a_failed_try_may_even_report_usage(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    limits.try_acquire({"tpm": 100})
+    with limits.try_acquire({"tpm": 50}) as refused:
+        refused.update({"tpm": 50})
+    assert used(limits) == {"tpm": 100}
+
+
+def test_a_released_acquisition_may_still_leave_its_block(store: MemoryStore) -> None:
+    limits = limit_set(store)
+    with limits.try_acquire({"tpm": 30}) as acquisition:
+        acquisition.update({"tpm": 10})
+        acquisition.release()
+        other = limits.try_acquire({"db": 3})
+    assert used(limits) == {"tpm": 10, "rpm": 0, "call_count": 2, "db": 3}
+    other.release()
+
+
+def test_cancelling_gives_back_what_was_not_reported(store: MemoryStore) -> None:
+    limits = limit_set(store)
+    acquisition = limits.try_acquire({"tpm": 30, "rpm": 5})
+    acquisition.update({"rpm": 2})
+    acquisition.cancel()
+    assert used(limits) == {"tpm": 0, "rpm": 2, "call_count": 1, "db": 0}
+
+
+@pytest.mark.parametrize("attribute", ["number", "records"])
+def test_an_acquisition_is_not_copied_by_accident(attribute: str, store: MemoryStore) -> None:
+    # Two copies would settle the same claim; the store does so once.
+    limits = limit_set(store, DB)
+    acquisition = limits.try_acquire({"db": 2})
+    twin = copy.copy(acquisition)
+    assert getattr(twin, attribute) is getattr(acquisition, attribute)
+    twin.release()
+    acquisition.release()
+    assert used(limits) == {"db": 0}
+
+
+# -------------------------------------------------------------------------------- several scopes in one set
+
+
+def composed(store: MemoryStore, *sets: Sequence[Any]) -> LimitSet:
+    """One set of the scopes of several."""
+    return LimitSet.composed([scoped for limits in sets for scoped in limit_set(store, *limits).scoped], store)
+
+
+def test_a_key_of_two_scopes_is_charged_and_settled_in_both(store: MemoryStore) -> None:
+    tenant = limit_set(store, RateLimit("tpm", 1000, 60), CALLS)
+    user = limit_set(store, TPM, DB)
+    limits = LimitSet.composed([*user.scoped, *tenant.scoped], store)
+    assert limits["tpm"] is TPM
+    with limits.try_acquire({"tpm": 50}) as acquisition:
+        assert [status.key for status in acquisition.outcome.passed] == ["tpm", "db", "tpm", "call_count"]
+        assert used(user) == {"tpm": 50, "db": 1}
+        assert used(tenant) == {"tpm": 50, "call_count": 1}
+        assert limits.get_stats()["tpm"]["available"] == 50, "of the first scope that has it"
+        acquisition.update({"tpm": 20})
+    assert used(user) == {"tpm": 20, "db": 0}
+    assert used(tenant) == {"tpm": 20, "call_count": 1}
+
+
+def test_scopes_admit_together_or_not_at_all(store: MemoryStore) -> None:
+    tenant, user = limit_set(store, RateLimit("tpm", 60, 60)), limit_set(store, TPM, DB)
+    limits = LimitSet.composed([*user.scoped, *tenant.scoped], store)
+    first = limits.try_acquire({"tpm": 50})
+    refused = limits.try_acquire({"tpm": 20, "db": 1})
+    assert [status.capacity for status in refused.outcome.violations] == [60]
+    assert used(user) == {"tpm": 50, "db": 1}
+    with pytest.raises(ZeroDivisionError), first:
+        raise ZeroDivisionError
+    assert used(user) == {"tpm": 0, "db": 0}
+    assert used(tenant) == {"tpm": 0}
+
+
+def test_usage_is_checked_in_every_scope(store: MemoryStore) -> None:
+    limits = composed(store, (CallLimit(9, 60),), (RateLimit("call_count", 9, 60),))
+    acquisition = limits.try_acquire({"call_count": 2})
+    with pytest.raises(InvalidRequest, match="usage of 'call_count' must be between 0 and the 2 requested"):
+        acquisition.update({"call_count": 3})

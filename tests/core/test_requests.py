@@ -1,0 +1,430 @@
+"""What a request takes, and what it may ask for: the rules of acquiring, one by one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from itertools import permutations
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import pytest
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.claim import Claim
+from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, NeverAdmissible
+from limits_app.core.hooks import Hooks
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.core.sets import CALLS, DB, RPM, TPM, limit_set, used, used_up
+
+TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
+
+Verb = Callable[[LimitSet, Mapping[str, float] | None], Acquisition]
+
+
+def acquire(limits: LimitSet, requested: Mapping[str, float] | None) -> Acquisition:
+    """Acquire without waiting."""
+    return limits.acquire(requested, timeout=0)
+
+
+VERBS = [pytest.param(LimitSet.try_acquire, id="try"), pytest.param(acquire, id="acquire")]
+
+
+# ------------------------------------------------------------------------------------------------ amounts
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_requested_takes_one_of_every_limit(verb: Verb, store: MemoryStore) -> None:
+    limits = limit_set(store, CALLS, DB)
+    assert verb(limits, None)
+    assert used(limits) == {"call_count": 1, "db": 1}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_requested_of_calls_alone(verb: Verb, store: MemoryStore) -> None:
+    limits = limit_set(store, CALLS)
+    assert verb(limits, None)
+    assert used(limits) == {"call_count": 1}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("others", [(), (CALLS,), (DB,), (CALLS, DB)])
+def test_nothing_requested_of_a_rate_is_an_error_that_names_it(
+    verb: Verb, others: tuple[Limit, ...], store: MemoryStore
+) -> None:
+    limits = limit_set(store, RPM, TPM, *others)
+    with pytest.raises(InvalidRequest, match=r"nothing is requested of rpm, tpm: .*\{key: amount\}"):
+        verb(limits, None)
+    assert set(used(limits).values()) == {0}
+    assert limits.rates == ["rpm", "tpm"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        pytest.param({"tpm": 30}, {"tpm": 30, "rpm": 0, "call_count": 1, "db": 1}, id="a_rate_and_the_rest"),
+        pytest.param({"rpm": 1, "tpm": 2}, {"tpm": 2, "rpm": 1, "call_count": 1, "db": 1}, id="two_rates"),
+        pytest.param({"call_count": 4}, {"tpm": 0, "rpm": 0, "call_count": 4, "db": 1}, id="calls"),
+        pytest.param({"db": 3}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 3}, id="permits"),
+        pytest.param({}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 1}, id="no_rate"),
+        pytest.param({"db": 0}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 0}, id="no_permit"),
+        pytest.param({"call_count": 0}, {"tpm": 0, "rpm": 0, "call_count": 0, "db": 1}, id="no_call"),
+        pytest.param({"tpm": 0}, {"tpm": 0, "rpm": 0, "call_count": 1, "db": 1}, id="nothing_of_a_rate"),
+        pytest.param({"tpm": 0.5}, {"tpm": 0.5, "rpm": 0, "call_count": 1, "db": 1}, id="decimals"),
+        pytest.param({"tpm": Decimal("2.5")}, {"tpm": 2.5, "rpm": 0, "call_count": 1, "db": 1}, id="decimal_numbers"),
+        pytest.param({"tpm": 100, "rpm": 10, "call_count": 5, "db": 3}, None, id="all_of_everything"),
+    ],
+)
+def test_what_is_requested_is_taken_and_one_of_every_call_and_resource_limit_that_is_not(
+    verb: Verb, requested: dict[str, float], expected: dict[str, float] | None, store: MemoryStore
+) -> None:
+    limits = limit_set(store)
+    for _ in range(2):  # the second time by the plan of the first
+        store.reset([scoped.scope.key for scoped in limits.scoped])
+        acquisition = verb(limits, requested)
+        assert acquisition
+        assert used(limits) == (requested if expected is None else expected)
+        acquisition.cancel()
+
+
+def test_a_request_may_be_any_mapping(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    assert limits.try_acquire(MappingProxyType({"tpm": 5}))
+    assert used(limits) == {"tpm": 5}
+
+
+@pytest.mark.parametrize("requested", [["tpm"], ("tpm",), {"tpm"}, "tpm", "", 5, 0, b"tpm", [("tpm", 5)], object()])
+@pytest.mark.parametrize("before", [{"tpm": 1}, {}, {"t": 1, "p": 1, "m": 1}])
+def test_a_request_that_is_no_mapping_is_refused_whatever_was_requested_before(
+    before: dict[str, float], requested: Any, store: MemoryStore
+) -> None:
+    limits = limit_set(store, TPM, RateLimit("t", 5, 1), RateLimit("p", 5, 1), RateLimit("m", 5, 1))
+    limits.try_acquire(before).cancel()
+    with pytest.raises(InvalidRequest, match="requested must map keys to amounts, not "):
+        limits.try_acquire(requested)
+    with pytest.raises(InvalidRequest):
+        limits.acquire(requested)
+
+
+BAD_AMOUNTS: list[Any] = [
+    pytest.param(-1, "must not be negative", id="negative"),
+    pytest.param(-(10**12), "must not be negative", id="very_negative"),
+    pytest.param(-(10**13), "must not be more than 10^12", id="beyond_everything_negative"),
+    pytest.param(True, "must be a number, not a boolean", id="true"),
+    pytest.param(False, "must be a number, not a boolean", id="false"),
+    pytest.param(None, "must be a number", id="none"),
+    pytest.param("5", "must be a number", id="text"),
+    pytest.param([5], "must be a number", id="a_list"),
+    pytest.param(Fraction(1, 2), "must be a number", id="a_fraction"),
+    pytest.param(10**12 + 1, "must not be more than 10^12", id="too_large"),
+    pytest.param(10**5000, "must not be more than 10^12", id="too_large_to_be_written"),
+    pytest.param(-(10**5000), "must not be more than 10^12", id="too_negative_to_be_written"),
+]
+BAD_FRACTIONS: list[Any] = [
+    pytest.param(-0.5, "must not be negative", id="a_negative_float"),
+    pytest.param(0.0005, "must have at most three decimals", id="half_a_thousandth"),
+    pytest.param(float("nan"), "must be a finite number", id="not_a_number"),
+    pytest.param(float("inf"), "must be a finite number", id="infinity"),
+    pytest.param(float("-inf"), "must be a finite number", id="minus_infinity"),
+    pytest.param(Decimal("NaN"), "must be a finite number", id="a_decimal_that_is_none"),
+    pytest.param(1e300, "must not be more than 10^12", id="a_huge_float"),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(("amount", "rule"), BAD_AMOUNTS + BAD_FRACTIONS)
+@pytest.mark.parametrize("key", ["tpm", "call_count"])
+def test_an_amount_that_cannot_be_is_refused_with_the_key_and_the_rule(
+    key: str, amount: Any, rule: str, verb: Verb, store: MemoryStore
+) -> None:
+    limits = limit_set(store)
+    with pytest.raises(ValueError, match=f"amount of '{key}' ") as caught:
+        verb(limits, {"rpm": 1, key: amount})
+    assert isinstance(caught.value, InvalidRequest)
+    assert rule in str(caught.value)
+    assert len(str(caught.value)) < 250
+    assert set(used(limits).values()) == {0}
+
+
+@pytest.mark.parametrize(("amount", "rule"), BAD_AMOUNTS)
+def test_an_amount_of_permits_that_cannot_be(amount: Any, rule: str, store: MemoryStore) -> None:
+    limits = limit_set(store)
+    with pytest.raises(InvalidRequest, match="amount of 'db' ") as caught:
+        limits.try_acquire({"db": amount})
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", [LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW])
+@pytest.mark.parametrize("amount", [0.5, 1.0, float("nan")])
+def test_amounts_of_whole_limits_are_whole(algorithm: RateLimitAlgorithm, amount: float, store: MemoryStore) -> None:
+    with pytest.raises(InvalidRequest, match="amount of 'whole' must be a whole number"):
+        limit_set(store, RateLimit("whole", 5, 60, algorithm)).try_acquire({"whole": amount})
+
+
+# ------------------------------------------------------------------------------------------- unknown keys
+
+
+def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits, other = limit_set(store, TPM, RPM, CallLimit(50, 60), DB), limit_set(store, TPM)
+    for _ in range(3):
+        assert limits.try_acquire({"tpm": 1, "typo": 5, "db": 0})
+        assert limits.try_acquire({"tpm": 1, "tipo": -5, "typo": "whatever"})  # type: ignore[dict-item]
+    assert other.try_acquire({"tpm": 1, "typo": 5})
+    assert [(record.name, record.levelno) for record in caplog.records] == [("limits_app", logging.WARNING)] * 3
+    assert caplog.messages[:2] == [
+        f"key '{key}' is none of the limits of this request and is skipped; the set has: tpm, rpm, call_count, db"
+        for key in ("typo", "tipo")
+    ]
+    assert used(limits)["tpm"] == 6
+
+
+@pytest.mark.parametrize("key", ["", "\0", "👤", "\ud800", "k" * 10_000, 5, None, ("tpm",), 1.5])
+def test_a_key_may_be_unknown_in_every_way(key: Any, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    limits = limit_set(store, TPM)
+    assert limits.try_acquire({"tpm": 1, key: 1})
+    assert used(limits) == {"tpm": 1}
+    assert len(caplog.messages) == 1
+    assert len(caplog.messages[0]) < 250
+
+
+def test_warnings_are_bounded_however_many_keys_somebody_makes_up(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store, TPM)
+    for number in range(1000):
+        assert limits.try_acquire({f"made up {number}": 1})
+    assert len(caplog.messages) <= 256
+
+
+def test_an_unknown_key_can_be_an_error(store: MemoryStore, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+    limits = limit_set(store)
+    assert limits.try_acquire({"tpm": 1, "typo": 5})
+    hooks.unknown_keys_raise = lambda: True
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="key 'typo' is none of the limits"):
+            limits.try_acquire({"tpm": 1, "typo": 5})
+    assert used(limits)["tpm"] == 1
+    assert len(caplog.messages) == 1
+
+
+def test_a_set_remembers_a_bounded_number_of_shapes(store: MemoryStore) -> None:
+    limits = limit_set(store, *[RateLimit(f"k{number}", 10**6, 60) for number in range(6)])
+    for keys in permutations(limits.rates):
+        assert limits.try_acquire(dict.fromkeys(keys, 1))
+    assert set(used(limits).values()) == {720}
+
+
+# ---------------------------------------------------------------------------------------- never admissible
+
+
+NEVER = [
+    *[pytest.param(RateLimit("k", 5, 60, algorithm), {"k": 6}, 5, id=algorithm) for algorithm in RateLimitAlgorithm],
+    pytest.param(RateLimit("k", 5, 60, burst=2), {"k": 3}, 2, id="more_than_the_burst"),
+    pytest.param(RateLimit("k", 5, 60), {"k": 5.001}, 5, id="a_thousandth_more"),
+    pytest.param(RateLimit("k", 5, 60), {"k": 10**12}, 5, id="very_much_more"),
+    pytest.param(CallLimit(5, 60), {"call_count": 6}, 5, id="calls"),
+    pytest.param(CallLimit(0.5, 60), {}, 0.5, id="the_one_call_that_nobody_named"),
+    pytest.param(CallLimit(0.5, 60), None, 0.5, id="the_one_call_of_nothing_requested"),
+    pytest.param(ResourceLimit("k", 5), {"k": 6}, 5, id="permits"),
+]
+
+
+@pytest.mark.parametrize(("limit", "requested", "most"), NEVER)
+@pytest.mark.parametrize("verb", [LimitSet.try_acquire, LimitSet.acquire, acquire, LimitSet.peek])
+def test_more_than_a_limit_can_ever_admit_is_refused_at_once(
+    verb: Callable[..., object],
+    limit: Limit,
+    requested: dict[str, float] | None,
+    most: float,
+    store: MemoryStore,
+) -> None:
+    limits = limit_set(store, limit, ResourceLimit("other", 1))
+    with pytest.raises(ValueError, match=rf"'{limit.key}' can never admit .*: its most is {most}") as caught:
+        verb(limits, requested)
+    error = caught.value
+    assert isinstance(error, NeverAdmissible)
+    assert isinstance(error, LimitExceeded)
+    assert not error.outcome.allowed
+    assert error.outcome.never
+    assert error.outcome.retry_after is None
+    assert [status.key for status in error.outcome.violations] == [limit.key]
+    assert set(used(limits).values()) == {0}
+
+
+def test_what_does_not_fit_now_but_will_is_not_called_never(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    used_up(limits, "tpm")
+    refused = limits.try_acquire({"tpm": 100})
+    assert not refused
+    assert not refused.outcome.never
+    assert refused.outcome.retry_after == 60
+
+
+# ------------------------------------------------------------------------------------------ all or nothing
+
+
+EVERYTHING = {"tpm": 10, "rpm": 1, "call_count": 1, "db": 1}
+
+
+@pytest.mark.parametrize("order", list(permutations((TPM, RPM, CALLS, DB))), ids=repr)
+@pytest.mark.parametrize("short", ["tpm", "rpm", "call_count", "db"])
+def test_all_are_charged_or_none_in_whatever_order(
+    order: tuple[Limit, ...], short: str, store: MemoryStore, clock: FakeClock
+) -> None:
+    limits = limit_set(store, *order)
+    taken = limits.try_acquire({key: limits[key].capacity if key == short else 0 for key in EVERYTHING})
+    before = used(limits)
+    for _ in range(5):
+        refused = limits.try_acquire({**EVERYTHING, "db": 1})
+        assert not refused
+        assert [status.key for status in refused.outcome.violations] == [short]
+    assert used(limits) == before
+    taken.cancel()
+    assert limits.try_acquire(EVERYTHING)
+    assert used(limits) == (EVERYTHING if short != "call_count" else {**EVERYTHING, "call_count": 1})
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_refused_requests_keep_no_window_alive(
+    algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock
+) -> None:
+    limits = limit_set(store, CallLimit(5, 60, algorithm))
+    assert all(limits.try_acquire() for _ in range(5))
+    for _ in range(59):
+        clock.advance(1)
+        limits.try_acquire({"call_count": 5})
+    clock.advance(1)
+    assert limits.try_acquire({"call_count": 5})
+
+
+def test_a_refusal_writes_nothing(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM, DB)
+    taken = limits.try_acquire({"tpm": 100})
+    states = [list(record) for _, record in taken.records]
+    for _ in range(3):
+        assert not limits.try_acquire({"tpm": 1, "db": 0})
+    assert [list(record) for _, record in limits.try_acquire({"tpm": 0, "db": 0}).records] == states
+
+
+def test_asking_for_nothing_asks_that_there_is_no_debt(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, TPM)
+    with limits.try_acquire({"tpm": 100}) as all_of_it:
+        assert limits.try_acquire({"tpm": 0})
+        all_of_it.update({"tpm": 101})
+    refused = limits.try_acquire({"tpm": 0})
+    assert not refused
+    assert refused.outcome.retry_after == 0.6
+    clock.advance(0.6)
+    assert limits.try_acquire({"tpm": 0})
+    assert used(limits) == {"tpm": 100}
+
+
+# ----------------------------------------------------------------------------------------------- empty sets
+
+
+class Untouchable(MemoryStore):
+    """A store that must not be asked anything."""
+
+    def acquire(self, claim: Claim) -> NoReturn:
+        raise AssertionError("touched")
+
+    def peek(self, claim: Claim) -> NoReturn:
+        raise AssertionError("touched")
+
+    def settle(self, claim: Claim, changes: object) -> NoReturn:
+        raise AssertionError("touched")
+
+
+@pytest.mark.parametrize("requested", [None, {}, {"tpm": 5}, {"tpm": -5, "db": 10**15}])
+@pytest.mark.parametrize("verb", [LimitSet.try_acquire, LimitSet.acquire, acquire])
+def test_an_empty_set_admits_everything_without_touching_a_store(verb: Verb, requested: Any) -> None:
+    limits = LimitSet(store=Untouchable())
+    for _ in range(3):
+        with verb(limits, requested) as acquisition:
+            assert acquisition
+            assert acquisition.successful
+            acquisition.update({})
+        assert acquisition.outcome.allowed
+        assert acquisition.outcome.passed == ()
+        assert acquisition.acquisitions == {}
+        acquisition.release()
+        acquisition.cancel()
+        assert acquisition
+
+
+def test_an_empty_set_has_nothing_in_it() -> None:
+    limits = LimitSet(store=Untouchable(), config={"region": "eu"})
+    assert len(limits) == 0
+    assert list(limits) == []
+    assert limits.rates == []
+    assert limits.acquire().config == {"region": "eu"}
+    with pytest.raises(KeyError):
+        limits["tpm"]
+
+
+def test_an_empty_set_lets_the_errors_of_its_blocks_through() -> None:
+    with pytest.raises(KeyboardInterrupt), LimitSet().acquire():
+        raise KeyboardInterrupt
+
+
+# ----------------------------------------------------------------------------------------------- the set
+
+
+def test_a_set_is_a_collection_of_its_limits(store: MemoryStore) -> None:
+    limits = limit_set(store)
+    assert list(limits) == [TPM, RPM, CALLS, DB]
+    assert len(limits) == 4
+    assert limits["tpm"] is TPM
+    assert limits["call_count"] is CALLS
+    with pytest.raises(KeyError):
+        limits["typo"]
+    assert repr(TPM) in repr(limits)
+
+
+def test_keys_inside_one_set_differ(store: MemoryStore) -> None:
+    with pytest.raises(InvalidLimit, match="limit 'tpm' is there twice"):
+        limit_set(store, TPM, DB, ResourceLimit("tpm", 1))
+
+
+@pytest.mark.parametrize("limits", [["tpm"], [None], [5], [TPM, "100/min"], [{"key": "tpm"}], [[TPM]], [RateLimit]])
+def test_a_set_is_made_of_limits(limits: Any, store: MemoryStore) -> None:
+    with pytest.raises(InvalidLimit, match="is no limit"):
+        LimitSet(limits, store=store)
+
+
+def test_private_sets_of_the_same_limits_share_nothing(store: MemoryStore) -> None:
+    one, other = limit_set(store), limit_set(store)
+    assert one.try_acquire({"tpm": 100})
+    assert used(other)["tpm"] == 0
+
+
+def test_peeking_says_what_would_be_decided_and_charges_nothing(store: MemoryStore) -> None:
+    limits = limit_set(store)
+    assert limits.peek({"tpm": 100}).allowed
+    assert set(used(limits).values()) == {0}
+    taken = limits.try_acquire({"tpm": 60, "db": 3})
+    outcome = limits.peek({"tpm": 50, "rpm": 1})
+    assert not outcome.allowed
+    assert {status.key for status in outcome.violations} == {"tpm"}, (
+        "permits that this thread holds are not taken again"
+    )
+    assert outcome == limits.try_acquire({"tpm": 50, "rpm": 1}).outcome
+    taken.cancel()
+
+
+def test_no_time_at_all_is_a_timeout_with_the_outcome(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    used_up(limits, "tpm")
+    with pytest.raises(TimeoutError, match="'tpm' has 0 of 100 left, 30 requested: retry in 18 s") as caught:
+        limits.acquire({"tpm": 30}, timeout=0)
+    assert isinstance(caught.value, LimitTimeout)
+    assert isinstance(caught.value, LimitExceeded)
+    assert caught.value.outcome.retry_after == 18

@@ -1,0 +1,443 @@
+"""`@limited` in all its forms, and `@exempt`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial, wraps
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.http import Http404, HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from pytest_django import Settings
+
+import limits_app
+from limits_app import services
+from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.integrations.decorators import exempt, limited
+from limits_app.stores import registry
+from limits_app.testing import FakeClock
+from tests.integrations.conftest import MIDDLEWARE
+from tests.integrations.site import Ask, afine, fine, left, limit
+
+SITE = "without an entity"
+
+
+def test_the_decorators_are_public_names() -> None:
+    assert (limits_app.limited, limits_app.exempt) == (limited, exempt)
+
+
+@method_decorator(limited("api"), name="dispatch")
+class ClassView(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+@method_decorator(limited("api"), name="dispatch")
+class AsyncClassView(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+def plainly(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that hands on what it gets."""
+
+    @wraps(view)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    return call
+
+
+class AsyncDispatchView(View):
+    @limited("api")
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+@method_decorator([csrf_exempt, limited("api"), plainly], name="dispatch")
+class DecoratedAsyncClassView(View):
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+class MethodView(View):
+    @method_decorator(limited("api"))
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+class AsyncMethodView(View):
+    @method_decorator(limited("api"))
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+class PlainMethodView(View):
+    @limited("api")
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+class PlainAsyncMethodView(View):
+    @limited("api")
+    async def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+@limited("api")
+def by_name(*, request: HttpRequest) -> HttpResponse:
+    """A view that wants its request by name."""
+    return fine(request)
+
+
+VIEWS = {
+    "view": limited("api")(fine),
+    "async_view": limited("api")(afine),
+    "class_view": ClassView.as_view(),
+    "async_class_view": AsyncClassView.as_view(),
+    "async_dispatch": AsyncDispatchView.as_view(),
+    "async_class_view_with_other_decorators": DecoratedAsyncClassView.as_view(),
+    "method": MethodView.as_view(),
+    "async_method": AsyncMethodView.as_view(),
+    "plain_method": PlainMethodView.as_view(),
+    "plain_async_method": PlainAsyncMethodView.as_view(),
+    "decorated_class_view": limited("api")(ClassView.as_view()),
+    "decorated_async_class_view": limited("api")(AsyncClassView.as_view()),
+    "partial": limited("api")(partial(fine, extra=1)),
+    "request_by_name": lambda request: by_name(request=request),
+    "twice": limited("api")(limited("api")(fine)),
+}
+
+
+@pytest.mark.parametrize("with_middleware", [True, False], ids=["with_middleware", "without"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_limited_for_whoever_makes_the_request(
+    ask: Ask, serve: Any, settings: Settings, name: str, with_middleware: bool
+) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE if with_middleware else MIDDLEWARE[:-1]
+    serve({"": VIEWS[name]})
+    limit("api", CallLimit(2, 60), ResourceLimit("slots", 1))
+    answers = [ask() for _ in range(3)]
+    assert [response.status_code for response in answers] == [200, 200, 429]
+    assert answers[2]["Retry-After"] == "30"
+    assert ask(who="bob").status_code == 200
+    assert left("api") == {"call_count": 0, "slots": 1}
+
+
+@pytest.mark.parametrize("name", ["async_class_view", "class_view"])
+def test_what_a_class_view_does_not_answer_is_charged_too(ask: Ask, serve: Any, name: str) -> None:
+    serve({"": VIEWS[name]})
+    limit("api", CallLimit(2, 60))
+    assert [ask(method="POST").status_code for _ in range(3)] == [405, 405, 429]
+
+
+@pytest.mark.parametrize("view", [fine, afine])
+@pytest.mark.parametrize(
+    ("options", "charged"),
+    [
+        pytest.param({}, {"ann": (9, 99)}, id="the_requester"),
+        pytest.param({"entity": "tenant:acme"}, {"tenant:acme": (9, 99)}, id="somebody"),
+        pytest.param({"entity": lambda request, pk: f"thing:{pk}"}, {"thing:7": (9, 99)}, id="from_the_arguments"),
+        pytest.param({"entity": lambda request, pk: None}, {SITE: (9, 99)}, id="the_site_itself"),
+        pytest.param({"entity": lambda request, pk: ""}, {"ann": (9, 99)}, id="never_everybody"),
+        pytest.param({"entity": lambda request, pk: "x" * 10_240}, {"ann": (10, 100)}, id="however_long_a_name"),
+        pytest.param({"requested": {"tpm": 30}}, {"ann": (9, 70)}, id="as_much_as_it_says"),
+        pytest.param({"requested": lambda request, pk: {"tpm": pk}}, {"ann": (9, 93)}, id="by_the_arguments"),
+        pytest.param({"requested": lambda request, pk: None}, {"ann": (9, 99)}, id="or_one_of_each"),
+    ],
+)
+def test_a_view_says_who_is_charged_and_how_much(
+    ask: Ask, serve: Any, view: Any, options: dict[str, Any], charged: dict[str, tuple[int, int]]
+) -> None:
+    serve({"<int:pk>/": limited("api", **options)(view)})
+    limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60))
+    assert ask("/7/").status_code == 200
+    for entity, (calls, tokens) in charged.items():
+        assert left("api", None if entity is SITE else entity) == {"call_count": calls, "tpm": tokens}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("options", "after"),
+    [
+        pytest.param({}, {None: (9, 99)}, id="the_site_itself"),
+        pytest.param({"entity": "tenant:acme"}, {"tenant:acme": (9, 99)}, id="somebody"),
+        pytest.param({"entity": lambda pk, **more: f"thing:{pk}"}, {"thing:7": (9, 99)}, id="from_the_arguments"),
+        pytest.param({"requested": lambda pk, more: {"tpm": pk + more}}, {None: (9, 90)}, id="by_the_arguments"),
+        pytest.param({"requested": {"tpm": 0}}, {None: (9, 100)}, id="nothing_of_it"),
+    ],
+)
+def test_a_function_says_who_is_charged_and_how_much(
+    kind: str, options: dict[str, Any], after: dict[str | None, tuple[int, int]]
+) -> None:
+    limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
+    function = _function if kind == "sync" else _afunction
+    call: Callable[..., Any] = limited("api", **options)(function)
+    assert (call if kind == "sync" else async_to_sync(call))(7, more=3) == (7, 3)
+    for entity, (calls, tokens) in after.items():
+        assert left("api", entity) == {"call_count": calls, "tpm": tokens, "slots": 1}
+
+
+def _function(pk: int, *, more: int) -> tuple[int, int]:
+    return pk, more
+
+
+async def _afunction(pk: int, *, more: int) -> tuple[int, int]:
+    await asyncio.sleep(0)
+    return pk, more
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_function_that_is_refused_raises_and_does_not_run(kind: str) -> None:
+    limit("api")
+    call: Any = limited("api")(_function) if kind == "sync" else async_to_sync(limited("api")(_afunction))
+    assert call(7, more=3) == (7, 3)
+    with pytest.raises(LimitExceeded, match="'call_count' of api has 0 of 1 left"):
+        call(7, more=3)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_function_that_fails_gives_back_what_it_did_not_use(kind: str) -> None:
+    async def abroken() -> None:
+        raise KeyError("why")
+
+    def broken() -> None:
+        raise KeyError("why")
+
+    limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
+    call = limited("api", requested={"tpm": 40})(broken if kind == "sync" else abroken)
+    with pytest.raises(KeyError, match="why"):
+        (call if kind == "sync" else async_to_sync(call))()  # type: ignore[arg-type]
+    assert left("api", None) == {"call_count": 9, "tpm": 100, "slots": 1}
+
+
+def test_a_method_is_limited_like_a_function() -> None:
+    class Reports:
+        @limited("api", entity=lambda self, owner: f"owner:{owner}")
+        def export(self, owner: str) -> str:
+            return owner
+
+    limit("api")
+    assert Reports().export("ann") == "ann"
+    assert left("api", "owner:ann") == {"call_count": 0}
+
+
+def test_a_block_holds_until_it_is_left() -> None:
+    limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
+    with limited("api", requested={"tpm": 40}) as acquisition:
+        assert left("api", None) == {"tpm": 60, "slots": 0}
+        acquisition.update({"tpm": 10})
+    assert left("api", None) == {"tpm": 90, "slots": 1}
+    with limited("api", requested={"tpm": 40}):
+        pass
+    assert left("api", None) == {"tpm": 50, "slots": 1}
+    with pytest.raises(KeyError), limited("api", requested={"tpm": 40}):
+        raise KeyError
+    assert left("api", None) == {"tpm": 50, "slots": 1}
+    with pytest.raises(LimitExceeded), limited("api", requested={"tpm": 60}):
+        raise AssertionError
+
+
+def test_an_asynchronous_block_holds_until_it_is_left() -> None:
+    limit("api", ResourceLimit("slots", 1))
+
+    async def use() -> dict[str, Any]:
+        async with limited("api", entity=lambda: "ann") as acquisition:
+            return acquisition.limit_set.get_stats()
+
+    assert async_to_sync(use)()["slots"]["available"] == 0
+    assert left("api") == {"slots": 1}
+
+
+def test_a_block_may_be_shared_by_threads_and_entered_again() -> None:
+    limit("api", ResourceLimit("slots", 10))
+    shared, together, seen = limited("api"), Barrier(4), []
+
+    def work(slots: int) -> None:
+        with shared as acquisition:
+            together.wait()
+            seen.append(acquisition.acquisitions["slots"].requested)
+            together.wait()
+
+    with shared as outer, shared as inner:
+        assert outer is not inner
+    services.limit_set("api")
+    threads = [Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [1] * 4
+    assert left("api", None) == {"slots": 10}
+
+
+def test_blocks_of_one_thread_may_be_left_in_any_order() -> None:
+    limit("api", ResourceLimit("slots", 2))
+    first, second = limited("api", requested={"slots": 1}), limited("api", requested={"slots": 1})
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert left("api", None) == {"slots": 1}
+    second.__exit__(None, None, None)
+    assert left("api", None) == {"slots": 2}
+
+
+def test_a_block_that_was_never_entered_cannot_be_left() -> None:
+    with pytest.raises(RuntimeError, match="enter and leave it in the same one"):
+        limited("api").__exit__(None, None, None)
+
+
+def test_a_block_that_cannot_give_back_says_so_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unavailable(*args: object) -> None:
+        raise StoreUnavailable("gone")
+
+    limit("api", ResourceLimit("slots", 1))
+    with limited("api"):
+        monkeypatch.setattr(registry.store(), "settle", unavailable)
+    assert "what a block held could not be given back" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["function", "async_function", "view", "async_view"])
+def test_it_may_wait(kind: str, clock: FakeClock) -> None:
+    limit("api", ResourceLimit("slots", 1))
+    held = services.acquire("api", entity="ann")
+    request = RequestFactory().get("/", headers={"X-Who": "ann"})
+    wait = limited("api", entity="ann", timeout=60)
+    done: list[object] = []
+
+    async def later(function: Any, *args: object) -> None:
+        task = asyncio.create_task(function(*args))
+        while not registry.store().line.busy:
+            await asyncio.sleep(0)
+        held.release()
+        done.append(await task)
+
+    if kind == "async_function":
+        async_to_sync(later)(wait(_afunction_without), 1)
+    elif kind == "async_view":
+        async_to_sync(later)(wait(afine), request)
+    else:
+        function, argument = (wait(lambda one: one), 1) if kind == "function" else (wait(fine), request)
+        thread = Thread(target=lambda: done.append(function(argument)))
+        services.limit_set("api", "ann")
+        thread.start()
+        while not registry.store().line.busy:
+            pass
+        held.release()
+        thread.join()
+    assert len(done) == 1
+
+
+async def _afunction_without(value: int) -> int:
+    return value
+
+
+def test_a_view_that_waited_in_vain_is_refused(clock: FakeClock) -> None:
+    limit("api", ResourceLimit("slots", 1))
+    held = services.acquire("api", entity="ann")
+    view = limited("api", timeout=60)(fine)
+    answers: list[HttpResponse] = []
+    thread = Thread(target=lambda: answers.append(view(RequestFactory().get("/", headers={"X-Who": "ann"}))))
+    thread.start()
+    while not registry.store().line.busy:
+        pass
+    clock.advance(60)
+    thread.join()
+    assert answers[0].status_code == 429
+    assert held
+    with pytest.raises(LimitTimeout):
+        services.limit_set("api", "ann").acquire({"slots": 1}, 0)
+
+
+@pytest.mark.parametrize("view_of", [lambda view: limited("api")(view)])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(("error", "tokens"), [(ValueError, 100), (Http404, 99)])
+def test_without_the_middleware_a_failed_view_gives_back_too(
+    kind: str, view_of: Any, error: type[Exception], tokens: int
+) -> None:
+    def broken(request: HttpRequest) -> HttpResponse:
+        raise error
+
+    async def abroken(request: HttpRequest) -> HttpResponse:
+        raise error
+
+    limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
+    request = RequestFactory().get("/", headers={"X-Who": "ann"})
+    view = view_of(broken) if kind == "sync" else async_to_sync(view_of(abroken))
+    with pytest.raises(error):
+        view(request)
+    request.close()
+    assert left("api") == {"tpm": tokens, "slots": 1}
+
+
+def test_a_helper_that_fails_inside_a_view_takes_nothing_away_from_it(ask: Ask, serve: Any) -> None:
+    @limited("api")
+    def helper(request: HttpRequest) -> None:
+        raise ValueError
+
+    seen = []
+
+    @limited("api")
+    def view(request: HttpRequest) -> HttpResponse:
+        with pytest.raises(ValueError, match="broken"):
+            helper(request)
+        seen.append(left("api"))
+        return fine(request)
+
+    serve({"": view})
+    limit("api", ResourceLimit("slots", 1))
+    assert ask().status_code == 200
+    assert seen == [{"slots": 0}]
+    assert left("api") == {"slots": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: limited(""), "resource '' must be a letter"),
+        (lambda: limited("no spaces"), "resource 'no spaces' must be a letter"),
+        (lambda: limited("x" * 65), "must be a letter followed by at most 63"),
+        (lambda: limited(None), "resource None must be"),  # type: ignore[arg-type]
+        (lambda: limited(fine), "must be a letter"),  # type: ignore[arg-type]
+        (lambda: limited("api", entity=""), "entity '' must be text of 1 to 255 characters"),
+        (lambda: limited("api", entity=42), "entity 42 must be text"),  # type: ignore[arg-type]
+        (lambda: limited("api", timeout=-1), "timeout must be None or seconds, 0 or more, not -1"),
+        (lambda: limited("api", timeout=True), "timeout must be None or seconds"),
+    ],
+)
+def test_what_cannot_be_is_refused_where_it_is_written(make: Callable[[], object], said: str) -> None:
+    with pytest.raises((InvalidLimit, InvalidRequest), match=said):
+        make()
+
+
+def test_a_function_never_charges_everybody_by_an_empty_name() -> None:
+    with pytest.raises(InvalidLimit, match="entity '' must be text"):
+        limited("api", entity=lambda: "")(lambda: None)()
+
+
+def test_a_decorated_function_is_still_itself() -> None:
+    @limited("api")
+    def export(rows: int) -> int:
+        """Export rows."""
+        return rows
+
+    assert (export.__name__, export.__doc__, export(3)) == ("export", "Export rows.", 3)
+
+
+def test_an_exempt_view_that_is_limited_is_limited_by_its_own_decorator(ask: Ask, serve: Any) -> None:
+    serve({"": exempt(limited("api")(fine)), "a/": limited("api")(exempt(fine))})
+    limit("api", CallLimit(2, 60))
+    assert [ask().status_code, ask("/a/").status_code, ask().status_code] == [200, 200, 429]

@@ -1,0 +1,25 @@
+"""A site with limits in memory, a clock to move, and a database whose changes are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_django import Settings
+
+from limits_app import conf
+from limits_app.resolver import resolver
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[FakeClock]:
+    """The time of a memory store that nobody has used yet."""
+    clock = FakeClock()
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    resolver.clear()
+    yield clock
+    resolver.clear()

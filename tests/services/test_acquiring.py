@@ -1,0 +1,246 @@
+"""Acquiring by name."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from asgiref.sync import async_to_sync
+from pytest_django import DjangoAssertNumQueries
+
+from limits_app import (
+    CallLimit,
+    InvalidLimit,
+    InvalidRequest,
+    LimitExceeded,
+    LimitTimeout,
+    NeverAdmissible,
+    RateLimit,
+    ResourceLimit,
+    limits,
+    signals,
+)
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.outcome import Outcome
+from limits_app.stores import registry
+from limits_app.testing import FakeClock
+
+TWO = [CallLimit(2, 60)]
+
+
+@pytest.fixture
+def refusals() -> object:
+    """What the signal tells about refusals."""
+    heard: list[Outcome] = []
+
+    def hear(outcome: Outcome, **details: object) -> None:
+        heard.append(outcome)
+
+    signals.limit_exceeded.connect(hear)
+    yield heard
+    signals.limit_exceeded.disconnect(hear)
+
+
+def test_nothing_set_admits_everything() -> None:
+    with limits.acquire("api", entity="user:1") as acquisition:
+        assert acquisition.successful
+        assert acquisition.outcome.allowed
+
+
+def test_entities_are_counted_apart() -> None:
+    limits.set_resource_limits("api", TWO)
+    admitted = [bool(limits.try_acquire("api", entity=who)) for who in ("a", "b", "a", "b", "a", "b")]
+    assert admitted == [True, True, True, True, False, False]
+
+
+def test_no_entity_is_the_site_itself() -> None:
+    limits.set_resource_limits("api", TWO)
+    assert [bool(limits.try_acquire("api")) for _ in range(3)] == [True, True, False]
+    assert limits.try_acquire("api", entity="-")
+
+
+def test_a_refusal_is_raised_with_its_outcome() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.acquire("api", entity="a")
+    with pytest.raises(LimitExceeded, match=r"'call_count' of api for a has 0 of 1 left") as caught:
+        limits.acquire("api", entity="a")
+    assert not isinstance(caught.value, TimeoutError)
+    assert caught.value.outcome.retry_after == 60
+
+
+def test_more_than_can_ever_be_admitted_says_so() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 60)])
+    with pytest.raises(NeverAdmissible, match=r"can never admit 11: its most is 10"):
+        limits.acquire("api", requested={"tpm": 11})
+    limits.set_resource_limits("api", [RateLimit("tpm", 20, 60)])
+    assert limits.acquire("api", requested={"tpm": 11})
+
+
+@pytest.mark.parametrize("seconds", [5, None])
+def test_waiting_ends_when_there_is_room(clock: FakeClock, seconds: float | None) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 2)])
+    limits.acquire("api", entity="a")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limits.acquire, "api", entity="a", timeout=seconds)
+        _until_somebody_waits()
+        clock.advance(2)
+        assert waiting.result(10).successful
+
+
+def test_waiting_ends_with_an_error_when_the_time_is_up(clock: FakeClock) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.acquire("api", entity="a")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limits.acquire, "api", entity="a", timeout=5)
+        _until_somebody_waits()
+        clock.advance(6)
+        with pytest.raises(LimitTimeout):
+            waiting.result(10)
+
+
+def test_a_change_reaches_those_who_wait_already() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 3600)])
+    limits.acquire("api", entity="a")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limits.acquire, "api", entity="a", timeout=None)
+        _until_somebody_waits()
+        limits.set_resource_limits("api", [CallLimit(2, 3600)])
+        assert waiting.result(10).successful
+
+
+@pytest.mark.parametrize("bad", [-1, "soon", float("nan"), True])
+def test_a_timeout_that_cannot_be_is_refused(bad: object) -> None:
+    with pytest.raises(InvalidRequest, match="timeout must be None or seconds"):
+        limits.acquire("api", timeout=bad)
+
+
+@pytest.mark.parametrize(
+    ("resource", "entity", "message"),
+    [
+        ("", None, "resource"),
+        ("1api", None, "resource"),
+        ("a b", None, "resource"),
+        ("api\0", None, "resource"),
+        ("a" * 65, None, "resource"),
+        ({"api": 1}, None, "resource"),
+        (None, None, "resource"),
+        ("api", "", "entity"),
+        ("api", "x" * 256, "entity"),
+        ("api", 42, "entity"),
+        ("api", ["user"], "entity"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(resource: object, entity: object, message: str) -> None:
+    with pytest.raises(InvalidLimit, match=f"{message} .* must be"):
+        limits.try_acquire(resource, entity=entity)
+
+
+@pytest.mark.parametrize("entity", ["user:42", "a\0b", "half \ud800", "\N{PILE OF POO}", "x" * 255, " ", "a:b/c"])
+def test_any_text_may_be_an_entity(entity: str) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    assert [bool(limits.try_acquire("api", entity=entity)) for _ in range(2)] == [True, False]
+
+
+def test_the_limits_of_a_call_hold_only_where_nothing_is_set() -> None:
+    own = (CallLimit(1, 60),)
+    assert [bool(limits.try_acquire("api", default_limits=own)) for _ in range(2)] == [True, False]
+    assert limits.try_acquire("api", default_limits=[CallLimit(2, 60)])
+    assert limits.try_acquire("api")
+    limits.set_system_limits([CallLimit(100, 60)])
+    assert limits.try_acquire("api", default_limits=own)
+
+
+def test_a_check_consumes_nothing() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    assert [limits.check("api").allowed for _ in range(3)] == [True] * 3
+    limits.acquire("api")
+    assert not limits.check("api").allowed
+    with pytest.raises(NeverAdmissible):
+        limits.check("api", requested={"call_count": 2})
+
+
+def test_refusals_are_told(refusals: list[Outcome]) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.acquire("api")
+    limits.try_acquire("api")
+    with pytest.raises(NeverAdmissible):
+        limits.try_acquire("api", requested={"call_count": 9})
+    async_to_sync(limits.atry_acquire)("api")
+    with pytest.raises(NeverAdmissible):
+        async_to_sync(limits.atry_acquire)("api", requested={"call_count": 9})
+    assert [outcome.allowed for outcome in refusals] == [False] * 4
+
+
+def test_a_set_that_is_kept_says_when_it_is_stale() -> None:
+    limits.set_resource_limits("api", TWO)
+    kept = limits.limit_set("api", "a")
+    assert kept.try_acquire()
+    limits.set_resource_limits("api", [CallLimit(5, 60)])
+    with pytest.raises(StaleConfiguration):
+        kept.try_acquire()
+    assert limits.limit_set("api", "a").try_acquire()
+
+
+def test_a_kept_set_costs_no_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    limits.set_resource_limits("api", TWO)
+    with django_assert_num_queries(1):
+        for _ in range(5):
+            limits.try_acquire("api", entity="a")
+
+
+def test_asyncio_acquires_and_refuses_alike() -> None:
+    limits.set_resource_limits("api", TWO)
+
+    async def course() -> list[bool]:
+        admitted = [bool(await limits.atry_acquire("api", entity="a")), bool(await limits.aacquire("api", entity="a"))]
+        with pytest.raises(LimitExceeded):
+            await limits.aacquire("api", entity="a")
+        return [*admitted, bool(await limits.atry_acquire("api", entity="a"))]
+
+    assert async_to_sync(course)() == [True, True, False]
+
+
+def test_asyncio_waits_without_blocking(clock: FakeClock) -> None:
+    limits.set_resource_limits("api", [ResourceLimit("db", 1)])
+
+    async def course() -> bool:
+        held = await limits.aacquire("api", entity="a")
+        waiting = asyncio.ensure_future(limits.aacquire("api", entity="a", timeout=30))
+        while not registry.store().line.busy:
+            await asyncio.sleep(0)
+        held.release()
+        return (await waiting).successful
+
+    assert async_to_sync(course)()
+
+
+def test_asyncio_sees_a_change_while_it_waits() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 3600)])
+    limits.acquire("api", entity="a")
+    ready = Event()
+
+    async def course() -> bool:
+        ready.set()
+        return (await limits.aacquire("api", entity="a", timeout=None)).successful
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(async_to_sync(course))
+        _until_somebody_waits()
+        limits.set_resource_limits("api", [CallLimit(2, 3600)])
+        assert waiting.result(10)
+
+
+def test_asyncio_resolves_anew_when_the_configuration_has_changed() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    assert limits.try_acquire("api", entity="a")
+    limits.set_resource_limits("api", [CallLimit(3, 60)])
+    assert async_to_sync(limits.atry_acquire)("api", entity="a")
+
+
+def _until_somebody_waits() -> None:
+    line = registry.store().line
+    deadline = Event()
+    while not line.busy:
+        deadline.wait(0.001)

@@ -1,0 +1,140 @@
+"""Explanations and the status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.db.models.signals import post_save
+
+from limits_app import CallLimit, RateLimit, ResourceLimit, limits
+from limits_app.core.limit_set import LimitSet
+from limits_app.models import Entity
+from limits_app.resolver import resolver
+
+
+def test_nothing_set_says_so() -> None:
+    explanation = limits.explain("api", entity="user:1")
+    assert explanation.text() == (
+        "user:1 on api: admitted now.\nNothing is set for it, at no level, so everything is admitted."
+    )
+    assert explanation.as_dict()["considered"] == []
+
+
+def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
+    limits.set_system_limits([CallLimit(100, 60), RateLimit("tpm", 50, 60), ResourceLimit("db", 1)])
+    limits.set_entity_limits("user:1", [CallLimit(1, 60)], resource="api")
+    limits.acquire("api", entity="user:1")
+    explanation = limits.explain("api", entity="user:1")
+    assert str(explanation) == (
+        "user:1 on api: refused now.\n"
+        "What counts is the policy of the entity on this resource (limits).\n"
+        "It replaces the policy of the system (limits).\n"
+        "Limited by what is replaced, and free here: db, tpm.\n"
+        "call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s."
+    )
+    told = json.loads(json.dumps(explanation.as_dict()))
+    assert [(one["level"], one["counts"]) for one in told["considered"]] == [
+        ("entity_on_resource", True),
+        ("system", False),
+    ]
+    assert told["dropped"] == ["db", "tpm"]
+    assert told["outcome"]["violations"][0]["retry_after"] == 60
+
+
+@pytest.mark.parametrize(
+    ("requested", "lines"),
+    [
+        (None, ["call_count: 10 of 10 left, 1 requested.", "db: 1 of 2 left, 1 requested.", "tpm: 5 of 5 left, 0"]),
+        ({"tpm": 9}, ["refused now.", "tpm: 5 of 5 left, 9 requested; it can never admit as much."]),
+        ({"db": 2}, ["db: 1 of 2 left, 2 requested; it binds, and admits when a permit is given back."]),
+    ],
+)
+def test_a_request_is_explained_limit_by_limit(requested: dict[str, int] | None, lines: list[str]) -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60), RateLimit("tpm", 5, 60), ResourceLimit("db", 2)])
+    held = limits.acquire("api", requested={"call_count": 0})
+    text = limits.explain("api", requested=requested).text()
+    assert "the site itself on api" in text
+    assert all(line in text for line in lines), text
+    held.release()
+
+
+def test_an_entity_that_is_blocked_itself() -> None:
+    limits.set_entity_limits("user:1", [CallLimit(1, 60)])
+    Entity.objects.update(blocked=True)
+    assert limits.explain("api", entity="user:1").text().splitlines()[1:3] == [
+        "What counts is the entity itself (blocked).",
+        "It replaces the policy of the entity on all resources (limits).",
+    ]
+
+
+def test_the_limits_of_the_call_are_explained_too() -> None:
+    text = limits.explain("api", default_limits=(CallLimit(3, 60),)).text()
+    assert "What counts is the limits that the call brings (limits)." in text
+
+
+def test_explaining_consumes_nothing_and_agrees_with_acquiring() -> None:
+    limits.set_resource_limits("api", [CallLimit(2, 60), RateLimit("tpm", 5, 60)])
+    for _ in range(3):
+        for requested in (None, {"tpm": 3}, {"tpm": 6}):
+            explained = limits.explain("api", requested=requested).outcome
+            if requested is not None and not explained.never:
+                with limits.try_acquire("api", requested=requested) as acquisition:
+                    assert acquisition.successful is explained.allowed
+                    acquisition.update(requested)
+    assert limits.status("api").limits["call_count"]["used"] == 1
+
+
+def test_a_change_in_the_middle_of_explaining_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [CallLimit(2, 60)])
+    peek = LimitSet.peek
+    changes = iter([lambda: limits.set_resource_limits("api", [CallLimit(7, 60)])])
+
+    def changed_before(limit_set: LimitSet, requested: object) -> object:
+        next(changes, lambda: None)()
+        return peek(limit_set, requested)
+
+    monkeypatch.setattr(LimitSet, "peek", changed_before)
+    assert "7 of 7 left" in limits.explain("api").text()
+
+
+def test_the_status_of_one_entity() -> None:
+    limits.set_resource_limits("api", [CallLimit(4, 60), ResourceLimit("db", 2)])
+    held = limits.acquire("api", entity="user:1")
+    status = limits.status("api", entity="user:1")
+    assert (status.resource, status.entity, status.entities) == ("api", "user:1", None)
+    assert status.limits["call_count"] == {
+        "type": "call",
+        "algorithm": "token_bucket",
+        "capacity": 4,
+        "window_seconds": 60,
+        "available": 3,
+        "used": 1,
+        "utilization": 0.25,
+    }
+    assert status.limits["db"]["holders"] == 1
+    assert json.loads(json.dumps(status.as_dict()))["limits"]["db"]["type"] == "resource"
+    held.release()
+
+
+def test_the_status_of_a_resource_sums_its_known_entities() -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    limits.set_entity_limits("user:1", [CallLimit(5, 60), RateLimit("tpm", 7, 60)])
+    limits.set_entity_limits("user:2", [], effect="blocked")
+    for who in ("user:1", "user:1", None):
+        with limits.acquire("api", entity=who, requested={"tpm": 3} if who else None) as acquisition:
+            acquisition.update({"tpm": 3} if who else {})
+    status = limits.status("api")
+    assert status.limits["call_count"]["used"] == 1
+    assert status.entities == 2
+    assert status.used_by_all == {"call_count": 3, "tpm": 6}
+
+
+def test_a_row_that_is_saved_makes_what_is_kept_stale() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.status("api")
+    hits = resolver.info().hits
+    post_save.send(Entity, instance=None, using="default")
+    limits.status("api")
+    assert resolver.info().hits == hits + 1
+    assert limits.try_acquire("api")

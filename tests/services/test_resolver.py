@@ -1,0 +1,260 @@
+"""Which limits hold: precedence, freshness, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+
+import pytest
+from django.db import connection, transaction
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
+from limits_app.core.errors import StoreUnavailable
+from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
+from limits_app.models.candidates import _sql
+from limits_app.resolver import Resolver, advance_version, resolve, resolver
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+
+CAPACITY = {"entity on resource": 1, "entity": 2, "resource": 3, "system": 4, "call": 5}
+
+
+def put(levels: Iterable[str]) -> tuple[CallLimit, ...]:
+    """Set policies at levels, each with a capacity that tells it from the others; returns the limits of the call."""
+    call: tuple[CallLimit, ...] = ()
+    for level in levels:
+        limit = [CallLimit(CAPACITY[level], 60)]
+        match level:
+            case "entity on resource":
+                limits.set_entity_limits("user:1", limit, resource="api")
+            case "entity":
+                limits.set_entity_limits("user:1", limit)
+            case "resource":
+                limits.set_resource_limits("api", limit)
+            case "system":
+                limits.set_system_limits(limit)
+            case "call":
+                call = tuple(limit)
+    return call
+
+
+@pytest.mark.parametrize("highest", range(len(CAPACITY)))
+def test_the_most_specific_policy_wins_as_a_whole(highest: int) -> None:
+    levels = list(CAPACITY)[highest:]
+    call = put(levels)
+    [limit] = limits.limit_set("api", "user:1", call)
+    assert limit.capacity == CAPACITY[levels[0]]
+
+
+@pytest.mark.parametrize(
+    ("resource", "entity", "capacity"),
+    [
+        ("api", "user:1", 1),
+        ("other", "user:1", 2),
+        ("api", "user:2", 3),
+        ("other", "user:2", 4),
+        ("api", None, 3),
+        ("other", None, 4),
+        ("API", "user:1", 2),
+        ("api", "USER:1", 3),
+        ("api", "user:1 ", 3),
+    ],
+)
+def test_a_policy_is_about_those_it_names(resource: str, entity: str | None, capacity: int) -> None:
+    put(["entity on resource", "entity", "resource", "system"])
+    [limit] = limits.limit_set(resource, entity)
+    assert limit.capacity == capacity
+
+
+@pytest.mark.parametrize("level", ["entity on resource", "entity", "resource", "system"])
+@pytest.mark.parametrize(("effect", "admits"), [("blocked", False), ("unlimited", True)])
+def test_a_policy_may_block_or_free(level: str, effect: str, *, admits: bool) -> None:
+    put(list(CAPACITY)[list(CAPACITY).index(level) + 1 :])
+    match level:
+        case "entity on resource":
+            limits.set_entity_limits("user:1", [], resource="api", effect=effect)
+        case "entity":
+            limits.set_entity_limits("user:1", [], effect=effect)
+        case "resource":
+            limits.set_resource_limits("api", [], effect=effect)
+        case "system":
+            limits.set_system_limits([], effect=effect)
+    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(9)] == [admits] * 9
+
+
+@pytest.mark.parametrize(("flag", "admits"), [("blocked", False), ("unlimited", True)])
+def test_an_entity_may_be_blocked_or_free_whatever_policies_say(flag: str, *, admits: bool) -> None:
+    put(["entity on resource"])
+    Entity.objects.filter(identifier="user:1").update(**{flag: True})
+    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(3)] == [admits] * 3
+    assert limits.try_acquire("api", entity="user:2")
+
+
+def test_limits_left_over_on_a_blocked_or_free_policy_do_not_count() -> None:
+    policy = limits.set_resource_limits("api", [CallLimit(1, 60)])
+    Policy.objects.filter(pk=policy.pk).update(effect=PolicyEffect.UNLIMITED)
+    assert [bool(limits.try_acquire("api")) for _ in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        CallLimit(10, 60),
+        CallLimit(10**12, 31_622_400, RateLimitAlgorithm.SLIDING_WINDOW),
+        RateLimit("tpm", 0.001, 0.001, RateLimitAlgorithm.GCRA, burst=12.5),
+        RateLimit("tpm", 999_999_999_999, 1, RateLimitAlgorithm.LEAKY_BUCKET, burst=1),
+        RateLimit("tpm", 5, 1.5, RateLimitAlgorithm.FIXED_WINDOW),
+        ResourceLimit("db", 3),
+        ResourceLimit("db", 3, 0.25),
+    ],
+)
+def test_a_definition_comes_back_as_it_was_set(definition: CallLimit | RateLimit | ResourceLimit) -> None:
+    limits.set_resource_limits("api", [definition])
+    assert list(limits.limit_set("api")) == [definition]
+    assert Limit.objects.get().definition() == definition
+
+
+def test_a_miss_is_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    put(["entity on resource", "entity", "resource", "system"])
+    resolver.clear()
+    with django_assert_num_queries(1):
+        limits.limit_set("api", "user:1")
+    with django_assert_num_queries(1):
+        limits.limit_set("api", "nobody has heard of them")
+
+
+def test_what_nobody_has_set_is_kept_too(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    with django_assert_num_queries(1):
+        for _ in range(3):
+            assert limits.try_acquire("api", entity="user:9")
+
+
+WAYS = {
+    "save": lambda limit: _saved(limit, capacity=Decimal(5)),
+    "update": lambda limit: Limit.objects.filter(pk=limit.pk).update(capacity=5),
+    "bulk update": lambda limit: Limit.objects.bulk_update([_changed(limit, capacity=Decimal(5))], ["capacity"]),
+    "bulk create": lambda limit: (
+        limit.delete(),
+        Limit.objects.bulk_create([Limit.from_definition(limit.policy, CallLimit(5, 60))]),
+    ),
+    "service": lambda limit: limits.set_resource_limits("api", [CallLimit(5, 60)]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_change_counts_on_the_next_acquire(way: str) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
+    WAYS[way](Limit.objects.get())
+    assert [bool(limits.try_acquire("api")) for _ in range(5)] == [True] * 4 + [False]
+
+
+def test_deleting_counts_on_the_next_acquire() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.acquire("api")
+    Policy.objects.all().delete()
+    assert limits.try_acquire("api")
+
+
+def test_two_hundred_changes_count_at_once() -> None:
+    obeyed = 0
+    for capacity in range(1, 201):
+        limits.set_resource_limits("api", [CallLimit(capacity, 86_400)])
+        obeyed += [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
+    assert obeyed == 200
+
+
+def test_a_transaction_that_is_rolled_back_changes_nothing() -> None:
+    limits.set_resource_limits("api", [CallLimit(2, 60)])
+    assert limits.try_acquire("api")
+    with transaction.atomic():
+        limits.set_resource_limits("api", [CallLimit(9, 60)])
+        assert [limit.capacity for limit in resolve("api", None).limit_set] == [9]
+        transaction.set_rollback(True)
+    assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
+
+
+def test_what_a_transaction_has_not_committed_is_not_kept() -> None:
+    with transaction.atomic():
+        limits.set_resource_limits("api", [CallLimit(1, 60)])
+        assert [limit.capacity for limit in limits.limit_set("api")] == [1]
+        transaction.set_rollback(True)
+    assert list(limits.limit_set("api")) == []
+
+
+def test_others_see_a_change_only_after_the_commit() -> None:
+    limits.set_resource_limits("api", [CallLimit(3, 60)])
+    assert limits.try_acquire("api")
+    before = registry.store().version()
+    with transaction.atomic():
+        limits.set_resource_limits("api", [CallLimit(1, 60)])
+        assert registry.store().version() == before
+    assert registry.store().version() == before + 1
+
+
+def test_what_is_kept_is_bounded(settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 10}
+    own = Resolver()
+    for number in range(100):
+        own.limit_set("api", f"user:{number}")
+    assert own.info() == (0, 100, 10)
+    own.limit_set("api", "user:99")
+    assert own.info() == (1, 100, 10)
+    own.clear()
+    assert own.info().size == 0
+
+
+def test_what_is_kept_becomes_too_old(settings: Settings, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    settings.LIMITS = {**settings.LIMITS, "RESOLVER_TTL_SECONDS": 1e-9}
+    own = Resolver()
+    with django_assert_num_queries(3):
+        for _ in range(3):
+            own.limit_set("api", None)
+
+
+def test_what_bypasses_the_app_counts_once_nothing_is_kept_any_more() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE limits_app_limit SET capacity = 2")
+    assert not limits.try_acquire("api")
+    resolver.clear()
+    assert limits.try_acquire("api")
+
+
+def test_a_store_that_cannot_be_told_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Deaf(MemoryStore):
+        def advance_version(self) -> int:
+            raise StoreUnavailable("not now")
+
+    for key in list(registry._OPENED):
+        monkeypatch.setitem(registry._OPENED, key, Deaf())
+    advance_version(using="default")
+    assert "was not told" in caplog.text
+
+
+def test_many_policies_are_found_by_their_index(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    Resource.objects.bulk_create(Resource(name=f"r{number}") for number in range(2000))
+    Policy.objects.bulk_create(Policy(resource=resource) for resource in Resource.objects.all())
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN QUERY PLAN " + _sql("sqlite"), ["r1", None, None])
+        plan = [row[3] for row in cursor.fetchall()]
+    assert any("SEARCH p USING INDEX" in line for line in plan)
+    assert not any(line.startswith("SCAN p") for line in plan)
+
+
+def test_a_column_that_is_a_word_of_mysql_is_quoted_its_way() -> None:
+    assert "l.`key`" in _sql("mysql")
+
+
+def _changed(limit: Limit, **values: object) -> Limit:
+    for name, value in values.items():
+        setattr(limit, name, value)
+    return limit
+
+
+def _saved(limit: Limit, **values: object) -> None:
+    _changed(limit, **values).save()

@@ -1,0 +1,148 @@
+"""Writing limits from code."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from limits_app import CallLimit, InvalidLimit, InvalidRequest, RateLimit, ResourceLimit, limits
+from limits_app.core.limits import Blocked
+from limits_app.models import AuditEvent, Entity, Policy, Resource
+
+LIMITS = [CallLimit(10, 60), RateLimit("tpm", 1000, 60), ResourceLimit("db", 2)]
+
+
+def test_what_is_set_is_listed() -> None:
+    limits.set_resource_limits("api", LIMITS)
+    limits.set_resource_limits("reports", LIMITS[:1])
+    limits.set_entity_limits("user:1", LIMITS[1:2])
+    limits.set_entity_limits("user:2", LIMITS[2:], resource="api")
+    assert limits.list_resources() == {"api": (LIMITS[0], LIMITS[2], LIMITS[1]), "reports": (LIMITS[0],)}
+    assert limits.list_resources_with_entities() == ["api"]
+    assert limits.list_entities() == {"user:1": (LIMITS[1],)}
+    assert limits.list_entities("api") == {"user:2": (LIMITS[2],)}
+    assert limits.list_entities("reports") == {}
+
+
+def test_setting_again_replaces() -> None:
+    limits.set_resource_limits("api", LIMITS)
+    policy = limits.set_resource_limits("api", LIMITS[:1], reason="less")
+    assert policy.reason == "less"
+    assert limits.list_resources() == {"api": (LIMITS[0],)}
+    assert Policy.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("put", "take", "again"),
+    [
+        (lambda: limits.set_system_limits(LIMITS), limits.delete_system_limits, ()),
+        (lambda: limits.set_resource_limits("api", LIMITS), limits.delete_resource_limits, ("api",)),
+        (lambda: limits.set_entity_limits("user:1", LIMITS), limits.delete_entity_limits, ("user:1",)),
+    ],
+    ids=["system", "resource", "entity"],
+)
+def test_what_was_set_can_be_taken_back_once(put: object, take: object, again: tuple[str, ...]) -> None:
+    put()
+    assert take(*again) is True
+    assert take(*again) is False
+    assert not Policy.objects.exists()
+
+
+def test_an_entity_on_a_resource_is_apart_from_the_entity() -> None:
+    limits.set_entity_limits("user:1", LIMITS, resource="api")
+    assert limits.delete_entity_limits("user:1") is False
+    assert limits.delete_entity_limits("user:1", resource="api") is True
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (lambda: limits.set_resource_limits("a b", LIMITS), "resource 'a b' must be"),
+        (lambda: limits.set_entity_limits("", LIMITS), "entity '' must be"),
+        (lambda: limits.set_entity_limits("user:1", LIMITS, resource=""), "resource '' must be"),
+        (lambda: limits.set_entity_limits("a\0b", LIMITS), "NUL"),
+        (lambda: limits.set_system_limits([]), "effect='unlimited'"),
+        (lambda: limits.set_system_limits(LIMITS, effect="shadow"), "effect 'shadow' must be one of limits, blocked"),
+        (lambda: limits.set_system_limits(LIMITS, effect="blocked"), "has no limits"),
+        (lambda: limits.set_system_limits([LIMITS[0], LIMITS[0]]), "has a limit with this key already"),
+        (lambda: limits.set_system_limits([Blocked()]), "make the policy “blocked”"),
+        (lambda: limits.set_system_limits([RateLimit("call_count", 1, 1)]), "call_count"),
+        (lambda: limits.set_system_limits(LIMITS, reason="a\0b"), "NUL"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(bad: object, message: str) -> None:
+    limits.set_system_limits([CallLimit(7, 60)])
+    events = AuditEvent.objects.count()
+    with pytest.raises(InvalidLimit, match=message):
+        bad()
+    assert list(limits.limit_set("api")) == [CallLimit(7, 60)]
+    assert AuditEvent.objects.count() == events
+
+
+def test_each_change_leaves_an_event_for_each_object() -> None:
+    limits.set_entity_limits("user:1", LIMITS[:1], resource="api", reason="trial", actor="ann")
+    limits.set_entity_limits("user:1", LIMITS[:1], resource="api", reason="trial", actor="ann")
+    limits.set_entity_limits("user:1", [CallLimit(20, 60)], resource="api", reason="paid", actor="bob")
+    limits.delete_entity_limits("user:1", resource="api", reason="left", actor="cy")
+    events = AuditEvent.objects.order_by("pk").values_list("verb", "object_type", "actor", "source", "reason")
+    assert list(events) == [
+        ("create", "resource", "ann", "service", ""),
+        ("create", "entity", "ann", "service", ""),
+        ("create", "policy", "ann", "service", "trial"),
+        ("update", "policy", "bob", "service", "paid"),
+        ("delete", "policy", "cy", "service", "left"),
+    ]
+    update = AuditEvent.objects.get(verb="update")
+    assert [taken["limits"][0]["capacity"] for taken in (update.before, update.after)] == [10, 20]
+    assert Resource.objects.count() == Entity.objects.count() == 1
+
+
+def test_a_transaction_that_fails_leaves_no_event() -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        limits.set_system_limits(LIMITS)
+        raise ZeroDivisionError
+    assert not AuditEvent.objects.exists()
+    assert not Policy.objects.exists()
+
+
+def test_a_reset_forgets_what_was_used_and_is_audited() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 3600), RateLimit("tpm", 5, 3600)])
+    for who in ("a", "b"):
+        with limits.acquire("api", entity=who, requested={"tpm": 5}) as acquisition:
+            acquisition.update({"tpm": 5})
+    limits.reset("api", entity="a", keys=["tpm"], reason="a favour", actor="ann")
+    used = [limits.status("api", entity=who).limits[key]["used"] for who in "ab" for key in ("call_count", "tpm")]
+    assert used == [1, 0, 1, 5]
+    limits.reset("api", entity="b")
+    assert limits.try_acquire("api", entity="b", requested={"tpm": 5}).successful
+    first, second = AuditEvent.objects.filter(verb="reset").order_by("pk")
+    assert (first.actor, first.reason, first.object_label) == ("ann", "a favour", "a on api")
+    assert second.after == {"resource": "api", "entity": "b", "keys": ["call_count", "tpm"]}
+
+
+def test_a_reset_of_the_site_itself() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 3600)])
+    limits.acquire("api")
+    limits.reset("api")
+    assert limits.try_acquire("api")
+    assert AuditEvent.objects.get(verb="reset").object_label == "api"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"resource": "a b"}, InvalidLimit, "resource"),
+        ({"resource": "api", "entity": ""}, InvalidLimit, "entity"),
+        ({"resource": "api", "keys": ["tpm"]}, InvalidRequest, "tpm is not limited there; limited are: call_count"),
+    ],
+)
+def test_a_reset_that_cannot_be_is_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    with pytest.raises(error, match=message):
+        limits.reset(**arguments)
+    assert not AuditEvent.objects.filter(verb="reset").exists()
+
+
+def test_a_reset_where_nothing_is_limited() -> None:
+    with pytest.raises(InvalidRequest, match="limited are: none"):
+        limits.reset("api", keys=["tpm"])
