@@ -33,7 +33,7 @@ run: $(STAMP)  ## serve the demo site with seeded data
 
 test: $(STAMP)  ## run all tests on two cores, with their coverage
 	$(PY) -m coverage erase
-	$(PY) -m pytest -n 2 --dist loadgroup --cov --cov-report=term --cov-fail-under=95
+	$(PY) -m pytest -n 2 --dist load --cov --cov-report=term --cov-fail-under=95
 	$(PY) -m coverage report --include='$(DECIDING)' --fail-under=100
 
 check: lint types imports migrations  ## everything that can be known without running the tests

@@ -20,7 +20,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import check_entity, check_resource, scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, Limit
+from limits_app.core.limits import AnyLimit, Blocked, Limit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import OWN, Candidate, Policy, PolicyEffect, PolicyScope, candidates, changes
@@ -61,7 +61,9 @@ class ResolverInfo(NamedTuple):
     size: int
 
 
-def resolve(resource: str, entity: str | None, default_limits: Limits = (), *, store: Store | None = None) -> Resolution:
+def resolve(
+    resource: str, entity: str | None, default_limits: Limits = (), *, store: Store | None = None
+) -> Resolution:
     """Ask the database, in one query, and compile the answer.
 
     Raises InvalidLimit for a resource or an entity that cannot be.
@@ -80,13 +82,9 @@ def resolve(resource: str, entity: str | None, default_limits: Limits = (), *, s
 
 
 def _scoped(resource: str, entity: str | None, chosen: Candidate, lease_us: int) -> tuple[ScopedLimits, ...]:
-    match chosen.effect:
-        case PolicyEffect.BLOCKED:
-            limits: tuple[Limit, ...] = (Blocked(),)
-        case PolicyEffect.UNLIMITED:
-            limits = ()
-        case PolicyEffect.LIMITS:
-            limits = chosen.limits
+    limits: tuple[AnyLimit, ...] = chosen.limits if chosen.effect == PolicyEffect.LIMITS else ()
+    if chosen.effect == PolicyEffect.BLOCKED:
+        limits = (Blocked(),)
     return (ScopedLimits(scope_of(resource, entity), layout_of(limits, lease_us), chosen.level),) if limits else ()
 
 
@@ -152,7 +150,7 @@ class Resolver:
 resolver: Final = Resolver()
 
 
-def advance_version(**details: object) -> None:
+def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of a signal
     """Limits have changed: whatever was compiled before is stale now, in every process that shares a store.
 
     A store that cannot be told is logged; its processes find out when what they keep is too old.

@@ -94,7 +94,8 @@ class Acquisition(Claim):
         Everything is checked before anything is taken over.
         More than requested of a rate is recorded as debt, with a warning; a key that was not requested is skipped,
         with a warning.
-        Raises InvalidRequest (a ValueError) for an amount that cannot be, AlreadyReleased (a RuntimeError) after release.
+        Raises InvalidRequest (a ValueError) for an amount that cannot be,
+        and AlreadyReleased (a RuntimeError) after release.
         """
         if self.settled:
             raise AlreadyReleased("the acquisition was released: report usage before that")

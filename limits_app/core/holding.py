@@ -5,9 +5,10 @@ A nested acquire must not wait for a permit that its own thread or task already 
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
-from threading import get_ident
+from threading import Thread, current_thread, local
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ __all__ = ["HELD", "held_keys", "hold", "let_go"]
 HELD: Final[dict[object, tuple[weakref.ref[Acquisition], ...]]] = {}
 """What each thread and task holds, or has held; written by itself only, so that nothing needs a lock."""
 
+# A forked child holds nothing of what its parent holds.
+os.register_at_fork(after_in_child=HELD.clear)
+
+_HERE: Final = local()
 _NONE: Final[frozenset[str]] = frozenset()
 _LOOK_AT: Final = 1024
 
@@ -27,17 +32,19 @@ def hold(acquisition: Acquisition) -> None:
     """Note that the running thread or task holds the permits of an acquisition, and have them renewed."""
     reference = weakref.ref(acquisition)
     acquisition.owner = owner = _owner()
-    others = HELD.get(owner)
-    HELD[owner] = (reference,) if others is None else (*_unsettled(others), reference)
+    if owner is not None:
+        others = HELD.get(owner)
+        HELD[owner] = (reference,) if others is None else (*_unsettled(others), reference)
     acquisition.limit_set.store.renewer.hold(acquisition.number, reference)
     if len(HELD) > _LOOK_AT:
-        _forget_finished_tasks()
+        _forget_the_finished()
 
 
 def let_go(acquisition: Acquisition) -> None:
     """The permits were given back; when another thread or task does so, the holder finds out later."""
-    owner = acquisition.owner
-    if owner == _owner():
+    # There is no owner yet where a waiter was interrupted after it was admitted.
+    owner = getattr(acquisition, "owner", None)
+    if owner is not None and owner is _owner():
         others = HELD.pop(owner, ())
         if len(others) > 1:
             HELD[owner] = tuple([one for one in others if one() is not acquisition])
@@ -58,15 +65,23 @@ def _unsettled(references: tuple[weakref.ref[Acquisition], ...]) -> list[weakref
 
 
 def _owner() -> object:
-    """The running task, else the running thread."""
+    """The running task, else the running thread; None in a callback of an event loop, which holds nothing for long.
+
+    The thread itself and not its identifier, which another thread gets as soon as this one has ended.
+    """
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
         return asyncio.current_task()
-    return get_ident()
+    try:
+        return _HERE.thread
+    except AttributeError:
+        _HERE.thread = thread = current_thread()
+        return thread
 
 
-def _forget_finished_tasks() -> None:
-    """Tasks that have ended without letting go themselves; they can write no more, so nothing is lost."""
+def _forget_the_finished() -> None:
+    """Threads and tasks that ended without letting go themselves; they can write no more, so nothing is lost."""
     for owner in list(HELD):
-        if not isinstance(owner, int) and (owner is None or owner.done()):  # type: ignore[attr-defined]  # a task
+        ended = not owner.is_alive() if isinstance(owner, Thread) else owner.done()  # type: ignore[attr-defined]  # a task
+        if ended:
             HELD.pop(owner, None)

@@ -9,7 +9,7 @@ from typing import Final
 from limits_app.core.algorithms import Rule, State, compile_rule
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import lease_key
-from limits_app.core.limits import Limit
+from limits_app.core.limits import AnyLimit
 
 __all__ = ["LEASE_US", "Layout", "layout_of"]
 
@@ -24,7 +24,7 @@ class Layout:
 
     __slots__ = ("__weakref__", "has_permits", "index", "lease_us", "limits", "rules", "start")
 
-    def __init__(self, limits: tuple[Limit, ...], lease_us: int) -> None:
+    def __init__(self, limits: tuple[AnyLimit, ...], lease_us: int) -> None:
         self.limits = limits
         self.lease_us = lease_us
         self.rules: tuple[Rule, ...] = tuple(compile_rule(limit, lease_us) for limit in limits)
@@ -76,6 +76,6 @@ class Layout:
 
 
 @lru_cache(maxsize=4096)
-def layout_of(limits: tuple[Limit, ...], lease_us: int = LEASE_US) -> Layout:
+def layout_of(limits: tuple[AnyLimit, ...], lease_us: int = LEASE_US) -> Layout:
     """Compile limits, or give the layout that the same limits were compiled to before."""
     return Layout(limits, lease_us)

@@ -14,7 +14,7 @@ from limits_app.core.holding import HELD, held_keys, hold
 from limits_app.core.hooks import HOOKS
 from limits_app.core.keys import private_scope
 from limits_app.core.layout import layout_of
-from limits_app.core.limits import Limit, checked_limits
+from limits_app.core.limits import AnyLimit, Limit, checked_limits
 from limits_app.core.modes import store_for
 from limits_app.core.outcome import Outcome
 from limits_app.core.plan import ScopedLimits
@@ -91,10 +91,10 @@ class LimitSet:
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.scoped, self.store, self._config, self.version)
 
-    def __getitem__(self, key: str) -> Limit:
+    def __getitem__(self, key: str) -> AnyLimit:
         return self._shapes.limits[key]
 
-    def __iter__(self) -> Iterator[Limit]:
+    def __iter__(self) -> Iterator[AnyLimit]:
         return iter(self._shapes.limits.values())
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Self
 from limits_app.core.amounts import MILLI, Amount, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 
-__all__ = ["Blocked", "CallLimit", "Limit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"]
+__all__ = ["AnyLimit", "Blocked", "CallLimit", "Limit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"]
 
 KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
@@ -189,7 +189,11 @@ class Blocked:
     ceiling: ClassVar[int] = 0
 
 
-Limit = RateLimit | CallLimit | ResourceLimit | Blocked
+Limit = RateLimit | CallLimit | ResourceLimit
+"""What can be set."""
+
+AnyLimit = Limit | Blocked
+"""What can hold."""
 
 
 def checked_limits(limits: Iterable[object]) -> tuple[Limit, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 
+from limits_app.core.algorithms import Rule, State
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import Ask
-from limits_app.core.algorithms import Rule, State
 
 __all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "units_of"]
 

@@ -18,7 +18,6 @@ Bucket = tuple[str, str]
 """A scope's key and a limit's key."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class ScopedLimits:
     """Limits that apply together in one scope, and where they were set (`level`, for outcomes)."""

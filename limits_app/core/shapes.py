@@ -7,7 +7,7 @@ from typing import Final
 
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.core.limits import AnyLimit, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.plan import Charges, Plan, ScopedLimits, plan_for
 
 __all__ = ["Shapes", "no_mapping"]
@@ -21,7 +21,7 @@ class Shapes:
     def __init__(
         self, scoped: Sequence[ScopedLimits], version: int | None, skip_unknown: Callable[[object], None]
     ) -> None:
-        self.limits: dict[str, Limit] = {}
+        self.limits: dict[str, AnyLimit] = {}
         for one in reversed(scoped):
             self.limits |= {rule.key: rule.limit for rule in one.layout.rules}
         self.rates = [key for key, limit in self.limits.items() if isinstance(limit, RateLimit)]
@@ -62,7 +62,7 @@ class Shapes:
         return plan
 
     def plain(self) -> tuple[Plan, Charges] | None:
-        """The request of nothing in particular, where it takes neither a decision nor a permit to know what it takes."""
+        """The request of nothing in particular, where what it takes never depends on anything."""
         if self.rates:
             return None
         plan = self.plan(None, frozenset())

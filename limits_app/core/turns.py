@@ -50,7 +50,7 @@ def turns(acquisition: Acquisition, store: Store, waiter: Waiter, timeout: float
             line.stand(waiter, blocking)
             now = clock()
             if deadline is not None and now >= deadline:
-                raise _timed_out(acquisition, store)
+                raise _timed_out(acquisition, store)  # noqa: TRY301 - what was admitted is given back below
             yield _pause(store, now, until, deadline)
     except BaseException:
         # Interrupted after it was admitted and before anybody knew.
@@ -63,7 +63,7 @@ def turns(acquisition: Acquisition, store: Store, waiter: Waiter, timeout: float
 def _next_try(claim: Claim, store: Store) -> tuple[list[tuple[str, str]], int | None]:
     """The buckets that refused, and when they are to be asked again at the latest."""
     buckets, wait = claim.violated()
-    until = claim.decided_at + wait + round(random() * min(_JITTER_US, wait / 10))  # noqa: S311 - not for secrets
+    until = claim.decided_at + wait + round(random() * min(_JITTER_US, wait / 10))
     if claim.plan.permits and store.patience_us is not None:
         until = min(until, claim.decided_at + store.patience_us)
     return buckets, until

@@ -57,7 +57,7 @@ class TaskWaiter:
     __slots__ = ("_event", "_loop", "standing", "ticket")
 
     def __init__(self) -> None:
-        import asyncio  # noqa: PLC0415 - only programs that use it pay for its import
+        import asyncio  # only programs that use it pay for its import
 
         self.ticket = next(_TICKETS)
         self.standing: tuple[Bucket, ...] = ()
@@ -79,6 +79,10 @@ class TaskWaiter:
         self._event.clear()
 
 
+def _ignore(scope: str) -> None:
+    """Nobody else has to know."""
+
+
 class WaitingLine:
     """The waiters of one process for one store.
 
@@ -88,8 +92,8 @@ class WaitingLine:
 
     def __init__(
         self,
-        watch: Callable[[str], None] = lambda scope: None,
-        unwatch: Callable[[str], None] = lambda scope: None,
+        watch: Callable[[str], None] = _ignore,
+        unwatch: Callable[[str], None] = _ignore,
     ) -> None:
         self._watch = watch
         self._unwatch = unwatch
@@ -139,7 +143,7 @@ class WaitingLine:
             scopes = list(self._lines)
         self.notify(scopes)
 
-    def moved(self, now: int) -> None:
+    def moved(self, now: int) -> None:  # noqa: ARG002 - as `Paced` has it
         """The clock was moved by hand: everybody looks whether its time has come."""
         with self._lock:
             for lines in self._lines.values():

@@ -32,8 +32,20 @@ Amounts = Mapping[str, Amount]
 
 def exempt(view: F) -> F:
     """Have the middleware leave a view alone, whatever endpoints say; `@limited` on it still counts."""
-    setattr(view, EXEMPT, True)
-    return view
+    if iscoroutinefunction(view):
+
+        @wraps(view)
+        async def exempted(*args: Any, **kwargs: Any) -> Any:
+            return await view(*args, **kwargs)
+
+    else:
+
+        @wraps(view)
+        def exempted(*args: Any, **kwargs: Any) -> Any:
+            return view(*args, **kwargs)
+
+    setattr(exempted, EXEMPT, True)
+    return cast(F, exempted)
 
 
 class limited:  # noqa: N801 - used like a function

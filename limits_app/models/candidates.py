@@ -23,6 +23,19 @@ OWN: Final = "entity_row"
 
 Row = Sequence[Any]
 
+_QUERY: Final = """
+    SELECT p.id, p.resource_id, p.entity_id, p.effect, l.kind, l.{key}, l.capacity, l.window_seconds, l.algorithm,
+           l.burst, l.max_hold_seconds
+    FROM {policy} p LEFT JOIN {limit} l ON l.policy_id = p.id
+    WHERE COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
+      AND COALESCE(p.entity_id, 0) IN (0, (SELECT e.id FROM {entity} e WHERE e.identifier = %s))
+    UNION ALL
+    SELECT NULL, NULL, e.id, CASE WHEN e.blocked THEN 'blocked' ELSE 'unlimited' END, NULL, NULL, NULL, NULL, NULL,
+           NULL, NULL
+    FROM {entity} e WHERE e.identifier = %s AND (e.blocked OR e.unlimited)
+"""
+"""Its conditions are those of the unique index over policies, so that their number does not matter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -51,10 +64,7 @@ def candidates(resource: str, entity: str | None, using: str) -> list[Candidate]
 
 def _candidate(rows: list[Row]) -> Candidate:
     policy_id, resource_id, entity_id, effect = rows[0][:4]
-    if policy_id is None:
-        level = OWN
-    else:
-        level = Policy(resource_id=resource_id, entity_id=entity_id).scope.value
+    level = OWN if policy_id is None else Policy(resource_id=resource_id, entity_id=entity_id).scope.value
     # Always in the same order, since every process must compile the same layout.
     found = sorted((row[4:] for row in rows if row[4] is not None), key=itemgetter(1))
     limits = tuple(definition_of(*columns) for columns in found)
@@ -68,16 +78,7 @@ def _can_be_stored(identifier: str) -> bool:
 
 @cache
 def _sql(vendor: str) -> str:
-    """The query; its conditions are those of the unique index over policies, so that their number does not matter."""
+    """The query; only names of the app's own tables are put in, and what a caller says is a parameter."""
     names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity)}
-    return """
-        SELECT p.id, p.resource_id, p.entity_id, p.effect, l.kind, l.{key}, l.capacity, l.window_seconds, l.algorithm,
-               l.burst, l.max_hold_seconds
-        FROM {policy} p LEFT JOIN {limit} l ON l.policy_id = p.id
-        WHERE COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
-          AND COALESCE(p.entity_id, 0) IN (0, (SELECT e.id FROM {entity} e WHERE e.identifier = %s))
-        UNION ALL
-        SELECT NULL, NULL, e.id, CASE WHEN e.blocked THEN 'blocked' ELSE 'unlimited' END, NULL, NULL, NULL, NULL, NULL,
-               NULL, NULL
-        FROM {entity} e WHERE e.identifier = %s AND (e.blocked OR e.unlimited)
-    """.format(key="`key`" if vendor == "mysql" else '"key"', **names)
+    key = "`key`" if vendor == "mysql" else '"key"'
+    return _QUERY.format(key=key, **names)

@@ -1,10 +1,10 @@
 """The API of the app: one verb for each use.
 
-    from limits_app import limits
+from limits_app import limits
 
-    with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as acquisition:
-        ...
-        acquisition.update({"tpm": 312})
+with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as acquisition:
+    ...
+    acquisition.update({"tpm": 312})
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def explain(
 def _explained(resolution: Resolution, requested: Requested) -> Explanation:
     limit_set = resolution.limit_set
     try:
-        outcome = limit_set.peek({key: 0 for key in limit_set.rates} if requested is None else requested)
+        outcome = limit_set.peek(dict.fromkeys(limit_set.rates, 0) if requested is None else requested)
     except NeverAdmissible as error:
         outcome = error.outcome
     return Explanation(

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from django.db import router, transaction
-
 from limits_app import audit
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource, scope_of
-from limits_app.models import AuditEvent
 from limits_app.services.acquiring import limit_set
 from limits_app.stores import registry
 
@@ -36,6 +33,7 @@ def reset(
     limits = {limit.key for limit in limit_set(resource, entity)}
     unknown = sorted(set(keys or ()) - limits)
     if unknown:
-        raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {', '.join(sorted(limits)) or 'none'}")
+        there = ", ".join(sorted(limits)) or "none"
+        raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {there}")
     audit.record_reset(resource, entity, sorted(keys or limits), actor=actor, source=source, reason=reason)
     registry.store().reset([scope_of(resource, entity).key], keys)

@@ -76,9 +76,7 @@ def delete_entity_limits(entity: str, *, resource: str | None = None, reason: st
     return _delete(resource, entity, reason=reason, actor=actor)
 
 
-def _set(
-    resource: str | None, entity: str | None, limits: Limits, *, effect: str, reason: str, actor: str
-) -> Policy:
+def _set(resource: str | None, entity: str | None, limits: Limits, *, effect: str, reason: str, actor: str) -> Policy:
     try:
         with transaction.atomic(using=router.db_for_write(Policy)):
             return _saved(resource, entity, tuple(limits), effect=effect, reason=reason, actor=actor)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from itertools import islice
 from threading import RLock
-from time import monotonic_ns, sleep
+from time import monotonic_ns
 from typing import Any, Final
 
 from limits_app.core.claim import Claim
@@ -20,13 +19,13 @@ from limits_app.core.plan import Charges, Part, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.lending import Lending
+from limits_app.stores.locking import acquire_patiently, unlock
 from limits_app.stores.settling import settle_under
 
 __all__ = ["MemoryStore"]
 
 _GRACE_US: Final = 60_000_000
 _LOOKS_PER_NEWCOMER: Final = 2
-_TRIES: Final = 200
 
 Record = list[Any]
 """The states of one scope in the order of its layout, and the layout as last item.
@@ -78,41 +77,13 @@ class MemoryStore:
 
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
-        plan, records, after, lock = claim.plan, self._records, [], self._lock
+        lock = self._lock
         try:
-            if not lock.acquire(False):  # noqa: FBT003 - a keyword costs more, and `with` twice as much
-                _acquire_patiently(lock)
-            if plan.version is not None:
-                self._check(plan)
-            now = self._now()
-            part = None
-            charged: Record = []
-            for ask, amount in claim.charges:
-                if ask.part is not part:
-                    part = ask.part
-                    key = part.key
-                    record = records.get(key)
-                    if record is None or record[-1] is not part.layout:
-                        record = self._rebased(part, now)
-                    charged = record.copy()
-                    after.append((key, charged))
-                state = ask.take(charged[ask.index], now, amount)
-                if state is None:
-                    admitted = self._refused(claim, now)
-                    break
-                charged[ask.index] = state
-            else:
-                for key, charged in after:
-                    records[key] = charged
-                if len(records) > len(self._hand):
-                    self._entered(now)
-                if plan.permits:
-                    self._lending.lend(claim, now)
-                claim.decided_at = now
-                claim.records = after
-                claim.admitted = admitted = True
+            if not lock.acquire(False):  # a keyword costs more
+                acquire_patiently(lock)
+            admitted = self._decide(claim)
         except BaseException:
-            _unlock(lock)
+            unlock(lock)
             raise
         lock.release()
         return admitted
@@ -121,17 +92,47 @@ class MemoryStore:
         """See `Store.settle`."""
         lock = self._lock
         try:
-            if not lock.acquire(False):  # noqa: FBT003 - as above
-                _acquire_patiently(lock)
+            if not lock.acquire(False):
+                acquire_patiently(lock)
             if not claim.settled:
                 claim.settled = True
                 self._settle(claim, changes)
         except BaseException:
-            _unlock(lock)
+            unlock(lock)
             raise
         lock.release()
         if self.line.busy:
             self.line.notify({ask.part.key for ask, _ in changes})
+
+    def _decide(self, claim: Claim) -> bool:  # noqa: C901 - the hot path, where a call costs as much as a step
+        plan, records, after = claim.plan, self._records, []
+        if plan.version is not None:
+            self._check(plan)
+        now = self._now()
+        part = None
+        charged: Record = []
+        for ask, amount in claim.charges:
+            if ask.part is not part:
+                part = ask.part
+                record = records.get(part.key)
+                if record is None or record[-1] is not part.layout:
+                    record = self._rebased(part, now)
+                charged = record.copy()
+                after.append((part.key, charged))
+            state = ask.take(charged[ask.index], now, amount)
+            if state is None:
+                return self._refused(claim, now)
+            charged[ask.index] = state
+        for key, charged in after:
+            records[key] = charged
+        if len(records) > len(self._hand):
+            self._entered(now)
+        if plan.permits:
+            self._lending.lend(claim, now)
+        claim.decided_at = now
+        claim.records = after
+        claim.admitted = True
+        return True
 
     def _settle(self, claim: Claim, changes: Charges) -> None:
         records, now = self._records, self._now()
@@ -164,7 +165,9 @@ class MemoryStore:
             self._check(claim.plan)
             now = self._now()
             claim.decided_at = now
-            claim.records = [(part.key, self._living(part.leases, self._record(part, now), now)) for part in claim.plan.parts]
+            claim.records = [
+                (part.key, self._living(part.leases, self._record(part, now), now)) for part in claim.plan.parts
+            ]
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -214,7 +217,7 @@ class MemoryStore:
         """Take expired permits back and ask again, or note the refusal."""
         plan = claim.plan
         if plan.permits and self._reclaimed(plan, now):
-            return self.acquire(claim)
+            return self._decide(claim)
         claim.admitted = False
         claim.decided_at = now
         claim.records = [(part.key, self._record(part, now)) for part in plan.parts]
@@ -261,18 +264,3 @@ class MemoryStore:
                 self._lending.drop_expired(lease_key, now)
         else:
             self._hand.append(scope)
-
-
-def _acquire_patiently(lock: RLock) -> None:
-    """Acquire a lock that is held for a moment: blocking on it at once would make threads hand it over one by one."""
-    for _ in range(_TRIES):
-        sleep(0)
-        if lock.acquire(blocking=False):
-            return
-    lock.acquire()
-
-
-def _unlock(lock: RLock) -> None:
-    """Release after an interruption, which may have come before the lock was ours."""
-    with suppress(RuntimeError):
-        lock.release()

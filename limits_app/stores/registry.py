@@ -21,10 +21,6 @@ from limits_app.stores.process.files import default_directory
 __all__ = ["process_store", "state_directory", "store"]
 
 
-def _memory(chosen: StoreSettings) -> Store:
-    return MemoryStore()
-
-
 def _process(chosen: StoreSettings) -> Store:
     megabytes = chosen.map_megabytes or conf.get(conf.MAP_MEGABYTES)
     return open_process_store(chosen.state_dir or state_directory(), map_megabytes=megabytes)
@@ -36,7 +32,7 @@ def process_store() -> Store:
 
 
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {
-    StoreKind.MEMORY: _memory,
+    StoreKind.MEMORY: lambda chosen: MemoryStore(),  # noqa: ARG005 - it takes no options
     StoreKind.PROCESS: _process,
 }
 

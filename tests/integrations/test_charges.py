@@ -1,4 +1,4 @@
-"""A request is charged once for each limit, however many ways in see it, and `request.limits` tells what it was charged."""
+"""A request is charged once for each limit, however many ways in see it, and `request.limits` tells it all."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from pytest_django import DjangoAssertNumQueries, Settings
@@ -54,9 +55,7 @@ def test_a_limit_holds_for_each_entity_and_comes_back_with_time(
     ],
     ids=["path", "route", "open_route", "view_name"],
 )
-def test_requests_are_found_by_path_route_and_view(ask: Ask, serve: Any, settings: Settings, fields: Any) -> None:
-    from django.urls import path
-
+def test_requests_are_found_by_path_route_and_view(ask: Ask, settings: Settings, fields: Any) -> None:
     settings.ROOT_URLCONF = (path("things/<int:pk>/", fine, name="thing"), path("", fine))
     endpoint(limit("api"), **fields)
     assert statuses(ask, 2, "/things/7/") == [200, 429]
@@ -135,7 +134,7 @@ def test_amounts_that_cannot_be_are_logged_once_and_never_an_error_for_visitors(
     assert statuses(ask, 3) == [200, 200, 429]
     complaints = [record.getMessage() for record in caplog.records if "the endpoint" in record.getMessage()]
     assert len(complaints) == 1
-    assert complaints[0].startswith("the endpoint chat takes 1 of each limit until its amounts are corrected: key 'tmp'")
+    assert "endpoint chat takes 1 of each limit until its amounts are corrected: key 'tmp' is none" in complaints[0]
 
 
 def test_the_view_may_say_how_much_was_really_used(ask: Ask, serve: Any) -> None:
@@ -153,9 +152,7 @@ def test_the_view_may_say_how_much_was_really_used(ask: Ask, serve: Any) -> None
     assert left("llm") == {"tpm": 470}
 
 
-@pytest.mark.parametrize(
-    ("effect", "status"), [("blocked", 429), ("unlimited", 200)]
-)
+@pytest.mark.parametrize(("effect", "status"), [("blocked", 429), ("unlimited", 200)])
 def test_blocked_and_unlimited_are_obeyed(ask: Ask, serve: Any, effect: str, status: int) -> None:
     serve({"": fine})
     endpoint(limit("api"), amounts={"call_count": 1})
@@ -204,14 +201,15 @@ class ExemptView(View):
 @pytest.mark.parametrize(
     "view",
     [
-        pytest.param(exempt(lambda request: fine(request)), id="view"),
+        pytest.param(exempt(fine), id="view"),
+        pytest.param(exempt(afine), id="async_view"),
         pytest.param(ExemptView.as_view(), id="class_view"),
     ],
 )
 def test_an_exempt_view_is_left_alone(ask: Ask, serve: Any, view: Any) -> None:
     serve({"": view, "other/": fine})
     endpoint(limit("api"), "/<path:anything>")
-    endpoint(limit("root"), "/")
+    endpoint(limit("root"))
     assert statuses(ask, 3) == [200] * 3
     assert statuses(ask, 2, "/other/") == [200, 429]
 
@@ -321,7 +319,7 @@ def test_the_middleware_is_asynchronous_only_inside_an_asynchronous_handler() ->
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_the_middleware_works_inside_and_outside_of_synchronous_ones(client: Any, serve: Any, settings: Settings) -> None:
+def test_the_middleware_works_inside_and_around_synchronous_ones(client: Any, serve: Any, settings: Settings) -> None:
     around = "tests.integrations.test_middleware.closed"
     settings.MIDDLEWARE = [around, *MIDDLEWARE, around]
     serve({"": fine})

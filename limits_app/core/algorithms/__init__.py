@@ -13,7 +13,7 @@ from limits_app.core.algorithms.permits import compile_permits
 from limits_app.core.algorithms.rule import Rule, State
 from limits_app.core.algorithms.sliding_window import compile_sliding_window
 from limits_app.core.algorithms.token_bucket import compile_token_bucket
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 __all__ = ["Rule", "State", "compile_rule"]
 
@@ -26,7 +26,7 @@ _COMPILERS: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], 
 }
 
 
-def compile_rule(limit: Limit, lease_us: int) -> Rule:
+def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
     """Turn a definition into what a store works with; `lease_us` is how long a permit is lent without renewal."""
     match limit:
         case ResourceLimit():

@@ -12,6 +12,7 @@ from limits_app.core.limits import ResourceLimit
 
 __all__ = ["compile_permits"]
 
+
 def compile_permits(limit: ResourceLimit, lease_us: int) -> Rule:
     """Compile permits whose leases last `lease_us` unless they are renewed."""
     capacity = int(limit.capacity)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Generic, TypeVar
 
-from limits_app.core.limits import Limit, ResourceLimit
+from limits_app.core.limits import AnyLimit, ResourceLimit
 
 __all__ = ["DEBT_PARTS", "FULL_PARTS", "CompiledRule", "Rule", "State", "carried_parts"]
 
@@ -32,7 +32,7 @@ class CompiledRule(Generic[S]):
     Amounts are in parts, `parts_per_unit` to a unit; times are microseconds of the store's clock.
     """
 
-    limit: Limit
+    limit: AnyLimit
     start: S
     parts_per_unit: int
     ceiling_parts: int

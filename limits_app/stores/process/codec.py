@@ -16,7 +16,7 @@ from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import Log
 from limits_app.core.keys import short_key
 from limits_app.core.layout import Layout, layout_of
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 __all__ = ["NAME_LENGTH", "Codec", "layout_from"]
 
@@ -43,16 +43,20 @@ class Codec:
         ends = [1 + sum(widths[: index + 1]) for index in range(len(widths))]
         self._slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
 
-    def reads(self, record: bytes) -> bool:
-        """Whether the record was written by this layout."""
-        return record.startswith(self.name) and len(record) == self._size
+    def decode(self, record: bytes, txn: lmdb.Transaction[bytes], scope: bytes) -> list[State] | None:
+        """The states of a record, or None when another layout has written it.
 
-    def decode(self, record: bytes, txn: lmdb.Transaction[bytes], scope: bytes) -> list[State]:
-        """The states of a record that `reads` accepts; logs are fetched through the transaction when looked into."""
+        Logs are fetched through the transaction when somebody looks into them.
+        """
+        if len(record) != self._size:
+            return None
         flat = self._struct.unpack(record)
+        if flat[0] != self.name:
+            return None
         states = [flat[part] for part in self._slices]
-        for index, suffix in self.logs.items():
-            states[index] = (*states[index], StoredLog(txn, scope + suffix))
+        if self.logs:
+            for index, suffix in self.logs.items():
+                states[index] = (*states[index], StoredLog(txn, scope + suffix))
         return states
 
     def encode(self, states: Sequence[State]) -> bytes:
@@ -105,7 +109,7 @@ def _definitions(layout: Layout) -> bytes:
     return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits]]).encode()
 
 
-def _fields(limit: Limit) -> list[object]:
+def _fields(limit: AnyLimit) -> list[object]:
     if isinstance(limit, ResourceLimit):
         return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
     if isinstance(limit, Blocked):
@@ -114,7 +118,7 @@ def _fields(limit: Limit) -> list[object]:
     return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst]
 
 
-def _limit(kind: str, *fields: Any) -> Limit:
+def _limit(kind: str, *fields: Any) -> AnyLimit:
     match kind, fields:
         case "blocked", ():
             return Blocked()

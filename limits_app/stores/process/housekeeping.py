@@ -6,8 +6,6 @@ from typing import Final
 
 import lmdb
 
-from limits_app.core.algorithms import State
-from limits_app.stores.process.codec import Codec
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import SCOPE_LENGTH, Records
 
@@ -43,23 +41,23 @@ class Housekeeping:
     def _go(self, txn: lmdb.Transaction[bytes], now: int, *, looks: int, grace_us: int) -> bool:
         scopes, self._hand = _next_scopes(txn, self._hand, looks)
         for scope in scopes:
-            codec, states = self._records.stored(txn, scope) or (None, [])
-            if codec is not None and codec.layout.has_permits:
-                self._take_back(txn, scope, codec, states, now)
-            if codec is None or codec.layout.restored_at(states) + grace_us <= now:
+            if self._restored_at(txn, scope, now) + grace_us <= now:
                 self._records.remove(txn, scope)
         return bool(self._hand)
 
-    def _take_back(
-        self, txn: lmdb.Transaction[bytes], scope: bytes, codec: Codec, states: list[State], now: int
-    ) -> None:
-        """End the leases of a scope that have run out."""
+    def _restored_at(self, txn: lmdb.Transaction[bytes], scope: bytes, now: int) -> int:
+        """From when on a scope cannot be told from an unused one, once the leases in it that ran out have ended."""
+        stored = self._records.stored(txn, scope)
+        if stored is None:
+            return 0
+        codec, states = stored
         before = states.copy()
         for index, lease_key in codec.layout.leases(scope):
             if states[index][0]:
                 states[index] = self._leasing.reclaim(txn, lease_key, states[index], now)
         if states != before:
             self._records.write(txn, scope, codec, states)
+        return codec.layout.restored_at(states)
 
 
 def _next_scopes(txn: lmdb.Transaction[bytes], start: bytes, looks: int) -> tuple[list[bytes], bytes]:

@@ -35,7 +35,8 @@ class Leasing:
     def lend(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> None:
         """Write the leases of an admitted claim."""
         for place, ask, lease_key in claim.plan.leases:
-            txn.put(self._key(lease_key, claim), LEASE.pack(*lent(ask.rule, claim.charges[place][1], now)))
+            amount, expires, ends = lent(ask.rule, claim.charges[place][1], now)
+            txn.put(self._key(lease_key, claim), LEASE.pack(amount, expires, ends))
 
     def take_back(self, txn: lmdb.Transaction[bytes], lease_key: bytes, claim: Claim) -> bool:
         """End the lease of a claim; False when it had run out, and others may have the permit."""

@@ -56,8 +56,9 @@ class Records:
         if record is None:
             self.newcomer = True
             return codec, list(part.layout.start)
-        if codec.reads(record):
-            return codec, codec.decode(record, txn, part.short_key)
+        states = codec.decode(record, txn, part.short_key)
+        if states is not None:
+            return codec, states
         self.rebased = True
         written = self._decoded(txn, part.short_key, record)
         if written is None:
@@ -103,4 +104,5 @@ class Records:
             if definitions is None:
                 return None
             codec = self.codec(layout_from(definitions))
-        return (codec, codec.decode(record, txn, scope)) if codec.reads(record) else None
+        states = codec.decode(record, txn, scope)
+        return None if states is None else (codec, states)

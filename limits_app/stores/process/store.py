@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from time import monotonic, time_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import lmdb
 
@@ -19,8 +18,10 @@ from limits_app.core.clock import as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Ask, Charges, Part, Plan
+from limits_app.core.plan import Charges, Plan
 from limits_app.core.renewal import Renewer
+from limits_app.stores.locking import acquire_patiently, unlock
+from limits_app.stores.process.codec import Codec
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
@@ -34,6 +35,11 @@ _VERSION: Final = b"version"
 _PATIENCE_US: Final = 250_000
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 _MOST_LOOKED: Final = 1024
+
+
+if TYPE_CHECKING:
+    Txn = lmdb.Transaction[bytes]
+T = TypeVar("T")
 
 
 def system_us() -> int:
@@ -85,26 +91,14 @@ class ProcessStore:
 
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
-        try:
-            decided = self._decided(claim)
-        except lmdb.Error as error:
-            self._recover(error)
-            try:
-                decided = self._decided(claim)
-            except lmdb.Error as again:
-                raise self._file.failure(again) from again
-        return self.acquire(claim) if decided is None else decided
+        decided = None
+        while decided is None:
+            decided = self._transact(self._decide, claim, claim.charges)
+        return decided
 
     def settle(self, claim: Claim, changes: Charges) -> None:
         """See `Store.settle`."""
-        try:
-            others = self._settle(claim, changes)
-        except lmdb.Error as error:
-            self._recover(error)
-            try:
-                others = self._settle(claim, changes)
-            except lmdb.Error as again:
-                raise self._file.failure(again) from again
+        others = self._transact(self._settle, claim, changes)
         if others or self.line.busy:
             self._watching.tell({ask.part.key for ask, _ in changes}, others)
 
@@ -158,74 +152,90 @@ class ProcessStore:
         """Close the file; what is used again opens it anew."""
         self._file.close()
 
-    def _decided(self, claim: Claim) -> bool | None:
-        """Decide in one transaction; None when it was used to take lost permits back, and another one is to decide."""
-        with self._file.turn:
-            return self._decided_in_turn(claim)
-
-    def _decided_in_turn(self, claim: Claim) -> bool | None:
-        plan, after, records = claim.plan, [], self._records
-        txn = (self._file.environment or self._file.open()).begin(write=True)
+    def _transact(self, step: Callable[[Txn, Claim, Charges], T], claim: Claim, charges: Charges) -> T:
+        """Take one step in a transaction; once more when the file has to be made ready for it."""
         try:
-            if plan.version is not None:
-                _check(txn, plan)
-            now = self._now()
-            part = None
-            states: list[State] = []
-            for ask, amount in claim.charges:
-                if ask.part is not part:
-                    part = ask.part
-                    codec, states = records.states(txn, part, now)
-                    after.append((part.short_key, states, codec))
-                # What is charged is a copy from the file, so a refusal further on loses it.
-                state = ask.take(states[ask.index], now, amount)
-                if state is None:
-                    return self._refused(txn, claim, now)
-                states[ask.index] = state
-            self._write(txn, claim, after, now)
-            txn.commit()
-        finally:
-            # Nothing after a commit, and all that is needed after anything else.
-            txn.abort()
-        claim.admitted, claim.decided_at, claim.records = True, now, after
+            return self._step(step, claim, charges)
+        except lmdb.Error as error:
+            self._recover(error)
+        try:
+            return self._step(step, claim, charges)
+        except lmdb.Error as error:
+            raise self._file.failure(error) from error
+
+    def _step(self, step: Callable[[Txn, Claim, Charges], T], claim: Claim, charges: Charges) -> T:
+        file = self._file
+        turn = file.turn
+        try:
+            if not turn.acquire(False):
+                acquire_patiently(turn)
+            txn = (file.environment or file.open()).begin(write=True)
+            try:
+                done = step(txn, claim, charges)
+            finally:
+                # Nothing after a commit, and all that is needed after anything else.
+                txn.abort()
+        except BaseException:
+            unlock(turn)
+            raise
+        turn.release()
+        return done
+
+    def _decide(self, txn: Txn, claim: Claim, charges: Charges) -> bool | None:
+        """Decide and commit; None when permits were taken back instead, and another transaction is to decide."""
+        plan, after, records = claim.plan, [], self._records
+        if plan.version is not None:
+            _check(txn, plan)
+        now = self._now()
+        part = None
+        states: list[State] = []
+        for ask, amount in charges:
+            if ask.part is not part:
+                part = ask.part
+                codec, states = records.states(txn, part, now)
+                after.append((part.short_key, states, codec))
+            # What is charged is a copy from the file, so a refusal further on loses it.
+            state = ask.take(states[ask.index], now, amount)
+            if state is None:
+                return self._refused(txn, claim, now)
+            states[ask.index] = state
+        for scope, charged, codec in after:
+            records.write(txn, scope, codec, charged)
+        if plan.permits:
+            self._leasing.lend(txn, claim, now)
+        if records.newcomer:
+            self._housekeeping.step(txn, now)
+        txn.commit()
+        claim.decided_at, claim.records = now, after
+        claim.admitted = True
         return True
 
-    def _write(self, txn: lmdb.Transaction[bytes], claim: Claim, after: list[tuple[bytes, Any, Any]], now: int) -> None:
-        for scope, charged, codec in after:
-            self._records.write(txn, scope, codec, charged)
-        if claim.plan.permits:
-            self._leasing.lend(txn, claim, now)
-        if self._records.newcomer:
-            self._housekeeping.step(txn, now)
-
-    def _settle(self, claim: Claim, changes: Charges) -> list[Watcher]:
-        txn = (self._file.environment or self._file.open()).begin(write=True)
-        try:
-            if claim.settled:
-                return []
-            now = self._now()
-            for part, row in groupby(changes, _part):
-                codec, states = self._records.stored(txn, part.short_key) or self._records.states(txn, part, now)
-                for ask, change in row:
-                    if ask.lease_key and not self._leasing.take_back(txn, ask.lease_key, claim):
-                        continue
-                    if codec.layout is part.layout:
-                        states[ask.index] = ask.settle(states[ask.index], now, change)
-                    else:
-                        settle_under(codec.layout, states, ask, change=change, now=now)
-                self._records.write(txn, part.short_key, codec, states)
-            others = watchers(txn, {ask.part.short_key for ask, _ in changes})
-            claim.settled = True
-            txn.commit()
-        except BaseException:
-            claim.settled = False
-            raise
-        finally:
-            # Nothing after a commit, and all that is needed after anything else.
-            txn.abort()
+    def _settle(self, txn: Txn, claim: Claim, changes: Charges) -> list[Watcher]:
+        if claim.settled:
+            return []
+        now, records = self._now(), self._records
+        part = None
+        written: list[tuple[bytes, list[State], Codec]] = []
+        for ask, change in changes:
+            if ask.part is not part:
+                part = ask.part
+                codec, states = records.stored(txn, part.short_key) or records.states(txn, part, now)
+                written.append((part.short_key, states, codec))
+            _, states, codec = written[-1]
+            if ask.lease_key is not None and not self._leasing.take_back(txn, ask.lease_key, claim):
+                continue
+            if codec.layout is part.layout:
+                states[ask.index] = ask.settle(states[ask.index], now, change)
+            else:
+                settle_under(codec.layout, states, ask, change=change, now=now)
+        for scope, states, codec in written:
+            records.write(txn, scope, codec, states)
+        others = watchers(txn, [scope for scope, _, _ in written])
+        txn.commit()
+        claim.settled = True
         return others
 
-    def _refused(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> bool | None:
+    def _refused(self, txn: Txn, claim: Claim, now: int) -> bool | None:
         """Take lost permits back, or note the refusal."""
         if claim.plan.permits and self._reclaimed(txn, claim.plan, now):
             txn.commit()
@@ -244,7 +254,7 @@ class ProcessStore:
         claim.admitted, claim.decided_at, claim.records = False, now, records
         return False
 
-    def _reclaimed(self, txn: lmdb.Transaction[bytes], plan: Plan, now: int) -> bool:
+    def _reclaimed(self, txn: Txn, plan: Plan, now: int) -> bool:
         """Take back permits that have expired or whose process is gone; says whether anything has changed."""
         changed = False
         for part in plan.parts:
@@ -281,16 +291,12 @@ class ProcessStore:
                         more = self._housekeeping.make_room(txn, self._now())
 
 
-def _part(change: tuple[Ask, int]) -> Part:
-    return change[0].part
-
-
-def _check(txn: lmdb.Transaction[bytes], plan: Plan) -> None:
+def _check(txn: Txn, plan: Plan) -> None:
     if plan.version is not None and plan.version != _version(txn):
         raise StaleConfiguration
 
 
-def _version(txn: lmdb.Transaction[bytes]) -> int:
+def _version(txn: Txn) -> int:
     return int.from_bytes(txn.get(_VERSION) or b"")
 
 

@@ -70,12 +70,11 @@ class Watching:
                     _count(txn, -1)
 
 
-def watchers(txn: lmdb.Transaction[bytes], scopes: Iterable[bytes] | None = None) -> list[Watcher]:
-    """Who watches these scopes (None: any)."""
+def watchers(txn: lmdb.Transaction[bytes], scopes: Iterable[bytes] = (b"",)) -> list[Watcher]:
+    """Who watches these scopes (by default: any)."""
     if txn.get(_COUNT) is None:
         return []
-    prefixes = [_PREFIX] if scopes is None else [_PREFIX + scope for scope in scopes]
-    keys = [key for prefix in prefixes for key, _ in under(txn, prefix)]
+    keys = [key for scope in scopes for key, _ in under(txn, _PREFIX + scope)]
     return [(key[len(_PREFIX) : -ID_LENGTH], key[-ID_LENGTH:]) for key in keys]
 
 

@@ -1,0 +1,316 @@
+"""What was decided and why, for people and for programs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from limits_app.core.errors import (
+    LimitExceeded,
+    LimitsError,
+    LimitTimeout,
+    NeverAdmissible,
+    NotShareable,
+    UsageNotReported,
+)
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.core.plan import ScopedLimits
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.core.sets import DB, RPM, TPM, limit_set, used_up
+
+ALGORITHMS = list(RateLimitAlgorithm)
+
+
+def scoped_set(store: MemoryStore, *limits: Limit, entity: str | None = "user:42") -> LimitSet:
+    """A set of a resource and an entity."""
+    return LimitSet.composed([ScopedLimits(scope_of("api", entity), layout_of(limits), "entity")], store)
+
+
+def test_an_admitted_request_says_what_is_left(store: MemoryStore) -> None:
+    outcome = limit_set(store).try_acquire({"tpm": 30, "db": 2}).outcome
+    assert outcome.allowed
+    assert outcome.violations == ()
+    assert [(status.key, status.requested, status.remaining, status.capacity) for status in outcome.passed] == [
+        ("tpm", 30, 70, 100),
+        ("call_count", 1, 4, 5),
+        ("db", 2, 1, 3),
+    ]
+    assert [status.retry_after for status in outcome.passed] == [0, 0, 0]
+    assert outcome.retry_after == 0
+    assert outcome.binding is None
+    assert not outcome.never
+    assert outcome.summary() == "allowed"
+
+
+def test_a_refused_request_says_by_what_and_what_would_have_passed(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM, RPM, DB)
+    held = limits.try_acquire({"tpm": 80, "rpm": 10})
+    outcome = limits.try_acquire({"tpm": 50, "rpm": 1, "db": 1}).outcome
+    assert not outcome.allowed
+    assert [status.key for status in outcome.violations] == ["tpm", "rpm"]
+    assert [status.key for status in outcome.passed] == ["db"]
+    tpm, rpm = outcome.violations
+    assert (tpm.remaining, tpm.requested, tpm.retry_after, tpm.reset_after) == (20, 50, 18, 48)
+    assert (rpm.remaining, rpm.requested, rpm.retry_after, rpm.reset_after) == (0, 1, 6, 60)
+    assert outcome.binding is tpm
+    assert outcome.retry_after == 18
+    held.cancel()
+
+
+def test_the_outcome_is_of_the_decision_whenever_it_is_read(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, TPM)
+    used_up(limits, "tpm")
+    refused = limits.try_acquire({"tpm": 50})
+    first = refused.outcome
+    clock.advance(45)
+    limits.try_acquire({"tpm": 10})
+    assert refused.outcome == first
+    assert first.retry_after == 30
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_whoever_comes_back_when_told_is_admitted_and_not_a_moment_before(
+    algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock
+) -> None:
+    limits = limit_set(store, RateLimit("k", 7, 13, algorithm), RateLimit("other", 3, 5, algorithm))
+    limits.try_acquire({"k": 7, "other": 1})
+    clock.move(1_234_567)
+    told = limits.try_acquire({"k": 5, "other": 3}).outcome.retry_after
+    assert told is not None
+    clock.move(round(told * 1_000_000) - 1)
+    assert not limits.try_acquire({"k": 5, "other": 3})
+    clock.move(1)
+    assert limits.try_acquire({"k": 5, "other": 3})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_is_used_any_more_when_it_is_said_to_be_reset(
+    algorithm: RateLimitAlgorithm, store: MemoryStore, clock: FakeClock
+) -> None:
+    limits = limit_set(store, RateLimit("k", 7, 13, algorithm))
+    reset_after = limits.try_acquire({"k": 5}).outcome.passed[0].reset_after
+    clock.move(round(reset_after * 1_000_000) - 1)
+    assert limits.get_stats()["k"]["utilization"] != 0
+    clock.move(1)
+    assert limits.get_stats()["k"]["utilization"] == 0
+    assert limits.peek({"k": 7}).passed[0].reset_after == 0
+
+
+def test_nobody_knows_when_a_permit_is_given_back(store: MemoryStore) -> None:
+    limits = limit_set(store, DB, RPM)
+    held = limits.try_acquire({"db": 3, "rpm": 10})
+    outcome = limits.try_acquire({"db": 1}).outcome
+    assert outcome.retry_after is None
+    assert outcome.violations[0].retry_after is None
+    assert not outcome.never
+    assert outcome.summary() == "'db' has 0 of 3 left, 1 requested: retry when a permit is given back"
+    both = limits.try_acquire({"db": 1, "rpm": 1}).outcome
+    assert [status.key for status in both.violations] == ["db", "rpm"]
+    assert both.retry_after == 6, "the earliest moment that is known"
+    held.release()
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"key": "tpm"}, "'tpm' has 5 of 10 left, 6 requested: retry in 1.5 s"),
+        ({"resource": "api"}, "'k' of api has 5 of 10 left, 6 requested: retry in 1.5 s"),
+        (
+            {"resource": "api", "entity": "user:42"},
+            "'k' of api for user:42 has 5 of 10 left, 6 requested: retry in 1.5 s",
+        ),
+        ({"retry_after": 86_400.0}, "'k' has 5 of 10 left, 6 requested: retry in 86400 s"),
+        ({"retry_after": 0.000001}, "'k' has 5 of 10 left, 6 requested: retry in 1e-06 s"),
+        ({"retry_after": None}, "'k' has 5 of 10 left, 6 requested: retry when a permit is given back"),
+        ({"never": True, "retry_after": None, "requested": 11}, "'k' can never admit 11: its most is 10"),
+        ({"key": "blocked", "capacity": 0, "resource": "api", "entity": "u"}, "everything for u is blocked"),
+        ({"key": "blocked", "capacity": 0}, "everything is blocked"),
+    ],
+)
+def test_one_sentence_for_people(status: dict[str, Any], expected: str) -> None:
+    known: dict[str, Any] = {
+        "key": "k",
+        "resource": None,
+        "entity": None,
+        "level": "set",
+        "capacity": 10,
+        "requested": 6,
+        "remaining": 5,
+        "retry_after": 1.5,
+        "reset_after": 3.0,
+    }
+    outcome = Outcome(False, (LimitStatus(**(known | status)),), ())
+    assert outcome.summary() == expected
+    for error in (LimitExceeded(outcome), LimitTimeout(outcome), NeverAdmissible(outcome)):
+        assert str(error) == expected
+        assert error.outcome is outcome
+
+
+def test_where_a_limit_comes_from_is_told(store: MemoryStore) -> None:
+    limits = scoped_set(store, TPM, DB)
+    (tpm, db) = limits.try_acquire({"tpm": 1}).outcome.passed
+    for status in (tpm, db):
+        assert (status.resource, status.entity, status.level) == ("api", "user:42", "entity")
+    assert limit_set(store, TPM).try_acquire({"tpm": 1}).outcome.passed[0].level == "set"
+    refused = limits.try_acquire({"tpm": 100})
+    assert refused.outcome.summary().startswith("'tpm' of api for user:42 has 99 of 100 left")
+    site = scoped_set(store, TPM, entity=None)
+    used_up(site, "tpm")
+    assert site.try_acquire({"tpm": 1}).outcome.summary().startswith("'tpm' of api has 0 of 100 left")
+
+
+def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
+    limits = scoped_set(store, TPM, DB)
+    limits.try_acquire({"tpm": 80, "db": 0})
+    outcome = limits.try_acquire({"tpm": 50, "db": 1}).outcome
+    told = outcome.as_dict()
+    assert told == json.loads(json.dumps(told))
+    assert told == {
+        "allowed": False,
+        "retry_after": 18.0,
+        "never": False,
+        "violations": [
+            {
+                "key": "tpm",
+                "resource": "api",
+                "entity": "user:42",
+                "level": "entity",
+                "capacity": 100,
+                "requested": 50,
+                "remaining": 20,
+                "retry_after": 18.0,
+                "reset_after": 48.0,
+                "never": False,
+            }
+        ],
+        "passed": [
+            {
+                "key": "db",
+                "resource": "api",
+                "entity": "user:42",
+                "level": "entity",
+                "capacity": 3,
+                "requested": 1,
+                "remaining": 3,
+                "retry_after": 0.0,
+                "reset_after": 0.0,
+                "never": False,
+            }
+        ],
+    }
+    assert list(told["violations"][0]) == [field.name for field in fields(LimitStatus)]  # type: ignore[index]
+
+
+def test_what_can_never_be_admitted_binds_more_than_any_wait(store: MemoryStore) -> None:
+    limits = limit_set(store, RateLimit("year", 10, 366 * 86_400), RPM)
+    limits.try_acquire({"year": 10})
+    with pytest.raises(NeverAdmissible) as caught:
+        limits.try_acquire({"year": 10, "rpm": 11})
+    outcome = caught.value.outcome
+    assert outcome.binding is not None
+    assert outcome.binding.key == "rpm"
+    assert outcome.retry_after is None
+    assert [status.retry_after for status in outcome.violations] == [366 * 86_400, None]
+
+
+@pytest.mark.parametrize(
+    ("taken", "remaining"),
+    [(0, 1), (0.001, 0.999), (0.25, 0.75), (1, 0)],
+)
+def test_what_remains_is_counted_in_thousandths(taken: float, remaining: float, store: MemoryStore) -> None:
+    limits = limit_set(store, RateLimit("k", 1, 60))
+    outcome = limits.try_acquire({"k": taken}).outcome
+    assert outcome.passed[0].remaining == remaining
+    assert outcome.passed[0].requested == taken
+
+
+def test_what_remains_is_rounded_down(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, RateLimit("k", 1, 60))
+    limits.try_acquire({"k": 1})
+    clock.advance(0.119999)
+    remaining = limits.peek({"k": 0.002}).violations[0].remaining
+    assert remaining == 0.001
+    assert limits.try_acquire({"k": remaining})
+    clock.move(1)
+    assert isinstance(limits.peek({"k": 0}).passed[0].remaining, float)
+    clock.advance(59.9)
+    assert isinstance(limits.peek({"k": 0}).passed[0].requested, int)
+
+
+def test_debt_leaves_nothing_and_never_less(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    with limits.try_acquire({"tpm": 100}) as acquisition:
+        acquisition.update({"tpm": 250})
+    outcome = limits.try_acquire({"tpm": 1}).outcome
+    assert outcome.violations[0].remaining == 0
+    assert outcome.retry_after == 90.6
+
+
+# ------------------------------------------------------------------------------------------------- blocked
+
+
+def test_blocked_refuses_everything_without_saying_when_to_come_back(store: MemoryStore, clock: FakeClock) -> None:
+    limits = scoped_set(store, Blocked(), TPM)
+    for requested in ({"tpm": 1}, {"tpm": 0}, {}):
+        refused = limits.try_acquire(requested)
+        assert not refused
+        assert refused.outcome.retry_after is None
+        assert not refused.outcome.never, "a change of the configuration may help"
+        (status,) = refused.outcome.violations
+        assert (status.key, status.capacity, status.remaining, status.reset_after) == ("blocked", 0, 0, 0)
+        assert refused.outcome.summary() == "everything for user:42 is blocked"
+    clock.advance(366 * 86_400)
+    with pytest.raises(LimitTimeout, match="everything for user:42 is blocked"):
+        limits.acquire({"tpm": 1}, timeout=0)
+    assert limits.get_stats()["blocked"] == {
+        "type": "blocked",
+        "algorithm": None,
+        "window_seconds": None,
+        "capacity": 0,
+        "available": 0,
+        "used": 0,
+        "utilization": 0,
+    }
+    assert not LimitSet([Blocked()], store=store).try_acquire()
+
+
+# -------------------------------------------------------------------------------------------------- errors
+
+
+def test_errors_survive_a_journey_to_another_process(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM)
+    used_up(limits, "tpm")
+    outcome = limits.try_acquire({"tpm": 5}).outcome
+    for error in (
+        LimitExceeded(outcome),
+        LimitTimeout(outcome),
+        NeverAdmissible(outcome),
+        UsageNotReported(["a", "b"]),
+    ):
+        twin = pickle.loads(pickle.dumps(error))
+        assert type(twin) is type(error)
+        assert str(twin) == str(error) == str(copy.copy(error))
+        assert vars(twin) == vars(error)
+
+
+def test_every_error_has_one_root_and_the_builtin_kin_that_callers_expect() -> None:
+    assert issubclass(LimitTimeout, TimeoutError)
+    assert issubclass(NeverAdmissible, ValueError)
+    assert issubclass(UsageNotReported, RuntimeError)
+    assert issubclass(NotShareable, TypeError)
+    assert all(issubclass(error, LimitsError) for error in (LimitTimeout, NeverAdmissible, NotShareable))
+
+
+def test_calls_say_that_they_are_calls(store: MemoryStore) -> None:
+    assert limit_set(store, CallLimit(0.5, 60)).peek({"call_count": 0}).passed[0].key == "call_count"
+    assert limit_set(store, ResourceLimit("a", 1)).peek({"a": 0}).passed == ()
