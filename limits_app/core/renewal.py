@@ -82,7 +82,10 @@ class Renewer:
         keys = sorted(claim.plan.permits)
         logger.warning("the lease of %s ran out while it was held: others may hold the permit now", ", ".join(keys))
         for tell in HOOKS.lease_lost:
-            tell(claim)
+            try:
+                tell(claim)
+            except Exception:
+                logger.exception("a listener to lost leases failed")
 
     def _start(self) -> None:
         with self._lock:

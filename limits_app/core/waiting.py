@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import count
 from threading import Event, Lock
 from typing import Final, Protocol
@@ -66,7 +67,9 @@ class TaskWaiter:
 
     def wake(self) -> None:
         """End the sleep, or the next one; from any thread."""
-        self._loop.call_soon_threadsafe(self._event.set)
+        # A loop that was closed under its tasks wakes nobody; they leave the line when they are collected.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
 
     async def sleep(self, seconds: float | None) -> None:
         """Sleep for at most `seconds` (None: until woken) without blocking the loop."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from limits_app.core.acquisition import LimitUse
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.limits import Blocked, RateLimit, ResourceLimit
 
-__all__ = ["one_of_each", "the_rest"]
+__all__ = ["one_of_each", "taken_by", "the_rest"]
 
 
 def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:
@@ -18,19 +18,29 @@ def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Am
     Calls and permits count 1 by themselves. Without this, a rate that an administrator adds to a resource would be
     an error, or limit nothing, wherever nobody names it.
     """
-    if not len(found):
-        return None
     rates = found.rates
-    return {**dict.fromkeys(rates, 1), **named} if rates else named or None
+    if not named:
+        return dict.fromkeys(rates, 1) if rates else None
+    if all(isinstance(limit, Blocked) for limit in found):
+        return None  # nothing that a name could be wrong about
+    return {**dict.fromkeys(rates, 1), **named}
 
 
-def the_rest(taken: Mapping[str, LimitUse], named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount]:
+def taken_by(acquisitions: Iterable[Acquisition]) -> Mapping[str, Amount]:
+    """What several acquisitions took together, by key."""
+    taken: dict[str, Amount] = {}
+    for acquisition in acquisitions:
+        for key, use in acquisition.acquisitions.items():
+            taken[key] = taken.get(key, 0) + use.requested
+    return taken
+
+
+def the_rest(taken: Mapping[str, Amount], named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount]:
     """The amounts that are named now, less the permits that are held already; of all else that was taken, nothing."""
     rest: dict[str, Amount] = {
         limit.key: 0 for limit in found if limit.key in taken and not isinstance(limit, RateLimit)
     }
     permits = {limit.key for limit in found if isinstance(limit, ResourceLimit)}
     for key, amount in named.items():
-        held = taken[key].requested if key in taken and key in permits else 0
-        rest[key] = max(amount - held, 0) if held else amount
+        rest[key] = max(amount - taken[key], 0) if key in permits and key in taken else amount
     return rest

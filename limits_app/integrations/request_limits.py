@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
@@ -17,7 +17,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.amounts import one_of_each, the_rest
+from limits_app.integrations.amounts import one_of_each, taken_by, the_rest
 from limits_app.integrations.identity import aidentify, identify
 from limits_app.services.acquiring import Asked
 
@@ -31,14 +31,11 @@ _ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, M
 _NOT_ASKED: Final = object()
 _NOTHING: Final[Mapping[str, Amount]] = {}
 
+_ONE_OF_EACH: Final = partial(one_of_each, _NOTHING)
+
 Key = tuple[str, str | None]
-
-
-class _Charge(NamedTuple):
-    """What was taken of a resource for an entity, and the limits of which somebody said how much."""
-
-    acquisition: Acquisition
-    named: frozenset[str]
+Charge = tuple[tuple[Acquisition, ...], Mapping[str, Amount]]
+"""What ways in took of a resource for an entity, and the amounts that they named."""
 
 
 def limits_of(request: HttpRequest) -> RequestLimits:
@@ -57,12 +54,13 @@ class RequestLimits:
 
     __slots__ = ("_acquisitions", "_charges", "_close", "_entity", "_request", "enforced", "guarded")
 
+    _close: Callable[[], None]
+
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
         self._entity: object = _NOT_ASKED
         self._acquisitions: list[tuple[str, Acquisition]] = []
-        self._charges: dict[Key, _Charge] = {}
-        self._close: Callable[[], None] | None = None
+        self._charges: dict[Key, Charge] = {}
         self.guarded = False
         """Whether a middleware is told when the view fails."""
         self.enforced = False
@@ -130,21 +128,23 @@ class RequestLimits:
 
         Raises what `limits.acquire` raises; where nothing is left to take, the earlier acquisition is the answer.
         """
-        asked = self._asked((resource, entity), named)
+        key = (resource, entity)
+        asked = self._asked(key, named)
         if asked is None:
-            return self._charges[resource, entity].acquisition
+            return self._charges[key][0][-1]
         acquisition = services.acquire(resource, entity=entity, requested=asked, timeout=timeout)
-        return self._charged((resource, entity), named, acquisition)
+        return self._charged(key, named, acquisition)
 
     async def acharge(
         self, resource: str, entity: str | None, named: Mapping[str, Amount] = _NOTHING, timeout: float | None = 0
     ) -> Acquisition:
         """`charge` for asyncio."""
-        asked = self._asked((resource, entity), named)
+        key = (resource, entity)
+        asked = self._asked(key, named)
         if asked is None:
-            return self._charges[resource, entity].acquisition
+            return self._charges[key][0][-1]
         acquisition = await services.aacquire(resource, entity=entity, requested=asked, timeout=timeout)
-        return self._charged((resource, entity), named, acquisition)
+        return self._charged(key, named, acquisition)
 
     def end(self) -> None:
         """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
@@ -156,41 +156,52 @@ class RequestLimits:
             self._settle(Acquisition.cancel)
 
     def undo(self) -> None:
-        """The request is refused: all that it was charged before is given back, calls included."""
-        self._settle(_undo)
+        """The request is refused: what ways in charged it before is given back, calls included.
+
+        What the code acquired itself is given back as far as its usage was to be reported, since a call was made.
+        """
+        for acquisition in [one for acquisitions, _ in self._charges.values() for one in acquisitions]:
+            if not acquisition.settled:
+                acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if use.used is None})
+        self._settle(Acquisition.cancel)
 
     def _asked(self, key: Key, named: Mapping[str, Amount]) -> Asked:
         """What is still to be taken; None when that is nothing."""
         before = self._before(key)
         if before is None:
-            return partial(one_of_each, named)
-        new = {name: amount for name, amount in named.items() if name not in before.named}
-        return partial(the_rest, before.acquisition.acquisitions, new) if new else None
+            return partial(one_of_each, named) if named else _ONE_OF_EACH
+        new = {name: amount for name, amount in named.items() if name not in before[1]}
+        return partial(the_rest, taken_by(before[0]), new) if new else None
 
     def _charged(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> Acquisition:
         """Note what was taken; an amount that is named takes the place of the 1 that was taken before."""
-        before, names = self._before(key), frozenset(named)
-        if before is not None:
-            replaced = names & before.acquisition.acquisitions.keys() - before.named
-            before.acquisition.update(dict.fromkeys(replaced, 0))
-            names |= before.named
-        self._charges[key] = _Charge(acquisition, names)
+        acquisitions, names = self._before(key) or ((), _NOTHING)
+        for earlier in acquisitions:
+            earlier.update(dict.fromkeys(named.keys() & earlier.acquisitions.keys() - names.keys(), 0))
+        self._charges[key] = ((*acquisitions, acquisition), {**named, **names} if names else named)
         return self._hold(key[0], acquisition)
 
-    def _before(self, key: Key) -> _Charge | None:
+    def _before(self, key: Key) -> Charge | None:
+        """What was charged already, unless it was given back."""
         before = self._charges.get(key)
-        return None if before is None or before.acquisition.settled else before
+        return None if before is None or before[0][-1].settled else before
 
     def _hold(self, resource: str, acquisition: Acquisition) -> Acquisition:
         """Hold on until the request is closed, which servers do, through the response, when that was sent.
 
         Not with a closer of the response: that one may be cached, or replaced on its way out.
         """
-        self._acquisitions.append((resource, acquisition))
-        if self._close is None:
+        if not self._acquisitions:
             self._close = self._request.close
-            cast(Any, self._request).close = partial(_closed, self._close, self.end)
+            self._request.close = self._close_and_end  # type: ignore[method-assign]  # no signal tells whose end it is
+        self._acquisitions.append((resource, acquisition))
         return acquisition
+
+    def _close_and_end(self) -> None:
+        try:
+            self._close()
+        finally:
+            self.end()
 
     def _settle(self, settle: Callable[[Acquisition], None]) -> None:
         for resource, acquisition in self._acquisitions:
@@ -204,16 +215,3 @@ class RequestLimits:
 
     async def _afor_entity(self, options: dict[str, Any]) -> dict[str, Any]:
         return options if "entity" in options else {**options, "entity": await self.aentity()}
-
-
-def _closed(close: Callable[[], None], end: Callable[[], None]) -> None:
-    try:
-        close()
-    finally:
-        end()
-
-
-def _undo(acquisition: Acquisition) -> None:
-    if acquisition and not acquisition.settled:
-        acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if use.used is None})
-    acquisition.release()

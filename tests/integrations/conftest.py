@@ -27,7 +27,7 @@ MIDDLEWARE = [
 
 
 @pytest.fixture(autouse=True)
-def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[FakeClock]:
+def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
     """The time of a memory store that nobody has used yet."""
     clock = FakeClock()
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "ENTITY_OF_REQUEST": who}

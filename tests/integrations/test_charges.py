@@ -16,6 +16,8 @@ from limits_app.integrations.decorators import limited
 from limits_app.integrations.request_limits import RequestLimits, limits_of
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 FULL = {"call_count": 10, "tpm": 100, "slots": 5}
 
 
@@ -42,6 +44,9 @@ def limits(request: pytest.FixtureRequest) -> RequestLimits:
         pytest.param([{}, {"slots": 0}], (9, 99, 4), (9, 99, 5), id="fewer_permits"),
         pytest.param([{}, {"call_count": 4}], (5, 99, 4), (6, 99, 5), id="more_calls"),
         pytest.param([{"call_count": 4}, {"tpm": 10}], (6, 89, 4), (6, 90, 5), id="two_share_the_keys"),
+        pytest.param([{}, {"tpm": 40}, {"call_count": 2}], (7, 59, 4), (8, 60, 5), id="three_ways_in"),
+        pytest.param([{}, {"call_count": 2}, {"tpm": 40}], (7, 59, 4), (8, 60, 5), id="in_any_order"),
+        pytest.param([{}, {"slots": 2}, {"tpm": 40}, {"slots": 5}], (9, 59, 3), (9, 60, 5), id="permits_add_up"),
         pytest.param([{}, {"other": 4}], (9, 99, 4), (9, 99, 5), id="what_is_not_limited"),
     ],
 )
@@ -89,6 +94,14 @@ def test_a_refusal_gives_back_what_the_request_was_charged_before(limits: Reques
     limits.undo()
     limits.undo()
     assert left("api") == FULL
+
+
+def test_all_ways_in_are_undone_and_what_the_code_acquired_counts_as_calls_made(limits: RequestLimits) -> None:
+    limits.charge("api", "ann")
+    limits.charge("api", "ann", {"tpm": 40})
+    limits.acquire("api", requested={"tpm": 20})
+    limits.undo()
+    assert left("api") == FULL | {"call_count": 9}
 
 
 def test_what_an_algorithm_cannot_refund_stays_spent() -> None:
@@ -152,7 +165,7 @@ def test_a_refused_try_is_falsy_and_among_the_outcomes(limits: RequestLimits) ->
     assert not limits.try_acquire("api", requested={"tpm": 100})
     assert [outcome.allowed for outcome in limits.outcomes] == [True, False]
     limits.undo()
-    assert left("api") == FULL
+    assert left("api") == FULL | {"call_count": 9}
 
 
 def test_the_verbs_charge_each_time_and_need_their_amounts(limits: RequestLimits) -> None:

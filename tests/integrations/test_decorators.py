@@ -27,6 +27,8 @@ from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, fine, left, limit
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 SITE = "without an entity"
 
 

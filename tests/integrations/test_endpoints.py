@@ -128,6 +128,7 @@ def test_the_first_rule_that_fits_counts(rows: list[Endpoint], name: str | None)
     assert found(rows, "/a/b/", "v") == name
 
 
+@pytest.mark.django_db(transaction=True)
 def test_rules_are_tried_in_their_order_and_those_that_are_off_are_passed_over() -> None:
     api = limit("api")
     endpoint(api, "/<path:p>", name="all", order=300)
@@ -179,6 +180,7 @@ def test_a_thousand_rules_cost_no_more_than_ten(kind: str, path: str) -> None:
     assert calls[0] == calls[1]
 
 
+@pytest.mark.django_db(transaction=True)
 def test_a_change_is_read_with_one_query_and_nothing_else_is(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     api = limit("api")
     for number in range(20):
@@ -189,6 +191,7 @@ def test_a_change_is_read_with_one_query_and_nothing_else_is(django_assert_num_q
         endpoint(api, "/")
 
 
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     "change",
     [
@@ -213,6 +216,7 @@ def _with_path(row: Endpoint, path: str) -> Endpoint:
     return row
 
 
+@pytest.mark.django_db(transaction=True)
 def test_what_may_be_rolled_back_is_not_kept() -> None:
     api = limit("api")
     endpoints.clear()
@@ -223,6 +227,7 @@ def test_what_may_be_rolled_back_is_not_kept() -> None:
     assert endpoints.current().find("/", None, "GET") is None
 
 
+@pytest.mark.django_db(transaction=True)
 def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
     endpoint(limit("api"), "/")
@@ -237,6 +242,7 @@ class Broken:
         raise StoreUnavailable("gone")
 
 
+@pytest.mark.django_db(transaction=True)
 def test_while_the_store_is_down_the_endpoints_are_those_known_last(
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -249,6 +255,7 @@ def test_while_the_store_is_down_the_endpoints_are_those_known_last(
     assert endpoints.current().find("/", None, "GET") is not None
 
 
+@pytest.mark.django_db(transaction=True)
 def test_endpoints_first_read_while_the_store_is_down_are_kept_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
@@ -278,6 +285,7 @@ def test_a_row_that_cannot_be_is_passed_over_with_a_word(
     assert "the endpoint 'broken' is passed over until it is corrected" in caplog.text
 
 
+@pytest.mark.django_db(transaction=True)
 def test_the_limits_of_the_resource_are_asked_for_by_name() -> None:
     services.set_resource_limits("api", [CallLimit(5, 60)])
     endpoint(Resource.objects.get(name="api"), "/", amounts={"call_count": 2})

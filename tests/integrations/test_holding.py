@@ -22,6 +22,8 @@ from limits_app.stores import registry
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 ONE = {"slots": 1, "tpm": 100}
 NONE = {"slots": 0, "tpm": 99}
 GIVEN_BACK = {"slots": 1, "tpm": 99}

@@ -17,6 +17,8 @@ from limits_app.core.limits import CallLimit
 from limits_app.stores import registry
 from tests.integrations.site import endpoint, fine, left, limit
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 PATHS = {
     "ten_kilobytes": b"/" + b"x" * 10_240,
     "ten_thousand_slashes": b"/" * 10_240,

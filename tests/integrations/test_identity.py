@@ -117,6 +117,7 @@ def test_who_it_is_is_asked_once_per_request(settings: Settings) -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
 def test_users_are_told_apart_by_their_sessions_and_visitors_cost_no_query(
     kind: str, settings: Settings, serve: Any, django_assert_num_queries: DjangoAssertNumQueries

@@ -25,6 +25,8 @@ from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 VIEWS = [pytest.param(fine, id="view"), pytest.param(afine, id="async_view")]
 
 

@@ -21,6 +21,8 @@ from limits_app.integrations.refusals import refusal
 from limits_app.testing import FakeClock
 from tests.integrations.site import Ask, endpoint, fine, limit
 
+pytestmark = pytest.mark.django_db(transaction=True)
+
 QUOTA = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 

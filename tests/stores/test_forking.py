@@ -40,7 +40,7 @@ def acquiring(pipe: Connection, limits: LimitSet, times: int) -> None:
 
 def looking(pipe: Connection, limits: LimitSet) -> None:
     """Take a permit too, and say who holds how many."""
-    held = limits_of(limits.store, TWO).try_acquire()
+    held = limits_of(limits.store, limits["db"]).try_acquire()
     pipe.send((bool(held), holders(limits), limits.store.line.busy))
 
 

@@ -16,13 +16,20 @@ import lmdb
 
 from limits_app.core.errors import StoreUnavailable
 
-__all__ = ["default_directory", "guard", "open_environment", "private_directory"]
+__all__ = ["UNREADABLE", "default_directory", "guard", "open_environment", "private_directory", "set_aside"]
 
 logger = logging.getLogger("limits_app")
 
 _MEGABYTE: Final = 1024 * 1024
 _DATA, _LOCK = "data.mdb", "lock.mdb"
-_UNREADABLE: Final = (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError)
+UNREADABLE: Final = (
+    lmdb.InvalidError,
+    lmdb.CorruptedError,
+    lmdb.VersionMismatchError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+)
+"""What LMDB says of a file that is damaged, or none of its own."""
 
 
 def default_directory() -> Path:
@@ -61,21 +68,30 @@ def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
     and never a crash when a page is written later. A file that is larger already is taken as it is.
     """
     with guard(state):
-        map_megabytes = max(map_megabytes, _size(state) // _MEGABYTE)
+        size = _size(state)
+        map_megabytes = max(map_megabytes, size // _MEGABYTE)
         try:
             environment = _open(state, map_megabytes)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             _set_aside(state, error)
             environment = _open(state, map_megabytes)
         try:
             _reserve(state, map_megabytes)
         except OSError as error:
             environment.close()
+            if not size:
+                (state / _DATA).unlink()
             raise StoreUnavailable(
                 f"{map_megabytes} MB cannot be reserved in {state} ({error.strerror}): "
                 "free some space, or lower LIMITS['MAP_MEGABYTES']"
             ) from error
     return environment
+
+
+def set_aside(state: Path, error: Exception) -> None:
+    """Put the file where it stands in nobody's way, because it turned out to be damaged."""
+    with guard(state):
+        _set_aside(state, error)
 
 
 def _open(state: Path, map_megabytes: int) -> lmdb.Environment:
@@ -92,7 +108,7 @@ def _open(state: Path, map_megabytes: int) -> lmdb.Environment:
             readahead=False,
             max_readers=1024,
         )
-    except _UNREADABLE:
+    except UNREADABLE:
         raise
     except lmdb.Error as error:
         raise StoreUnavailable(f"the state file in {state} cannot be opened: {error}") from error

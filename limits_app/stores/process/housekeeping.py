@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import lmdb
@@ -20,14 +21,19 @@ _BATCH: Final = 64
 class Housekeeping:
     """Goes round the file, a few steps for every scope that is new."""
 
-    def __init__(self, records: Records, leasing: Leasing) -> None:
+    def __init__(self, records: Records, leasing: Leasing, is_crowded: Callable[[], bool]) -> None:
+        self._is_crowded = is_crowded
         self._records = records
         self._leasing = leasing
         self._hand = b""
 
     def step(self, txn: lmdb.Transaction[bytes], now: int) -> None:
-        """Look at the next scopes, and forget those that have been idle for a minute."""
-        self._records.newcomer = False
+        """Look at the next scopes, and forget those that have been idle for a minute.
+
+        Raises MapFullError while there is still room to forget in: a map that is really full lets nothing be changed.
+        """
+        if self._is_crowded():
+            raise lmdb.MapFullError("too few free pages")
         self._go(txn, now, looks=_LOOKS_PER_NEWCOMER, grace_us=_GRACE_US)
 
     def make_room(self, txn: lmdb.Transaction[bytes], now: int) -> bool:

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import lmdb
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
-from limits_app.stores.process.files import open_environment, private_directory
+from limits_app.stores.locking import acquire_patiently, unlock
+from limits_app.stores.process.files import UNREADABLE, open_environment, private_directory, set_aside
 from limits_app.stores.process.presence import Presence, is_alive
 
-__all__ = ["StateFile"]
+__all__ = ["StateFile", "Txn"]
+
+if TYPE_CHECKING:
+    Txn = lmdb.Transaction[bytes]
+else:
+    Txn = lmdb.Transaction  # it takes no parameters when the code runs
+C = TypeVar("C")
+D = TypeVar("D")
+T = TypeVar("T")
+
+_CROWDED: Final = 7 / 8
 
 _INHERITED: Final[list[object]] = []
 """What parent processes show of themselves: closing one here would take locks away from this process."""
@@ -26,9 +37,10 @@ _INHERITED: Final[list[object]] = []
 class StateFile:
     """Opens the file when it is needed, and anew in a child process; `identity` names the process to others."""
 
-    def __init__(self, directory: Path, map_megabytes: int) -> None:
+    def __init__(self, directory: Path, map_megabytes: int, make_room: Callable[[], None]) -> None:
         self.directory = private_directory(directory)
         self._map_megabytes = map_megabytes
+        self._make_room = make_room
         self.environment: lmdb.Environment | None = None
         self.presence: Presence | None = None
         self._lock = RLock()
@@ -70,7 +82,27 @@ class StateFile:
                 self.environment.close()
                 self.environment = None
 
-    def reopen(self) -> None:
+    def is_crowded(self) -> bool:
+        """Whether so much of the map is in use that the rest is needed for changing what is there."""
+        environment = self.environment or self.open()
+        stat = environment.stat()
+        pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        return pages * stat["psize"] > environment.info()["map_size"] * _CROWDED
+
+    def forget_dead_readers(self) -> None:
+        """Let pages be used again that a process was reading when it was killed."""
+        with self.turn:
+            (self.environment or self.open()).reader_check()
+
+    def _replace(self, error: Exception) -> None:
+        """Begin with a new file, because this one is damaged."""
+        with self.turn:
+            if self.environment is not None:
+                self.environment.close()
+                self.environment = None
+            set_aside(self.directory, error)
+
+    def _reopen(self) -> None:
         """Open the file again, as large as it is now."""
         with self.turn:
             if self.environment is not None:
@@ -91,14 +123,53 @@ class StateFile:
         """Whether another process still lives."""
         return is_alive(self.directory, process)
 
+    def transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D) -> T:
+        """Take one step in a write transaction, which it commits itself; fast, for what is asked all the time.
+
+        When the file is full or was made larger, it is made ready and the step is taken once more.
+        Raises StoreUnavailable when that does not help.
+        """
+        try:
+            return self._transact(step, claim, charges)
+        except lmdb.MapFullError:
+            with suppress(StoreUnavailable):
+                self._make_room()
+        except lmdb.MapResizedError:
+            self._reopen()
+        except UNREADABLE as error:
+            self._replace(error)
+        except lmdb.Error as error:
+            raise self.failure(error) from error
+        try:
+            return self._transact(step, claim, charges)
+        except lmdb.Error as error:
+            raise self.failure(error) from error
+
+    def _transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D) -> T:
+        turn = self.turn
+        try:
+            if not turn.acquire(False):  # a keyword costs more
+                acquire_patiently(turn)
+            txn = (self.environment or self.open()).begin(write=True)
+            try:
+                done = step(txn, claim, charges)
+            finally:
+                # Nothing after a commit, and all that is needed after anything else.
+                txn.abort()
+        except BaseException:
+            unlock(turn)
+            raise
+        turn.release()
+        return done
+
     @contextmanager
-    def reading(self) -> Iterator[lmdb.Transaction[bytes]]:
+    def reading(self) -> Iterator[Txn]:
         """A transaction that changes nothing."""
         with self._failing_clearly(), self.turn, (self.environment or self.open()).begin() as txn:
             yield txn
 
     @contextmanager
-    def writing(self) -> Iterator[lmdb.Transaction[bytes]]:
+    def writing(self) -> Iterator[Txn]:
         """A transaction that is committed at the end of the block, or not at all."""
         with self._failing_clearly(), self.turn, (self.environment or self.open()).begin(write=True) as txn:
             yield txn

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import lmdb
+from typing import Any, Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
-from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
 from limits_app.core.plan import Charges, Plan
 from limits_app.core.renewal import Renewer
-from limits_app.stores.locking import acquire_patiently, unlock
 from limits_app.stores.process.codec import Codec
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
-from limits_app.stores.process.state_file import StateFile
+from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.watching import Watcher, Watching, watchers
 from limits_app.stores.settling import settle_under
 
@@ -35,11 +31,7 @@ _VERSION: Final = b"version"
 _PATIENCE_US: Final = 250_000
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 _MOST_LOOKED: Final = 1024
-
-
-if TYPE_CHECKING:
-    Txn = lmdb.Transaction[bytes]
-T = TypeVar("T")
+_SECOND: Final = 1_000_000
 
 
 def system_us() -> int:
@@ -71,12 +63,13 @@ class ProcessStore:
         self.lease_us = round(lease_seconds * 1_000_000)
         self._now = clock
         self._map_megabytes = map_megabytes
-        self._file = StateFile(self.directory, map_megabytes)
+        self._file = StateFile(self.directory, map_megabytes, self._make_room)
         self._records = Records()
         self._leasing = Leasing(self._file.identity, self._file.is_alive)
-        self._housekeeping = Housekeeping(self._records, self._leasing)
+        self._housekeeping = Housekeeping(self._records, self._leasing, self._file.is_crowded)
         self._watching = Watching(self._file)
         self._looked: dict[bytes, float] = {}
+        self._swept_at = -_SECOND
         self.line = self._watching.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -93,12 +86,12 @@ class ProcessStore:
         """See `Store.acquire`."""
         decided = None
         while decided is None:
-            decided = self._transact(self._decide, claim, claim.charges)
+            decided = self._file.transact(self._decide, claim, claim.charges)
         return decided
 
     def settle(self, claim: Claim, changes: Charges) -> None:
         """See `Store.settle`."""
-        others = self._transact(self._settle, claim, changes)
+        others = self._file.transact(self._settle, claim, changes)
         if others or self.line.busy:
             self._watching.tell({ask.part.key for ask, _ in changes}, others)
 
@@ -152,41 +145,13 @@ class ProcessStore:
         """Close the file; what is used again opens it anew."""
         self._file.close()
 
-    def _transact(self, step: Callable[[Txn, Claim, Charges], T], claim: Claim, charges: Charges) -> T:
-        """Take one step in a transaction; once more when the file has to be made ready for it."""
-        try:
-            return self._step(step, claim, charges)
-        except lmdb.Error as error:
-            self._recover(error)
-        try:
-            return self._step(step, claim, charges)
-        except lmdb.Error as error:
-            raise self._file.failure(error) from error
-
-    def _step(self, step: Callable[[Txn, Claim, Charges], T], claim: Claim, charges: Charges) -> T:
-        file = self._file
-        turn = file.turn
-        try:
-            if not turn.acquire(False):
-                acquire_patiently(turn)
-            txn = (file.environment or file.open()).begin(write=True)
-            try:
-                done = step(txn, claim, charges)
-            finally:
-                # Nothing after a commit, and all that is needed after anything else.
-                txn.abort()
-        except BaseException:
-            unlock(turn)
-            raise
-        turn.release()
-        return done
-
     def _decide(self, txn: Txn, claim: Claim, charges: Charges) -> bool | None:
         """Decide and commit; None when permits were taken back instead, and another transaction is to decide."""
         plan, after, records = claim.plan, [], self._records
         if plan.version is not None:
             _check(txn, plan)
         now = self._now()
+        records.newcomer = False
         part = None
         states: list[State] = []
         for ask, amount in charges:
@@ -214,6 +179,7 @@ class ProcessStore:
         if claim.settled:
             return []
         now, records = self._now(), self._records
+        records.newcomer = False
         part = None
         written: list[tuple[bytes, list[State], Codec]] = []
         for ask, change in changes:
@@ -230,6 +196,8 @@ class ProcessStore:
                 settle_under(codec.layout, states, ask, change=change, now=now)
         for scope, states, codec in written:
             records.write(txn, scope, codec, states)
+        if records.newcomer:
+            self._housekeeping.step(txn, now)
         others = watchers(txn, [scope for scope, _, _ in written])
         txn.commit()
         claim.settled = True
@@ -278,17 +246,18 @@ class ProcessStore:
         self._looked[scope] = now
         return True
 
-    def _recover(self, error: lmdb.Error) -> None:
-        """After a full map, forget what is idle; when another process has made the file larger, open it anew."""
-        if isinstance(error, lmdb.MapResizedError):
-            self._file.reopen()
-        if isinstance(error, lmdb.MapFullError):
-            self._housekeeping.start_over()
-            with suppress(StoreUnavailable):
-                more = True
-                while more:
-                    with self._file.writing() as txn:
-                        more = self._housekeeping.make_room(txn, self._now())
+    def _make_room(self) -> None:
+        """Forget what is idle, now that the file is full; at most once a second, since it goes through all of it."""
+        now = self._now()
+        if 0 <= now - self._swept_at < _SECOND:
+            return
+        self._swept_at = now
+        self._file.forget_dead_readers()
+        self._housekeeping.start_over()
+        more = True
+        while more:
+            with self._file.writing() as txn:
+                more = self._housekeeping.make_room(txn, now)
 
 
 def _check(txn: Txn, plan: Plan) -> None:

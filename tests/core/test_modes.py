@@ -1,0 +1,110 @@
+"""Modes, the stores that they choose, and sets that travel."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from limits_app.core.errors import NotShareable
+from limits_app.core.hooks import Hooks
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked, RateLimit, RateLimitAlgorithm
+from limits_app.core.plan import ScopedLimits
+from limits_app.stores.memory import MemoryStore
+from tests.core.sets import CALLS, DB, RPM, TPM, limit_set, used
+
+
+@pytest.mark.parametrize(("mode", "shared"), [("sync", False), ("sync", True), ("thread", True), ("asyncio", True)])
+def test_modes_of_one_process_use_memory(mode: str, shared: bool) -> None:
+    limits = LimitSet([TPM], mode=mode, shared=shared)
+    assert isinstance(limits.store, MemoryStore)
+    assert limits.try_acquire({"tpm": 100})
+    assert not limits.try_acquire({"tpm": 1})
+
+
+def test_a_set_is_private_unless_it_says_otherwise() -> None:
+    one, other = LimitSet([TPM]), LimitSet([TPM])
+    assert one.store is not other.store
+    one.try_acquire({"tpm": 100})
+    assert used(other) == {"tpm": 0}
+
+
+def test_the_mode_process_uses_the_store_of_the_machine(hooks: Hooks) -> None:
+    of_the_machine = MemoryStore()
+    hooks.process_store = lambda: of_the_machine
+    assert LimitSet([TPM], shared=True, mode="process").store is of_the_machine
+
+
+@pytest.mark.parametrize("mode", ["thread", "asyncio", "process"])
+def test_a_mode_that_shares_must_say_so(mode: str) -> None:
+    with pytest.raises(ValueError, match=f"mode '{mode}' shares its state: pass shared=True, or mode='sync'"):
+        LimitSet([TPM], mode=mode)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("mode", ["", "SYNC", "threads", "gevent", "sync ", None, 1, True, b"sync", [], object()])
+def test_a_mode_that_is_none_is_refused_with_those_that_are(mode: Any, shared: bool) -> None:
+    with pytest.raises(ValueError, match="must be one of sync, thread, asyncio, process"):
+        LimitSet([TPM], mode=mode, shared=shared)
+
+
+# ------------------------------------------------------------------------------------------------- pickling
+
+
+class Everywhere(MemoryStore):
+    """A store that every process finds again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _everywhere, ()
+
+
+EVERYWHERE = Everywhere()
+
+
+def _everywhere() -> Everywhere:
+    return EVERYWHERE
+
+
+@pytest.mark.parametrize("mode", ["sync", "thread", "asyncio"])
+def test_a_set_in_memory_cannot_leave_its_process_and_says_which_can(mode: str) -> None:
+    limits = LimitSet([TPM], shared=True, mode=mode)
+    with pytest.raises(NotShareable, match=r"cannot be sent to another process: .*shared=True, mode='process'"):
+        pickle.dumps(limits)
+    with pytest.raises(TypeError):
+        copy.deepcopy(limits)
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_a_set_on_a_store_that_travels_arrives_attached_to_the_same_state(algorithm: RateLimitAlgorithm) -> None:
+    limits = limit_set(EVERYWHERE, RateLimit("tpm", 100, 86_400, algorithm), CALLS, DB, config={"region": "eu"})
+    limits.try_acquire({"tpm": 30, "db": 0}).release()
+    arrived = pickle.loads(pickle.dumps(limits))
+    assert arrived is not limits
+    assert list(arrived) == list(limits)
+    assert arrived.config == {"region": "eu"}
+    assert arrived.store is limits.store
+    assert used(arrived)["call_count"] == 1
+    assert not arrived.try_acquire({"tpm": 71})
+    assert arrived.try_acquire({"tpm": 70, "db": 0})
+    assert not limits.try_acquire({"tpm": 1})
+
+
+def test_a_composed_set_arrives_with_its_scopes_and_its_version() -> None:
+    scoped = [
+        ScopedLimits(scope_of("api", "user:42"), layout_of((TPM, RPM)), "entity"),
+        ScopedLimits(scope_of("api", None), layout_of((DB, Blocked())), "resource"),
+    ]
+    limits = LimitSet.composed(scoped, EVERYWHERE, version=EVERYWHERE.version())
+    arrived = pickle.loads(pickle.dumps(limits))
+    assert list(arrived.scoped) == list(limits.scoped) == scoped
+    assert arrived.version == limits.version
+    assert arrived.peek({"tpm": 1}) == limits.peek({"tpm": 1})
+
+
+def test_an_empty_set_arrives_empty() -> None:
+    assert pickle.loads(pickle.dumps(LimitSet(store=EVERYWHERE))).try_acquire()

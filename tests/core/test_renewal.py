@@ -1,0 +1,377 @@
+"""Permits stay with a holder that lives, and come back from one that does not."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.claim import Claim
+from limits_app.core.clock import Clock, as_clock
+from limits_app.core.errors import LimitTimeout, StoreUnavailable
+from limits_app.core.forking import on_fork
+from limits_app.core.hooks import Hooks
+from limits_app.core.limits import ResourceLimit
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.core.sets import DB, limit_set, used
+from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
+
+ONE = ResourceLimit("db", 1)
+HOUR = 3600
+
+
+class Counting(MemoryStore):
+    """A store that counts how often it was asked to renew, and can be out of reach."""
+
+    down = False
+
+    def __init__(self, **options: Any) -> None:
+        self.renewals: list[int] = []
+        super().__init__(**options)
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        self.renewals.append(len(claims))
+        if self.down:
+            raise StoreUnavailable("out of reach")
+        return super().renew(claims)
+
+
+# ----------------------------------------------------------------------------------- on a clock moved by hand
+
+
+def test_a_permit_stays_with_its_holder_for_hours(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, ONE)
+    with limits.acquire():
+        for _ in range(5):
+            clock.advance(HOUR)
+            assert not limits.try_acquire({"db": 1})
+    assert limits.try_acquire({"db": 1})
+
+
+def test_all_permits_are_renewed_in_one_call_every_third_of_a_lease(clock: FakeClock) -> None:
+    store = Counting(clock=clock, lease_seconds=30)
+    limits = limit_set(store, DB)
+    held = [limits.acquire({"db": 1}) for _ in range(3)]
+    clock.advance(95)
+    assert store.renewals == [3] * 9
+    held.pop().release()
+    clock.advance(10)
+    assert store.renewals == [3] * 9 + [2]
+
+
+def test_nothing_is_renewed_where_nothing_is_held(clock: FakeClock) -> None:
+    store = Counting(clock=clock)
+    limits = limit_set(store, DB)
+    clock.advance(HOUR)
+    limits.acquire().release()
+    clock.advance(HOUR)
+    assert store.renewals == []
+    with limits.acquire():
+        clock.advance(5)
+    assert store.renewals
+    assert set(store.renewals) == {1}
+
+
+def test_a_permit_that_was_forgotten_comes_back_when_its_lease_ends(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, ONE)
+    limits.acquire()
+    gc.collect()
+    clock.move(9_999_999)
+    assert not limits.try_acquire({"db": 1})
+    clock.move(1)
+    assert limits.try_acquire({"db": 1})
+
+
+def test_a_permit_that_is_forgotten_later_comes_back_a_lease_later(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, ONE)
+    held = limits.acquire()
+    clock.advance(100)
+    del held
+    gc.collect()
+    clock.advance(6)
+    assert not limits.try_acquire({"db": 1})
+    clock.advance(4)
+    assert limits.try_acquire({"db": 1})
+
+
+def test_a_permit_is_held_no_longer_than_its_limit_allows(
+    store: MemoryStore, clock: FakeClock, hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost: list[Claim] = []
+    hooks.lease_lost.append(lost.append)
+    limits = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=25))
+    held = limits.acquire()
+    clock.move(24_999_999)
+    assert not limits.try_acquire({"db": 1})
+    clock.move(1)
+    other = limits.try_acquire({"db": 1})
+    assert other
+    clock.advance(10)
+    assert lost == [held]
+    assert caplog.messages == ["the lease of db ran out while it was held: others may hold the permit now"]
+    held.release()
+    assert used(limits) == {"db": 1}, "a late release takes nothing from others"
+    clock.advance(10)
+    assert not limits.try_acquire({"db": 1})
+    clock.advance(30)
+    assert lost == [held, other], "once for each"
+
+
+def test_who_has_lost_a_lease_is_told_by_all_its_keys(
+    store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store, ResourceLimit("gpu", 1, max_hold_seconds=5), ResourceLimit("db", 1))
+    with limits.acquire():
+        clock.advance(20)
+    assert caplog.messages == ["the lease of db, gpu ran out while it was held: others may hold the permit now"]
+
+
+def test_a_holder_that_was_told_late_is_told_all_the_same(store: MemoryStore, clock: FakeClock, hooks: Hooks) -> None:
+    lost: list[Claim] = []
+    hooks.lease_lost.append(lost.append)
+    limits = limit_set(store, ONE)
+    held = limits.acquire()
+    # As if the process had been stopped for a minute: the clock went on, and nobody renewed.
+    clock.now_us += 60_000_000
+    clock.advance(1)
+    assert lost == [held]
+    assert limits.try_acquire({"db": 1})
+
+
+def test_a_release_while_it_is_renewed_is_no_loss(clock: FakeClock, hooks: Hooks) -> None:
+    lost: list[Claim] = []
+    hooks.lease_lost.append(lost.append)
+    held: list[Acquisition] = []
+
+    class Slow(MemoryStore):
+        """A store whose holder releases while its lease is being renewed."""
+
+        def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+            held.pop().release()
+            return super().renew(claims)
+
+    held.append(limit_set(Slow(clock=clock), ONE).acquire())
+    clock.advance(10)
+    assert lost == []
+
+
+def test_a_store_that_is_down_for_a_moment_loses_no_lease(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture, hooks: Hooks
+) -> None:
+    lost: list[Claim] = []
+    hooks.lease_lost.append(lost.append)
+    store = Counting(clock=clock)
+    limits = limit_set(store, ONE)
+    with limits.acquire():
+        store.down = True
+        clock.advance(5)
+        store.down = False
+        clock.advance(60)
+        assert not limits.try_acquire({"db": 1})
+    assert caplog.messages == ["permits could not be renewed; trying again"]
+    assert lost == []
+
+
+def test_a_listener_that_fails_ends_no_renewal(
+    store: MemoryStore, clock: FakeClock, hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Claim] = []
+    hooks.lease_lost.extend([lambda claim: 1 / 0, told.append])
+    short, long = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=5)), limit_set(store, ONE)
+    first, kept = short.acquire(), long.acquire()
+    clock.advance(20)
+    assert told == [first]
+    assert "ZeroDivisionError" in caplog.text
+    clock.advance(HOUR)
+    assert not long.try_acquire({"db": 1})
+    kept.release()
+
+
+# -------------------------------------------------------------------------------------------- on the real clock
+
+
+def renewers() -> set[threading.Thread]:
+    """The threads that renew."""
+    return {thread for thread in threading.enumerate() if thread.name == "limits-renewer"}
+
+
+def test_a_thread_renews_in_real_time() -> None:
+    store = Counting(lease_seconds=0.15)
+    limits = limit_set(store, ONE)
+    with limits.acquire(), pytest.raises(LimitTimeout):
+        limits.acquire({"db": 1}, timeout=0.5)
+    assert len(store.renewals) >= 5
+    assert limits.acquire({"db": 1}, timeout=0)
+
+
+def test_a_forgotten_permit_comes_back_in_real_time() -> None:
+    limits = limit_set(MemoryStore(lease_seconds=0.15), ONE)
+    limits.acquire()
+    gc.collect()
+    start = limits.store.clock()
+    assert limits.acquire({"db": 1}, timeout=10)
+    assert 100_000 < limits.store.clock() - start < 5_000_000
+
+
+def test_the_thread_ends_when_nothing_is_held_and_a_new_one_starts_when_it_is_needed() -> None:
+    before = renewers()
+    store = Counting(lease_seconds=0.06)
+    limits = limit_set(store, ONE)
+    for _ in range(2):
+        with limits.acquire():
+            (thread,) = renewers() - before
+            with pytest.raises(LimitTimeout):
+                limits.acquire({"db": 1}, timeout=0.2)
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+        assert store.renewals
+        store.renewals.clear()
+    assert renewers() <= before
+
+
+def test_one_thread_serves_all_sets_of_a_store() -> None:
+    before = renewers()
+    store = MemoryStore(lease_seconds=1)
+    held = [limit_set(store, ONE).acquire() for _ in range(5)]
+    assert len(renewers() - before) == 1
+    for acquisition in held:
+        acquisition.release()
+
+
+def test_the_thread_does_not_keep_a_program_alive() -> None:
+    limits = limit_set(MemoryStore(lease_seconds=1), ONE)
+    with limits.acquire():
+        assert all(thread.daemon for thread in renewers())
+
+
+def test_many_threads_that_start_to_hold_at_once_start_one_renewer() -> None:
+    for _ in range(20):
+        before = renewers()
+        store = MemoryStore(lease_seconds=0.5)
+        limits, gate = limit_set(store, ResourceLimit("db", 8)), threading.Barrier(8)
+
+        def hold(limits: Any = limits, gate: threading.Barrier = gate) -> Acquisition:
+            gate.wait()
+            return limits.acquire()
+
+        held = [caller.result() for caller in [Caller(hold) for _ in range(8)]]
+        assert len(renewers() - before) == 1
+        for acquisition in held:
+            acquisition.release()
+
+
+# --------------------------------------------------------------------------------------------------- forks
+
+
+def in_a_child(work: Any) -> Any:
+    """Do something in a forked child, and bring its result home."""
+    forking = multiprocessing.get_context("fork")
+    heard, said = forking.Pipe(duplex=False)
+    child = forking.Process(target=lambda: said.send(work()))
+    child.start()
+    assert heard.poll(PATIENCE_SECONDS)
+    result = heard.recv()
+    child.join(PATIENCE_SECONDS)
+    assert child.exitcode == 0
+    return result
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+def test_a_forked_child_has_nothing_to_renew(store: MemoryStore, clock: FakeClock) -> None:
+    limits = limit_set(store, ONE)
+
+    def ask() -> tuple[bool, bool]:
+        before = bool(limits.try_acquire({"db": 1}))
+        clock.advance(11)
+        return before, bool(limits.try_acquire({"db": 1}))
+
+    with limits.acquire():
+        assert in_a_child(ask) == (False, True)
+        clock.advance(11)
+        assert not limits.try_acquire({"db": 1})
+
+
+def test_a_forked_child_renews_what_it_holds_itself() -> None:
+    store = Counting(lease_seconds=0.15)
+    limits = limit_set(store, ResourceLimit("db", 2))
+
+    def hold() -> bool:
+        with limits.acquire({"db": 1}):
+            try:
+                limits.acquire({"db": 2}, timeout=0.5)
+            except LimitTimeout:
+                return limits.get_stats()["db"]["used"] == 1
+        return False
+
+    with limits.acquire():
+        assert in_a_child(hold)
+
+
+def test_nobody_waits_in_a_forked_child(clock: FakeClock) -> None:
+    store = WatchedStore(clock=clock)
+    limits = limit_set(store, DB)
+
+    def look() -> tuple[bool, list[str]]:
+        limits.acquire({"db": 0}).release()
+        return store.line.busy, store.line.watched()
+
+    held = limits.acquire({"db": 3})
+    waiter = Caller(limits.acquire, {"db": 1})
+    store.until_waiting(1)
+    assert in_a_child(look) == (False, [])
+    held.release()
+    waiter.result().release()
+
+
+def test_only_what_lives_is_told_of_a_fork() -> None:
+    class Told:
+        """Something with handles of its process."""
+
+        forks = 0
+
+        def after_fork(self) -> None:
+            Told.forks += 1
+
+    kept, dropped = Told(), Told()
+    on_fork(kept)
+    on_fork(dropped)
+    del dropped
+    gc.collect()
+    assert in_a_child(lambda: Told.forks) == 1
+    assert Told.forks == 0
+    assert kept
+
+
+# -------------------------------------------------------------------------------------------------- clocks
+
+
+def test_any_callable_that_returns_microseconds_is_a_clock() -> None:
+    clock = as_clock(lambda: 5)
+    assert clock() == 5
+    assert clock.moves_by_itself
+    assert as_clock(clock) is clock
+    clock.attach(object())  # type: ignore[arg-type]  # never told anything
+
+
+def test_a_fake_clock_stands_still_until_it_is_moved() -> None:
+    clock = FakeClock()
+    start = clock()
+    assert clock() == start
+    clock.advance(1.5)
+    assert clock() == start + 1_500_000
+    clock.advance(-2)
+    assert clock() == start - 500_000
+    clock.move(1)
+    assert clock() == start - 499_999
+    assert isinstance(clock, Clock)
+    assert not clock.moves_by_itself
+    assert as_clock(clock) is clock
+    assert FakeClock(7)() == 7

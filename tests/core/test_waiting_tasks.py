@@ -1,0 +1,319 @@
+"""Waiting in tasks: the same rules, without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from threading import Event
+from typing import Any
+
+import pytest
+
+from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.core.sets import DB, limit_set, reported, used, used_up
+from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
+
+TEN = RateLimit("tpm", 10, 10)
+"""One unit per second."""
+
+ONE = ResourceLimit("db", 1)
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> WatchedStore:
+    return WatchedStore(clock=clock)
+
+
+def in_a_loop(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own."""
+
+    @wraps(scenario)
+    def test(*args: Any, **options: Any) -> None:
+        asyncio.run(asyncio.wait_for(scenario(*args, **options), PATIENCE_SECONDS))
+
+    return test
+
+
+async def settled() -> None:
+    """Let all tasks go on until each of them waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def started(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task that runs beside the test."""
+    return asyncio.create_task(call)
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+@in_a_loop
+async def test_a_waiter_is_admitted_at_the_very_moment_and_not_before(
+    algorithm: RateLimitAlgorithm, store: WatchedStore, clock: FakeClock
+) -> None:
+    limits = limit_set(store, RateLimit("tpm", 10, 10, algorithm))
+    used_up(limits, "tpm")
+    told = (await limits.atry_acquire({"tpm": 3})).outcome.retry_after
+    assert told is not None
+    waiter = started(limits.aacquire({"tpm": 3}))
+    await settled()
+    clock.move(round(told * 1_000_000) - 1)
+    await settled()
+    assert not waiter.done()
+    clock.move(1)
+    assert (await waiter).decided_at == clock.now_us
+    assert not store.line.busy
+
+
+@in_a_loop
+async def test_what_fits_is_admitted_at_once(store: WatchedStore) -> None:
+    limits = limit_set(store)
+    async with await limits.aacquire({"tpm": 30}) as acquisition:
+        acquisition.update({"tpm": 10})
+    assert used(limits) == {"tpm": 10, "rpm": 0, "call_count": 1, "db": 0}
+    assert await LimitSet().aacquire()
+    assert await LimitSet().atry_acquire({"typo": 1})
+
+
+@in_a_loop
+async def test_first_come_first_served(store: WatchedStore, clock: FakeClock) -> None:
+    limits, admitted = limit_set(store, TEN), []
+    used_up(limits, "tpm")
+
+    async def wait(name: str, amount: int) -> None:
+        await limits.aacquire({"tpm": amount})
+        admitted.append(name)
+
+    tasks = []
+    for name, amount in [("first", 1), ("big", 9), ("small", 1), ("last", 1)]:
+        tasks.append(started(wait(name, amount)))
+        await settled()
+    seen = []
+    for _ in range(12):
+        clock.advance(1)
+        await settled()
+        seen.append(len(admitted))
+    assert admitted == ["first", "big", "small", "last"]
+    assert seen == [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3, 4]
+    await asyncio.gather(*tasks)
+
+
+@in_a_loop
+async def test_time_is_up(store: WatchedStore, clock: FakeClock) -> None:
+    limits = limit_set(store, TEN)
+    used_up(limits, "tpm")
+    waiter = started(limits.aacquire({"tpm": 6}, timeout=5))
+    await settled()
+    clock.move(4_999_999)
+    await settled()
+    assert not waiter.done()
+    clock.move(1)
+    with pytest.raises(LimitTimeout, match="'tpm' has 5 of 10 left, 6 requested: retry in 1 s"):
+        await waiter
+    with pytest.raises(LimitTimeout):
+        await limits.aacquire({"tpm": 6}, timeout=0)
+
+
+@in_a_loop
+async def test_what_cannot_be_is_said_at_once(store: WatchedStore) -> None:
+    limits = limit_set(store, TEN)
+    with pytest.raises(InvalidRequest, match="timeout"):
+        await limits.aacquire({"tpm": 1}, timeout=-1)
+    with pytest.raises(InvalidRequest, match="amount of 'tpm'"):
+        await limits.aacquire({"tpm": -1})
+    with pytest.raises(InvalidRequest, match="nothing is requested"):
+        await limits.atry_acquire()
+    with pytest.raises(NeverAdmissible):
+        await limits.aacquire({"tpm": 11})
+    assert used(limits) == {"tpm": 0}
+
+
+@in_a_loop
+async def test_waiting_does_not_block_the_loop() -> None:
+    limits = LimitSet([CallLimit(1, 0.05)], shared=True, mode="asyncio")
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    ticking = started(tick())
+    for _ in range(3):
+        await limits.aacquire()
+    assert turns > 50
+    ticking.cancel()
+
+
+@in_a_loop
+async def test_a_release_in_the_same_loop_wakes_the_first(store: WatchedStore) -> None:
+    limits = limit_set(store, ONE)
+    async with await limits.aacquire():
+        waiter = started(limits.aacquire())
+        await settled()
+        assert not waiter.done()
+    (await waiter).release()
+    assert used(limits) == {"db": 0}
+
+
+@in_a_loop
+async def test_a_release_in_a_thread_wakes_a_task(store: WatchedStore) -> None:
+    limits = limit_set(store, ONE)
+    held, release = Event(), Event()
+
+    def hold() -> None:
+        with limits.acquire():
+            held.set()
+            release.wait(PATIENCE_SECONDS)
+
+    thread = Caller(hold)
+    held.wait(PATIENCE_SECONDS)
+    waiter = started(limits.aacquire())
+    await settled()
+    assert not waiter.done()
+    release.set()
+    (await waiter).release()
+    thread.result()
+
+
+@in_a_loop
+async def test_threads_and_tasks_stand_in_one_line(store: WatchedStore) -> None:
+    limits = limit_set(store, ONE)
+    held = await limits.aacquire()
+    thread = Caller(limits.acquire)
+    store.until_waiting(1)
+    task = started(limits.aacquire())
+    await settled()
+    held.release()
+    from_thread = await asyncio.to_thread(thread.result)
+    await settled()
+    assert not task.done()
+    from_thread.release()
+    (await task).release()
+
+
+@in_a_loop
+async def test_a_refund_wakes_the_first(store: WatchedStore) -> None:
+    limits = limit_set(store, TEN)
+    taken = used_up(limits, "tpm")
+    waiter = started(limits.aacquire({"tpm": 4}))
+    await settled()
+    reported(taken, {"tpm": 6})
+    assert await waiter
+
+
+# --------------------------------------------------------------------------------------------- cancellation
+
+
+@in_a_loop
+async def test_a_task_that_is_cancelled_leaves_nothing_and_lets_the_next_one_through(store: WatchedStore) -> None:
+    limits = limit_set(store, TEN, DB)
+    held = await limits.aacquire({"db": 3})
+    first = started(limits.aacquire({"tpm": 5, "db": 3}))
+    await settled()
+    second = started(limits.aacquire({"db": 1}))
+    await settled()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    held.release()
+    (await second).release()
+    assert used(limits) == {"tpm": 0, "db": 0}
+    assert not store.line.busy
+
+
+@in_a_loop
+async def test_a_task_that_is_cancelled_when_it_was_just_woken_passes_the_turn_on(store: WatchedStore) -> None:
+    limits = limit_set(store, ONE)
+    held = await limits.aacquire()
+    first, second = started(limits.aacquire()), started(limits.aacquire())
+    await settled()
+    held.release()
+    first.cancel()
+    (await second).release()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert used(limits) == {"db": 0}
+
+
+@in_a_loop
+async def test_waiting_under_a_timeout_of_the_loop(store: WatchedStore) -> None:
+    limits = limit_set(store, ONE)
+    held = await limits.aacquire()
+
+    async def wait() -> None:
+        async with asyncio.timeout(0.01):
+            await limits.aacquire()
+
+    with pytest.raises(TimeoutError):
+        await started(wait())
+    assert not store.line.busy
+    held.release()
+    (await limits.aacquire({"db": 1})).release()
+
+
+@in_a_loop
+async def test_a_hundred_tasks_half_of_them_cancelled(store: WatchedStore) -> None:
+    limits = limit_set(store, ResourceLimit("db", 3))
+    most = now = 0
+
+    async def work() -> None:
+        nonlocal most, now
+        async with await limits.aacquire():
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+
+    tasks = [started(work()) for _ in range(100)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert most == 3
+    assert results[1::2] == [None] * 50
+    assert used(limits) == {"db": 0}
+    assert not store.line.busy
+
+
+def test_a_loop_that_was_closed_under_a_waiter_harms_nobody(
+    store: WatchedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "asyncio")  # it complains of the task that nobody awaited
+    limits = limit_set(store, ONE)
+    held = limits.acquire()
+    loop = asyncio.new_event_loop()
+    abandoned = loop.create_task(limits.aacquire())
+    loop.run_until_complete(settled())
+    loop.close()
+    assert not abandoned.done()
+    held.release()
+    del abandoned, loop
+    gc.collect()
+    assert limits.acquire({"db": 1}, timeout=5)
+    assert not store.line.busy
+
+
+@in_a_loop
+async def test_real_time_is_up() -> None:
+    limits = LimitSet([RateLimit("k", 1, 3600)], shared=True, mode="asyncio")
+    await limits.aacquire({"k": 1})
+    start = limits.store.clock()
+    with pytest.raises(LimitTimeout):
+        await limits.aacquire({"k": 1}, timeout=0.05)
+    assert 50_000 <= limits.store.clock() - start < 5_000_000
+
+
+@in_a_loop
+async def test_real_time() -> None:
+    limits = LimitSet([CallLimit(4, 0.06)], store=MemoryStore())
+    admitted = await asyncio.gather(*[started(limits.aacquire()) for _ in range(12)])
+    moments = sorted(one.decided_at for one in admitted)
+    assert all(moments[4 + number] - moments[0] >= 15_000 * (number + 1) for number in range(8))

@@ -1,0 +1,95 @@
+"""A store that tells a test what its waiters do, so that nothing has to be slept for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Condition, Thread
+from typing import Any
+
+from limits_app.core.claim import Claim
+from limits_app.core.plan import Bucket
+from limits_app.core.waiting import Waiter, WaitingLine
+from limits_app.stores.memory import MemoryStore
+
+PATIENCE_SECONDS = 20
+"""How long a test waits for what must come at once."""
+
+
+class WatchedLine(WaitingLine):
+    """A line that knows how many stand in it."""
+
+    def __init__(self, told: Condition) -> None:
+        self.told = told
+        self.waiting: set[Waiter] = set()
+        super().__init__()
+
+    def stand(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
+        super().stand(waiter, buckets)
+        with self.told:
+            if waiter.standing:
+                self.waiting.add(waiter)
+            else:
+                self.waiting.discard(waiter)
+            self.told.notify_all()
+
+
+class WatchedStore(MemoryStore):
+    """A memory store that remembers when it refused."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.told = Condition()
+        self.refused: list[int] = []
+        self.line = self.watched = WatchedLine(self.told)
+        self.clock.attach(self.line)
+
+    def acquire(self, claim: Claim) -> bool:
+        admitted = super().acquire(claim)
+        if not admitted:
+            with self.told:
+                self.refused.append(claim.decided_at)
+                self.told.notify_all()
+        return admitted
+
+    def until_waiting(self, number: int, key: str | None = None) -> None:
+        """Wait until so many stand in line, for a limit's key or for any."""
+
+        def standing() -> int:
+            keys = [{None, *[name for _, name in waiter.standing]} for waiter in self.watched.waiting]
+            return sum(key in one for one in keys)
+
+        self.until(lambda: standing() == number)
+
+    def until_refused(self, number: int = 1) -> None:
+        """Wait until so many requests were refused at the present moment of a clock that is moved by hand."""
+        self.until(lambda: self.refused.count(self.clock()) >= number)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Wait until something is so that changes with what is told here."""
+        with self.told:
+            assert self.told.wait_for(reached, PATIENCE_SECONDS)
+
+
+class Caller(Thread):
+    """A call in a thread of its own, whose result or error is asked for later."""
+
+    def __init__(self, call: Callable[..., Any], *args: Any, **options: Any) -> None:
+        super().__init__(daemon=True)
+        self._call = lambda: call(*args, **options)
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised again for whoever asks
+            self._error = error
+
+    def result(self) -> Any:
+        """The result; its error is raised."""
+        self.join(PATIENCE_SECONDS)
+        assert not self.is_alive()
+        if self._error is not None:
+            raise self._error
+        return self._result

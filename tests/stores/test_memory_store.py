@@ -1,0 +1,149 @@
+"""The memory store, where it differs from others: its lock, its clock, and interruptions."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.stores.memory import MemoryStore, monotonic_us
+from limits_app.testing import FakeClock
+from tests.stores.support import PATIENCE, holders, limits_of, used
+
+
+class Interrupting:
+    """A clock that is interrupted once, as by Ctrl-C in the middle of a step."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.now = 10**15
+
+    def __call__(self) -> int:
+        if self.wanted:
+            self.wanted = False
+            raise KeyboardInterrupt
+        return self.now
+
+
+@pytest.mark.parametrize("verb", ["acquire", "settle", "peek", "renew"])
+def test_an_interruption_changes_nothing_and_leaves_the_lock_free(verb: str) -> None:
+    clock = Interrupting()
+    store = MemoryStore(clock=clock)
+    limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 2))
+    acquired = limits.try_acquire({"x": 4})
+    clock.wanted = True
+    with pytest.raises(KeyboardInterrupt):
+        match verb:
+            case "acquire":
+                limits.try_acquire({"x": 1})
+            case "settle":
+                acquired.cancel()
+            case "peek":
+                limits.get_stats()
+            case _:
+                store.renew([acquired])
+    with ThreadPoolExecutor(1) as executor:
+        assert executor.submit(used, limits, "x").result(PATIENCE) == 4
+        assert executor.submit(holders, limits).result(PATIENCE) == 1
+
+
+def test_what_was_interrupted_while_it_was_settled_can_be_settled_again() -> None:
+    clock = Interrupting()
+    limits = limits_of(MemoryStore(clock=clock), RateLimit("x", 10, 3600), ResourceLimit("db", 1))
+    acquired = limits.try_acquire({"x": 4})
+    clock.wanted = True
+    with pytest.raises(KeyboardInterrupt):
+        acquired.cancel()
+    acquired.cancel()
+    assert (used(limits, "x"), holders(limits)) == (0, 0)
+
+
+def test_a_step_waits_for_one_that_takes_long() -> None:
+    inside, go_on = Event(), Event()
+
+    def slow() -> int:
+        inside.set()
+        assert go_on.wait(PATIENCE)
+        return monotonic_us()
+
+    store = MemoryStore(clock=slow)
+    limits = limits_of(store, CallLimit(10, 3600))
+    with ThreadPoolExecutor(3) as executor:
+        first = executor.submit(limits.try_acquire)
+        assert inside.wait(PATIENCE)
+        others = [executor.submit(limits.try_acquire), executor.submit(limits.get_stats)]
+        # Long enough for the others to have given up trying, and to wait.
+        assert not Event().wait(0.05)
+        assert not any(other.done() for other in others)
+        go_on.set()
+        assert first.result(PATIENCE)
+        assert all(other.result(PATIENCE) for other in others)
+    assert used(limits) == pytest.approx(2, abs=0.01)
+
+
+def test_its_own_clock_never_goes_back() -> None:
+    moments = [monotonic_us() for _ in range(1000)]
+    assert moments == sorted(moments)
+    limits = limits_of(MemoryStore(), CallLimit(2, 3600))
+    assert [bool(limits.try_acquire()) for _ in range(3)] == [True, True, False]
+
+
+def test_what_is_released_by_the_garbage_collector_in_the_middle_of_a_step_is_released() -> None:
+    clock = Collecting()
+    store = MemoryStore(clock=clock)
+    limits = limits_of(store, RateLimit("x", 100, 3600), ResourceLimit("db", 2))
+    leave_behind(limits)
+    clock.wanted = True
+    assert limits_of(store, RateLimit("x", 100, 3600), ResourceLimit("db", 2)).try_acquire({"x": 10})
+    assert (used(limits, "x"), holders(limits)) == (10, 1)
+
+
+class Collecting(FakeClock):
+    """A clock that runs the garbage collector when it is read, once that is wanted."""
+
+    wanted = False
+
+    def __call__(self) -> int:
+        if self.wanted:
+            self.wanted = False
+            gc.collect()
+        return super().__call__()
+
+
+def leave_behind(limits: LimitSet) -> None:
+    """A generator that holds something in a block, and that nobody refers to any more, except itself."""
+
+    def holding() -> Iterator[list[object]]:
+        with limits.try_acquire({"x": 50}) as acquired:
+            assert acquired
+            yield [acquired]
+
+    gc.collect()
+    generator = holding()
+    next(generator).append(generator)
+
+
+def test_it_counts_what_it_keeps() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    assert len(store) == 0
+    assert limits_of(store, CallLimit(2, 60)).try_acquire()
+    assert len(store) == 1
+    with limits_of(store, ResourceLimit("db", 1), entity="holder").try_acquire():
+        assert len(store) == 3
+    assert len(store) == 2
+
+
+def test_nobody_but_its_users_keeps_it_alive() -> None:
+    store = MemoryStore()
+    assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
+    reference = weakref.ref(store.line)
+    del store
+    gc.collect()
+    assert reference() is None or reference().busy is False  # type: ignore[union-attr]

@@ -1,0 +1,163 @@
+"""The process store, inside: what it remembers, and what it reads that others have written."""
+
+from __future__ import annotations
+
+import gc
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.process import ProcessStore, records, store
+from limits_app.testing import FakeClock
+from tests.stores.support import MULTI_THREADED_FORK, entries, holders, limits_of, running, used
+from tests.stores.test_memory_store import Collecting, Interrupting, leave_behind
+
+pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+
+DAY = 86_400
+ALL: list[Limit] = [
+    *[RateLimit(str(algorithm), 10, DAY, algorithm) for algorithm in RateLimitAlgorithm],
+    CallLimit(9.5, 60, RateLimitAlgorithm.GCRA, burst=20),
+    ResourceLimit("db", 3, max_hold_seconds=1.5),
+    ResourceLimit("gpu", 1),
+]
+
+
+def writing(pipe: Connection, directory: Path) -> None:
+    """Use limits that no other process has heard of."""
+    limits = limits_of(ProcessStore(directory, map_megabytes=2), *ALL)
+    acquired = limits.try_acquire({str(algorithm): 4 for algorithm in RateLimitAlgorithm})
+    pipe.send(bool(acquired))
+    pipe.recv()
+
+
+def test_limits_that_only_another_process_knew_are_read_from_the_file(process_store: ProcessStore) -> None:
+    changed = limits_of(process_store, RateLimit("gcra", 12, DAY), RateLimit("new", 1, 1), ResourceLimit("gpu", 2))
+    with running(writing, process_store.directory) as other:
+        assert other.hear()
+        assert used(changed, "gcra") == pytest.approx(4, abs=0.01)
+        assert holders(changed, "gpu") == 1
+        assert changed.try_acquire({"gcra": 8, "new": 1})
+        assert not changed.try_acquire({"gcra": 1})
+
+
+def test_a_reset_reads_them_too(process_store: ProcessStore) -> None:
+    with running(writing, process_store.directory) as other:
+        assert other.hear()
+        limits = limits_of(process_store, *ALL)
+        process_store.reset([limits.scoped[0].scope.key])
+        assert used(limits, "sliding_window") == 0
+        assert holders(limits, "gpu") == 1
+
+
+def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: ProcessStore) -> None:
+    with running(writing, process_store.directory) as other:
+        assert other.hear()
+    with process_store._file.writing() as txn:
+        for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
+            txn.delete(key)
+    limits = limits_of(process_store, RateLimit("gcra", 12, DAY))
+    assert used(limits, "gcra") == 0
+    assert limits.try_acquire({"gcra": 12})
+    assert not limits.try_acquire({"gcra": 1})
+
+
+def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStore) -> None:
+    limits = limits_of(process_store, CallLimit(5, DAY))
+    assert limits.try_acquire()
+    (scope,) = [key for key in entries(process_store, b"") if len(key) == 16]
+    with process_store._file.writing() as txn:
+        txn.put(scope, txn.get(scope, b"")[:-1])
+    assert used(limits) == 0
+    assert limits.try_acquire()
+
+
+def test_more_definitions_than_are_remembered_are_read_again(
+    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "_MOST_CODECS", 3)
+    for _ in range(2):
+        for capacity in range(10, 30):
+            assert limits_of(process_store, CallLimit(capacity, DAY)).try_acquire({"call_count": 0})
+    assert limits_of(process_store, CallLimit(11, DAY)).try_acquire()
+    assert used(limits_of(process_store, CallLimit(12, DAY))) == pytest.approx(1, abs=0.01)
+
+
+def test_more_scopes_than_are_remembered_are_looked_after(
+    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_MOST_LOOKED", 3)
+    for number in range(10):
+        limits = limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}")
+        held = limits.try_acquire()
+        assert not limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}").try_acquire()
+        held.release()
+    assert len(process_store._looked) <= 3
+
+
+@pytest.mark.parametrize("verb", ["acquire", "settle", "peek", "renew", "reset"])
+def test_an_interruption_changes_nothing_and_leaves_the_file_free(tmp_path: Path, verb: str) -> None:
+    clock = Interrupting()
+    store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
+    limits = limits_of(store, RateLimit("x", 10, DAY), ResourceLimit("db", 2))
+    acquired = limits.try_acquire({"x": 4})
+    clock.wanted = True
+    match verb:
+        case "acquire":
+            with pytest.raises(KeyboardInterrupt):
+                limits.try_acquire({"x": 1})
+        case "settle":
+            with pytest.raises(KeyboardInterrupt):
+                acquired.cancel()
+        case "peek":
+            with pytest.raises(KeyboardInterrupt):
+                limits.get_stats()
+        case "renew":
+            with pytest.raises(KeyboardInterrupt):
+                store.renew([acquired])
+        case _:
+            clock.wanted = False
+            store.reset([])
+    assert (used(limits, "x"), holders(limits)) == (4, 1)
+    acquired.cancel()
+    assert (used(limits, "x"), holders(limits)) == (0, 0)
+    store.close()
+
+
+def test_what_is_released_by_the_garbage_collector_in_the_middle_of_a_step_is_released(tmp_path: Path) -> None:
+    clock = Collecting()
+    store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
+    limits = limits_of(store, RateLimit("x", 100, 3600), ResourceLimit("db", 2))
+    gc.disable()
+    try:
+        leave_behind(limits)
+        clock.wanted = True
+        assert limits_of(store, RateLimit("x", 100, 3600), ResourceLimit("db", 2)).try_acquire({"x": 10})
+    finally:
+        gc.enable()
+    assert (used(limits, "x"), holders(limits)) == (10, 1)
+    store.close()
+
+
+def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClock) -> None:
+    store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
+    limits = limits_of(store, RateLimit("x", 10, DAY), ResourceLimit("db", 1))
+    acquired = limits.try_acquire({"x": 1})
+    assert store._file.environment is not None
+    # What another thread would find if this one closed the file at the wrong moment.
+    store._file.environment.close()
+    for verb in (limits.get_stats, store.version, store.advance_version, lambda: store.renew([acquired])):
+        with pytest.raises(StoreUnavailable, match="cannot be used"):
+            verb()
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        limits.try_acquire({"x": 1})
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        acquired.cancel()
+    assert not acquired.settled
+    store.close()
+    acquired.cancel()
+    assert (used(limits, "x"), holders(limits)) == (0, 0)
+    store.close()

@@ -1,0 +1,288 @@
+"""The state directory and its file: private, reserved, and never a reason to crash."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.stores.process import ProcessStore, default_process_store
+from limits_app.stores.process.files import default_directory
+from tests.stores.support import MULTI_THREADED_FORK, limits_of, running, used
+
+pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+
+PAGE = 4096
+LIMIT = CallLimit(10**6, 366 * 86_400, RateLimitAlgorithm.SLIDING_WINDOW)
+NOBODY = 65_534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act for another user")
+
+
+def cut(length: int) -> Callable[[Path], None]:
+    """Keep only the beginning of a file."""
+    return lambda path: path.write_bytes(path.read_bytes()[:length]) and None
+
+
+def overwrite(content: bytes, start: int = 0) -> Callable[[Path], None]:
+    """Write over the file from a place to its end."""
+
+    def damage(path: Path) -> None:
+        size = path.stat().st_size
+        path.write_bytes(path.read_bytes()[:start] + (content * (size // len(content) + 1))[: size - start])
+
+    return damage
+
+
+UNREADABLE = {
+    "foreign": lambda path: path.write_bytes(b"SQLite format 3\0" * 1000),
+    "foreign_and_short": lambda path: path.write_bytes(b"hello"),
+    "truncated_within_its_head": cut(100),
+    "zeros": overwrite(b"\0"),
+    "noise": overwrite(b"\xa5\x5a\x13"),
+}
+
+DAMAGED = {
+    "without_anything_but_its_head": cut(2 * PAGE),
+    "truncated": cut(5 * PAGE),
+    "zeros_after_its_head": overwrite(b"\0", 2 * PAGE),
+    "noise_after_its_head": overwrite(b"\xa5\x5a\x13", 2 * PAGE),
+}
+
+
+def filled(directory: Path) -> Path:
+    """Have another process use the store in a directory; returns its file."""
+    with running(using, directory, 200) as process:
+        assert process.hear() == "used 200"
+        assert process.ended() == 0
+    return directory / "state" / "data.mdb"
+
+
+def using(pipe: Connection, directory: Path, times: int) -> None:
+    """Use many scopes, and say how it went."""
+    logging.getLogger("limits_app").setLevel(logging.ERROR)
+    store = ProcessStore(directory, map_megabytes=2)
+    limits = limits_of(store, LIMIT)
+    for number in range(times):
+        assert limits_of(store, RateLimit("x", 5, 86_400), entity=f"{number}").try_acquire({"x": 1})
+        assert limits.try_acquire()
+    pipe.send(f"used {used(limits)}")
+
+
+class TestADamagedFile:
+    @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
+    def test_what_cannot_be_read_is_set_aside_with_a_warning(
+        self, tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        path = filled(tmp_path)
+        damage(path)
+        content = path.read_bytes()
+        store = ProcessStore(tmp_path, map_megabytes=2)
+        limits = limits_of(store, LIMIT)
+        assert used(limits) == 0
+        assert limits.try_acquire()
+        store.close()
+        (aside,) = path.parent.glob("data.mdb.unreadable-*")
+        assert aside.read_bytes() == content
+        (record,) = caplog.records
+        assert (record.name, record.levelno) == ("limits_app", logging.WARNING)
+        assert str(aside) in record.getMessage()
+
+    @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
+    def test_what_turns_out_to_be_damaged_later_is_set_aside_too(
+        self, tmp_path: Path, damage: Callable[[Path], None]
+    ) -> None:
+        path = filled(tmp_path)
+        damage(path)
+        # In a process of its own, so that a crash would be seen as one.
+        with running(using, tmp_path, 20) as process:
+            assert process.ended() == 0
+            assert process.hear() == "used 20"
+        assert list(path.parent.glob("data.mdb.unreadable-*"))
+
+    def test_an_empty_file_is_filled(self, tmp_path: Path) -> None:
+        filled(tmp_path).write_bytes(b"")
+        store = ProcessStore(tmp_path, map_megabytes=2)
+        assert limits_of(store, LIMIT).try_acquire()
+        store.close()
+
+    @pytest.mark.parametrize("content", [b"", b"x" * 8192])
+    def test_a_damaged_lock_file_is_replaced(self, tmp_path: Path, content: bytes) -> None:
+        filled(tmp_path).with_name("lock.mdb").write_bytes(content)
+        store = ProcessStore(tmp_path, map_megabytes=2)
+        assert used(limits_of(store, LIMIT)) in (0, 200)
+        assert limits_of(store, LIMIT).try_acquire()
+        store.close()
+
+    def test_something_in_the_place_of_the_file_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "state" / "data.mdb").mkdir(parents=True)
+        with pytest.raises(StoreUnavailable, match="cannot be opened: .*[Dd]irectory"):
+            ProcessStore(tmp_path, map_megabytes=2)
+
+    def test_a_file_that_is_larger_already_is_taken_as_it_is(self, tmp_path: Path) -> None:
+        large = ProcessStore(tmp_path, map_megabytes=3)
+        assert limits_of(large, LIMIT).try_acquire()
+        large.close()
+        small = ProcessStore(tmp_path, map_megabytes=1)
+        assert used(limits_of(small, LIMIT)) == 1
+        small.close()
+        assert (tmp_path / "state" / "data.mdb").stat().st_size == 3 * 1024 * 1024
+
+    def test_a_file_that_another_process_has_made_larger_is_taken_as_it_is(self, process_store: ProcessStore) -> None:
+        assert limits_of(process_store, LIMIT).try_acquire()
+        with running(crowding, process_store.directory) as process:
+            assert process.hear() == "crowded"
+            assert limits_of(process_store, LIMIT).try_acquire()
+            assert used(limits_of(process_store, LIMIT)) == 2
+            assert process_store.version() == 0
+
+
+def crowding(pipe: Connection, directory: Path) -> None:
+    """Make the file larger, and use what was gained."""
+    store = ProcessStore(directory, map_megabytes=8)
+    for number in range(20_000):
+        assert limits_of(store, CallLimit(5, 86_400), entity=f"{number}").try_acquire()
+    pipe.send("crowded")
+    pipe.recv()
+
+
+class TestTheDirectory:
+    def test_it_is_made_private_with_all_that_is_made_on_the_way(self, tmp_path: Path) -> None:
+        store = ProcessStore(tmp_path / "some" / "where", map_megabytes=1)
+        assert limits_of(store, LIMIT).try_acquire()
+        state = tmp_path / "some" / "where" / "state"
+        assert stat.S_IMODE(state.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in state.iterdir()} == {0}
+        store.close()
+
+    def test_one_of_another_mode_is_made_private(self, tmp_path: Path) -> None:
+        state = tmp_path / "state"
+        state.mkdir()
+        state.chmod(0o755)
+        ProcessStore(tmp_path, map_megabytes=1).close()
+        assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+    def test_a_file_in_its_place_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "state").write_text("not a directory")
+        with pytest.raises(StoreUnavailable, match=r"set LIMITS\['STATE_DIR'\]"):
+            ProcessStore(tmp_path, map_megabytes=1)
+
+    def test_a_path_that_cannot_be_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(StoreUnavailable, match=r"cannot be used .*set LIMITS\['STATE_DIR'\]"):
+            ProcessStore(tmp_path / "file" / "below", map_megabytes=1)
+
+    def test_one_that_may_not_be_written_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        with running(opening_as_nobody, tmp_path / "locked" / "below") as process:
+            message = str(process.hear())
+        assert "Permission denied" in message
+        assert "LIMITS['STATE_DIR']" in message
+
+    @as_root
+    def test_one_of_another_user_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "state").mkdir(mode=0o700)
+        os.chown(tmp_path / "state", NOBODY, NOBODY)
+        with pytest.raises(StoreUnavailable, match="belongs to another user: set LIMITS"):
+            ProcessStore(tmp_path, map_megabytes=1)
+
+    @as_root
+    def test_one_below_a_directory_of_another_user_is_refused(self, tmp_path: Path) -> None:
+        os.chown(tmp_path, NOBODY, NOBODY)
+        with pytest.raises(StoreUnavailable, match="belongs to another user"):
+            ProcessStore(tmp_path, map_megabytes=1)
+
+    @as_root
+    def test_a_link_that_another_user_has_laid_there_is_not_followed(self, tmp_path: Path) -> None:
+        mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+        mine.mkdir()
+        mine.chmod(0o755)
+        theirs.mkdir()
+        os.symlink(mine, theirs / "state")
+        os.chown(theirs, NOBODY, NOBODY)
+        with pytest.raises(StoreUnavailable):
+            ProcessStore(theirs, map_megabytes=1)
+        assert stat.S_IMODE(mine.stat().st_mode) == 0o755
+        assert list(mine.iterdir()) == []
+
+    def test_the_default_is_below_that_for_temporary_files_and_of_the_user(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        directory = default_directory()
+        assert directory.parent == tmp_path
+        assert str(os.geteuid()) in directory.name
+        store = default_process_store()
+        assert default_process_store() is store
+        assert isinstance(store, ProcessStore)
+        store.close()
+
+
+def opening_as_nobody(pipe: Connection, directory: Path) -> None:
+    """Open a store without being root."""
+    if os.geteuid() == 0:
+        os.seteuid(NOBODY)
+    try:
+        ProcessStore(directory, map_megabytes=1)
+    except StoreUnavailable as error:
+        pipe.send(str(error))
+
+
+class TestSpace:
+    def test_it_is_reserved_before_anything_is_written(self, process_store: ProcessStore) -> None:
+        data = process_store.directory / "state" / "data.mdb"
+        assert data.stat().st_size == 2 * 1024 * 1024
+        assert data.stat().st_blocks * 512 >= 2 * 1024 * 1024
+
+    def test_a_file_that_may_not_be_as_large_is_an_error_at_once(self, tmp_path: Path) -> None:
+        with running(opening_under_a_limit, tmp_path) as process:
+            assert "File too large" in str(process.hear())
+            assert process.hear() == "opened"
+
+    @pytest.fixture
+    def tiny(self) -> Iterator[Path]:
+        """A directory on a file system in memory, which says at once how much it can hold."""
+        shared = Path("/dev/shm")  # noqa: S108 - a file system in memory, where there is one
+        if not shared.is_dir():
+            pytest.skip("there is no file system in memory")
+        path = Path(tempfile.mkdtemp(dir=shared))
+        yield path
+        shutil.rmtree(path)
+
+    def test_a_full_disk_is_an_error_at_once_that_says_what_to_do(self, tiny: Path) -> None:
+        total = shutil.disk_usage(tiny).total
+        with pytest.raises(StoreUnavailable, match="cannot be reserved .*No space left.*MAP_MEGABYTES"):
+            ProcessStore(tiny, map_megabytes=2 * total // 1024**2)
+        store = ProcessStore(tiny / "again", map_megabytes=1)
+        assert limits_of(store, LIMIT).try_acquire()
+        store.close()
+
+    def test_what_could_not_be_reserved_does_not_stand_in_the_way_later(self, tiny: Path) -> None:
+        total = shutil.disk_usage(tiny).total
+        with pytest.raises(StoreUnavailable):
+            ProcessStore(tiny, map_megabytes=2 * total // 1024**2)
+        store = ProcessStore(tiny, map_megabytes=1)
+        assert limits_of(store, LIMIT).try_acquire()
+        store.close()
+
+
+def opening_under_a_limit(pipe: Connection, directory: Path) -> None:
+    """Open a store that is larger than a file may be, and one that is not."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024 * 1024, resource.RLIM_INFINITY))
+    try:
+        ProcessStore(directory, map_megabytes=4)
+    except StoreUnavailable as error:
+        pipe.send(str(error))
+    store = ProcessStore(directory / "small", map_megabytes=1)
+    assert limits_of(store, LIMIT).try_acquire()
+    pipe.send("opened")
