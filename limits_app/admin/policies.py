@@ -14,6 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.audited import AuditedAdmin
+from limits_app.admin.limit_form import LimitForm
 from limits_app.models import Limit, Policy, PolicyEffect, PolicyScope
 from limits_app.services.dropped import dropped_keys
 
@@ -62,6 +63,7 @@ class LimitInline(Inline):
     """Limits are parts of their policy: who may change the policy may change them."""
 
     model = Limit
+    form = LimitForm
     formset = LimitFormSet
     extra = 1
 

@@ -75,7 +75,11 @@ class Layout:
         )
 
 
-@lru_cache(maxsize=4096)
 def layout_of(limits: tuple[AnyLimit, ...], lease_us: int = LEASE_US) -> Layout:
     """Compile limits, or give the layout that the same limits were compiled to before."""
+    return _compiled(limits, lease_us)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(limits: tuple[AnyLimit, ...], lease_us: int) -> Layout:
     return Layout(limits, lease_us)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
@@ -162,7 +162,7 @@ class RequestLimits:
         """
         for acquisition in [one for acquisitions, _ in self._charges.values() for one in acquisitions]:
             if not acquisition.settled:
-                acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if use.used is None})
+                _give_back(acquisition, acquisition.acquisitions)
         self._settle(Acquisition.cancel)
 
     def _asked(self, key: Key, named: Mapping[str, Amount]) -> Asked:
@@ -176,8 +176,9 @@ class RequestLimits:
     def _charged(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> Acquisition:
         """Note what was taken; an amount that is named takes the place of the 1 that was taken before."""
         acquisitions, names = self._before(key) or ((), _NOTHING)
+        new = named.keys() - names.keys()
         for earlier in acquisitions:
-            earlier.update(dict.fromkeys(named.keys() & earlier.acquisitions.keys() - names.keys(), 0))
+            _give_back(earlier, new)
         self._charges[key] = ((*acquisitions, acquisition), {**named, **names} if names else named)
         return self._hold(key[0], acquisition)
 
@@ -215,3 +216,8 @@ class RequestLimits:
 
     async def _afor_entity(self, options: dict[str, Any]) -> dict[str, Any]:
         return options if "entity" in options else {**options, "entity": await self.aentity()}
+
+
+def _give_back(acquisition: Acquisition, keys: Container[str]) -> None:
+    """Report nothing as used of some limits, unless somebody reported otherwise."""
+    acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if key in keys and use.used is None})

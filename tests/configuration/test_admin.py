@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -465,3 +466,19 @@ def test_resources_and_entities_are_found_by_typing(
     field = {"app_label": "limits_app", "model_name": "policy", "field_name": page, "term": term}
     found = admin_client.get(reverse("admin:autocomplete"), field).json()["results"]
     assert [result["text"] for result in found] == [str({"resource": api, "entity": user}[page])]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "window", "shown"),
+    [(Decimal("10.000"), Decimal("60.000"), ["10", "60"]), (Decimal("0.500"), Decimal("1.250"), ["0.5", "1.25"])],
+)
+def test_numbers_are_shown_as_people_write_them(
+    admin_client: Client, policy: Policy, capacity: Decimal, window: Decimal, shown: list[str]
+) -> None:
+    Limit.objects.create(
+        policy=policy, kind="rate", key="tpm", capacity=capacity, window_seconds=window, algorithm="token_bucket"
+    )
+    page = admin_client.get(f"/admin/limits_app/policy/{policy.pk}/change/")
+    form = page.context["inline_admin_formsets"][0].formset.forms[0]
+    assert [form["capacity"].value(), form["window_seconds"].value()] == shown
+    assert 'inputmode="decimal"' in str(form["capacity"])

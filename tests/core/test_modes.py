@@ -13,10 +13,10 @@ from limits_app.core.hooks import Hooks
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, RateLimit, RateLimitAlgorithm
+from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
-from tests.core.sets import CALLS, DB, RPM, TPM, limit_set, used
+from tests.core.sets import DB, RPM, TPM, limit_set, used
 
 
 @pytest.mark.parametrize(("mode", "shared"), [("sync", False), ("sync", True), ("thread", True), ("asyncio", True)])
@@ -81,7 +81,8 @@ def test_a_set_in_memory_cannot_leave_its_process_and_says_which_can(mode: str) 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_a_set_on_a_store_that_travels_arrives_attached_to_the_same_state(algorithm: RateLimitAlgorithm) -> None:
-    limits = limit_set(EVERYWHERE, RateLimit("tpm", 100, 86_400, algorithm), CALLS, DB, config={"region": "eu"})
+    calls = CallLimit(5, 86_400, RateLimitAlgorithm.FIXED_WINDOW)
+    limits = limit_set(EVERYWHERE, RateLimit("tpm", 100, 86_400, algorithm), calls, DB, config={"region": "eu"})
     limits.try_acquire({"tpm": 30, "db": 0}).release()
     arrived = pickle.loads(pickle.dumps(limits))
     assert arrived is not limits

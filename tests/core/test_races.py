@@ -53,7 +53,7 @@ def test_eight_threads_get_exactly_the_capacity(algorithm: RateLimitAlgorithm) -
             return admitted
 
         assert in_threads(work) == CAPACITY
-        assert used(limits) == {"call_count": CAPACITY}
+        assert CAPACITY - 0.1 < limits.get_stats()["call_count"]["used"] <= CAPACITY  # type: ignore[operator]  # a number
 
 
 @pytest.mark.usefixtures("_switching")

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from pytest_django import Settings
 
 from limits_app import services
 from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request_limits import RequestLimits, limits_of
+from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -61,6 +63,14 @@ def test_what_was_charged_is_not_charged_again(
     assert tuple(left("api")[key] for key in FULL) == after
 
 
+def test_what_was_reported_stays_used_when_more_is_named_later(limits: RequestLimits) -> None:
+    limits.charge("api", "ann")
+    limits.acquisitions["api"].update({"tpm": 30})
+    limits.charge("api", "ann", {"tpm": 40})
+    limits._request.close()
+    assert left("api")["tpm"] == 30
+
+
 def test_other_entities_and_resources_are_charged_for_themselves(limits: RequestLimits) -> None:
     limit("other", CallLimit(10, 60))
     for resource, entity in [("api", "ann"), ("api", "bob"), ("api", None), ("other", "ann")] * 2:
@@ -81,9 +91,9 @@ def test_what_was_given_back_is_charged_again(limits: RequestLimits) -> None:
 
 def test_a_changed_policy_in_the_middle_of_a_request_counts(limits: RequestLimits) -> None:
     limits.charge("api", "ann")
-    services.set_resource_limits("api", [CallLimit(10, 60), RateLimit("new", 10, 60)])
+    services.set_resource_limits("api", [CallLimit(10, 60), RateLimit("new", 10, 60), ResourceLimit("permits", 5)])
     limits.charge("api", "ann", {"new": 4})
-    assert left("api") == {"call_count": 9, "new": 6}
+    assert left("api") == {"call_count": 9, "new": 6, "permits": 4}
     services.set_entity_limits("ann", [], effect="blocked")
     with pytest.raises(LimitExceeded):
         limits.charge("api", "ann", {"tpm": 4})
@@ -123,12 +133,52 @@ def test_middleware_and_decorators_charge_once(ask: Ask, serve: Any, view: Any) 
     assert left("other") == {"call_count": 9}
 
 
-def test_a_second_way_in_that_refuses_costs_nothing(ask: Ask, serve: Any) -> None:
-    serve({"": limited("inner")(fine)})
+@pytest.mark.parametrize("view", [fine, afine])
+def test_a_second_way_in_that_refuses_costs_nothing(ask: Ask, serve: Any, view: Any) -> None:
+    serve({"": limited("inner")(view)})
     endpoint(limit("outer", CallLimit(10, 60)))
     limit("inner", CallLimit(1, 60))
     assert [ask().status_code for _ in range(5)] == [200, 429, 429, 429, 429]
     assert left("outer") == {"call_count": 9}
+
+
+def test_an_endpoint_that_refuses_gives_back_what_was_charged_before_it(
+    ask: Ask, serve: Any, settings: Settings
+) -> None:
+    settings.MIDDLEWARE = [*MIDDLEWARE, "tests.integrations.test_charges.early"]
+    serve({"": fine})
+    limit("early", CallLimit(10, 60))
+    endpoint(limit("api"))
+    assert [ask().status_code for _ in range(3)] == [200, 429, 429]
+    assert left("early") == {"call_count": 9}
+
+
+def early(get_response: Any) -> Any:
+    """A way in of the site's own, before all endpoints."""
+
+    def charge(request: HttpRequest) -> Any:
+        limits_of(request).charge("early", "ann")
+        return get_response(request)
+
+    async def acharge(request: HttpRequest) -> Any:
+        await limits_of(request).acharge("early", "ann")
+        return await get_response(request)
+
+    return acharge if iscoroutinefunction(get_response) else charge
+
+
+early.async_capable = True  # type: ignore[attr-defined]  # as Django has it
+
+
+def test_the_request_is_closed_as_ever(limits: RequestLimits) -> None:
+    def close() -> None:
+        raise OSError("the body cannot be closed")
+
+    limits._request.close = close  # type: ignore[method-assign]  # a server's own
+    limits.charge("api", "ann")
+    with pytest.raises(OSError, match="the body cannot be closed"):
+        limits._request.close()
+    assert left("api")["slots"] == 5
 
 
 def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(limits: RequestLimits) -> None:

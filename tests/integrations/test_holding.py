@@ -18,6 +18,7 @@ from pytest_django import Settings
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.integrations.decorators import limited
 from limits_app.stores import registry
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
@@ -62,6 +63,14 @@ def test_a_stream_holds_its_permit_until_its_end(serve: Any) -> None:
     content = iter(Client().get("/", headers={"X-Who": "ann"}))
     assert (next(content), left("api")) == (b"one", NONE)
     assert (list(content), left("api")) == ([b"two"], GIVEN_BACK)
+
+
+def test_a_limited_view_that_streams_holds_its_permit_until_its_end(serve: Any) -> None:
+    limit("report", ResourceLimit("slots", 1))
+    serve({"report/": limited("report")(stream)})
+    content = iter(Client().get("/report/", headers={"X-Who": "ann"}))
+    assert (next(content), left("report")) == (b"one", {"slots": 0})
+    assert (list(content), left("report")) == ([b"two"], {"slots": 1})
 
 
 def test_an_asynchronous_stream_holds_its_permit_until_its_end(serve: Any) -> None:

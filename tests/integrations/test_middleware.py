@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
@@ -155,12 +155,16 @@ def test_the_view_may_say_how_much_was_really_used(ask: Ask, serve: Any) -> None
 
 
 @pytest.mark.parametrize(("effect", "status"), [("blocked", 429), ("unlimited", 200)])
-def test_blocked_and_unlimited_are_obeyed(ask: Ask, serve: Any, effect: str, status: int) -> None:
+def test_blocked_and_unlimited_are_obeyed(
+    ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture, effect: str, status: int
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"UNKNOWN_KEYS": "raise"}
     serve({"": fine})
     endpoint(limit("api"), amounts={"call_count": 1})
     services.set_entity_limits("ann", [], effect=effect)
     assert statuses(ask, 3) == [status] * 3
     assert statuses(ask, 2, who="bob") == [200, 429]
+    assert "amounts" not in caplog.text
 
 
 def test_a_resource_without_limits_admits(ask: Ask, serve: Any) -> None:
@@ -178,7 +182,7 @@ def test_a_resource_without_limits_admits(ask: Ask, serve: Any) -> None:
 def test_requests_that_reach_no_view_are_charged_all_the_same(
     ask: Ask, serve: Any, settings: Settings, unlisted: str
 ) -> None:
-    settings.MIDDLEWARE = [*MIDDLEWARE, "tests.integrations.test_middleware.closed"]
+    settings.MIDDLEWARE = [*MIDDLEWARE, "tests.integrations.test_middleware.aclosed"]
     serve({"": fine})
     endpoint(limit("api", CallLimit(2, 60)), "/<path:anything>")
     usual = 404 if unlisted == "/nothing/here/" else 410
@@ -186,12 +190,24 @@ def test_requests_that_reach_no_view_are_charged_all_the_same(
 
 
 def closed(get_response: Any) -> Any:
-    """A middleware that answers itself."""
+    """A synchronous middleware that answers itself."""
 
     def answer(request: HttpRequest) -> HttpResponse:
         return HttpResponse(status=410) if request.path == "/closed/" else get_response(request)
 
     return answer
+
+
+def aclosed(get_response: Any) -> Any:
+    """The same for both kinds of handlers."""
+
+    async def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=410) if request.path == "/closed/" else await get_response(request)
+
+    return answer if iscoroutinefunction(get_response) else closed(get_response)
+
+
+aclosed.async_capable = True  # type: ignore[attr-defined]  # as Django has it
 
 
 @method_decorator(exempt, name="dispatch")

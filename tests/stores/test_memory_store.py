@@ -122,7 +122,8 @@ def leave_behind(limits: LimitSet) -> None:
     def holding() -> Iterator[list[object]]:
         with limits.try_acquire({"x": 50}) as acquired:
             assert acquired
-            yield [acquired]
+            itself: list[object] = []
+            yield itself
 
     gc.collect()
     generator = holding()

@@ -157,7 +157,7 @@ def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClo
     with pytest.raises(StoreUnavailable, match="cannot be used"):
         acquired.cancel()
     assert not acquired.settled
-    store.close()
+    store._file.environment = None
     acquired.cancel()
     assert (used(limits, "x"), holders(limits)) == (0, 0)
     store.close()

@@ -68,6 +68,17 @@ def filled(directory: Path) -> Path:
     return directory / "state" / "data.mdb"
 
 
+def taking_turns(pipe: Connection, directory: Path) -> None:
+    """Acquire as often as told, and say how much is used."""
+    logging.getLogger("limits_app").setLevel(logging.ERROR)
+    limits = limits_of(ProcessStore(directory, map_megabytes=2), LIMIT)
+    pipe.send(used(limits))
+    while True:
+        for _ in range(pipe.recv()):
+            assert limits.try_acquire()
+        pipe.send(used(limits))
+
+
 def using(pipe: Connection, directory: Path, times: int) -> None:
     """Use many scopes, and say how it went."""
     logging.getLogger("limits_app").setLevel(logging.ERROR)
@@ -109,6 +120,20 @@ class TestADamagedFile:
             assert process.ended() == 0
             assert process.hear() == "used 20"
         assert list(path.parent.glob("data.mdb.unreadable-*"))
+
+    def test_two_processes_that_find_the_damage_go_on_with_one_file(self, tmp_path: Path) -> None:
+        path = filled(tmp_path)
+        with running(taking_turns, tmp_path) as one, running(taking_turns, tmp_path) as two:
+            assert (one.hear(), two.hear()) == (200, 200)
+            with path.open("r+b") as file:
+                file.seek(2 * PAGE)
+                file.write(b"\xa5\x5a\x13\x77" * (path.stat().st_size // 4 - PAGE // 2))
+            for process in (one, two, one, two):
+                process.pipe.send(5)
+                process.hear()
+            for process in (one, two):
+                process.pipe.send(0)
+                assert process.hear() == 20
 
     def test_an_empty_file_is_filled(self, tmp_path: Path) -> None:
         filled(tmp_path).write_bytes(b"")
