@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 from django.core.checks import register
+from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.claim import Claim
@@ -30,9 +31,20 @@ class LimitsConfig(AppConfig):
         register(checks.check_settings, "limits_app")
         changes.watch(models.CONFIGURATION)
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
+        setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
         HOOKS.process_store = registry.process_store
         HOOKS.lease_lost.append(_lease_lost)
+
+
+def _settings_changed(*, setting: str, **details: object) -> None:
+    """Tests that override LIMITS mean other stores: nothing that was compiled for the old ones is right."""
+    from limits_app.integrations.endpoints import endpoints
+    from limits_app.resolver import resolver
+
+    if setting == "LIMITS":
+        resolver.clear()
+        endpoints.clear()
 
 
 def _lease_lost(claim: Claim) -> None:
