@@ -20,7 +20,7 @@ DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_a
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check lint format types imports migrations bench docs clean
+.PHONY: help demo run test check lint format types imports migrations mutants bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,10 @@ migrations: $(STAMP)  ## models and migrations agree, and Django's own checks
 	$(MANAGE) makemigrations --check --dry-run
 	$(MANAGE) check --fail-level WARNING
 
+mutants: $(STAMP)  ## change the algorithms in a thousand ways, and list what no test notices; up to 90 minutes
+	timeout 5400 $(PY) -m mutmut run --max-children 2
+	$(PY) -m mutmut results
+
 bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only name --rounds 5"
 	$(BENCH_PY) -m benchmarks $(ARGS)
 
@@ -64,7 +68,7 @@ docs: $(STAMP)  ## run the code in the documentation
 
 clean:  ## remove what was built, measured and cached; the virtual environments stay
 	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .benchmarks
-	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .import_linter_cache .mypy_cache .pytest_cache .ruff_cache mutants
 	rm -f db.sqlite3 db.sqlite3-shm db.sqlite3-wal
 	find limits_app project tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 

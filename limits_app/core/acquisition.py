@@ -158,7 +158,9 @@ class Acquisition(Claim):
         if self.settled:
             return
         if self.admitted and (self.plan.settles or self._usage):
-            self.limit_set.store.settle(self, self._changes(give_back=give_back))
+            changes = self._changes(give_back=give_back)
+            if changes:
+                self.limit_set.store.settle(self, changes)
             if self.plan.permits:
                 let_go(self)
         self.settled = True
@@ -166,7 +168,10 @@ class Acquisition(Claim):
     def _changes(self, *, give_back: bool) -> Charges:
         """What is different from what was charged: by what was used, and by what is given back."""
         usage, plan, charges = self._usage or _NOTHING, self.plan, self.charges
-        changes = [(ask, -charges[place][1]) for place, ask, _ in plan.leases] if plan.leases else []
+        if plan.returns is None:
+            changes = [(ask, -charges[place][1]) for place, ask, _ in plan.leases]
+        else:
+            changes = plan.returns.copy()
         for key, used in usage.items():
             for place in plan.places[key]:
                 ask, amount = charges[place]

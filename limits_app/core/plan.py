@@ -74,6 +74,7 @@ class Plan:
     `fits` is False when an amount that nobody names is more than its limit can ever admit.
     `permits` are the keys of its resource limits, `reports` the keys whose usage must be reported,
     `settles` whether anything is left to do at release.
+    `returns` gives its permits back, and is None when the request says how many they are.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
@@ -98,6 +99,10 @@ class Plan:
         self.fits = all(amount <= ask.ceiling for ask, amount in self._implicit)
         self.fixed: Charges | None = None if self._named else tuple(self._implicit)
         self.leases = [(position, ask, ask.lease_key) for position, ask in enumerate(asks) if ask.lease_key]
+        names_permits = any(ask.key in named for _, ask, _ in self.leases)
+        self.returns: list[tuple[Ask, int]] | None = None
+        if not names_permits:
+            self.returns = [(ask, -ask.scale) for _, ask, _ in self.leases]
         self.buckets: tuple[Bucket, ...] = tuple((ask.part.key, ask.key) for ask in asks)
 
     def charges(self, requested: Mapping[str, Amount]) -> tuple[Charges, bool]:

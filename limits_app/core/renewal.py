@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
+from time import sleep
 from typing import Final
 
 from limits_app.core.claim import Claim
@@ -39,7 +40,6 @@ class Renewer:
     def _forget(self) -> None:
         self._held: dict[int, Callable[[], Claim | None]] = {}
         self._lock = Lock()
-        self._stopped = Event()
         self._running = False
         self._next_due = 0
 
@@ -89,20 +89,18 @@ class Renewer:
 
     def _start(self) -> None:
         with self._lock:
-            if self._running:
-                return
+            starts = not self._running
             self._running = True
             self._next_due = self._clock() + self._period_us
-        if self._clock.moves_by_itself:
+        if starts and self._clock.moves_by_itself:
             Thread(target=self._work, name="limits-renewer", daemon=True).start()
 
     def _work(self) -> None:
         idle = 0
-        while not self._stopped.wait(self._period_us / 1_000_000):
+        while idle < _IDLE_ROUNDS or not self._retire():
+            sleep(self._period_us / 1_000_000)
             self.run()
             idle = 0 if self._held else idle + 1
-            if idle >= _IDLE_ROUNDS and self._retire():
-                return
 
     def _retire(self) -> bool:
         """Stop the thread unless somebody holds something again; `hold` looks at `_running` after it has written."""

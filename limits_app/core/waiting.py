@@ -31,6 +31,9 @@ class Waiter(Protocol):
     def wake(self) -> None:
         """End its sleep, or its next one; from any thread."""
 
+    def gone(self) -> bool:
+        """Whether it will never take its turn, nor leave the line by itself."""
+
 
 class ThreadWaiter:
     """A thread that waits."""
@@ -45,6 +48,10 @@ class ThreadWaiter:
     def wake(self) -> None:
         """End the sleep, or the next one."""
         self._event.set()
+
+    def gone(self) -> bool:
+        """A thread that ends leaves the line first."""
+        return False
 
     def sleep(self, seconds: float | None) -> None:
         """Sleep for at most `seconds` (None: until woken)."""
@@ -67,9 +74,13 @@ class TaskWaiter:
 
     def wake(self) -> None:
         """End the sleep, or the next one; from any thread."""
-        # A loop that was closed under its tasks wakes nobody; they leave the line when they are collected.
+        # Raised when the loop was closed under its tasks.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
+
+    def gone(self) -> bool:
+        """A loop that was closed under its tasks runs them never again."""
+        return self._loop.is_closed()
 
     async def sleep(self, seconds: float | None) -> None:
         """Sleep for at most `seconds` (None: until woken) without blocking the loop."""
@@ -107,6 +118,7 @@ class WaitingLine:
         """Nobody of the parent waits in a child."""
         self._lock = Lock()
         self._lines: dict[str, dict[str, list[Waiter]]] = {}
+        self._deserted: list[str] = []
         self.busy = False
 
     def stand(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
@@ -118,6 +130,7 @@ class WaitingLine:
             waiter.standing = wanted
             came = [scope for scope, key in joined if self._enter(scope, key, waiter)]
             gone = [scope for scope, key in left if self._leave(scope, key, waiter)]
+            gone, self._deserted = gone + self._deserted, []
             self.busy = bool(self._lines)
         for scope in came:
             self._watch(scope)
@@ -130,15 +143,15 @@ class WaitingLine:
             return [
                 (scope, key)
                 for scope, key in buckets
-                if (line := self._lines.get(scope, {}).get(key)) and line[0].ticket < waiter.ticket
+                if (first := self._first(scope, key)) is not None and first.ticket < waiter.ticket
             ]
 
     def notify(self, scopes: Iterable[str]) -> None:
         """Something was given back in these scopes: wake the first of each of their lines."""
         with self._lock:
             for scope in scopes:
-                for line in self._lines.get(scope, {}).values():
-                    line[0].wake()
+                for key in list(self._lines.get(scope, ())):
+                    self._wake_first(scope, key)
 
     def notify_all(self) -> None:
         """Anything may have changed: wake the first of every line."""
@@ -159,6 +172,22 @@ class WaitingLine:
         with self._lock:
             return list(self._lines)
 
+    def _wake_first(self, scope: str, key: str) -> None:
+        first = self._first(scope, key)
+        if first is not None:
+            first.wake()
+
+    def _first(self, scope: str, key: str) -> Waiter | None:
+        """The first of a line; those who are gone without having left are taken out of all their lines."""
+        while line := self._lines.get(scope, {}).get(key):
+            waiter = line[0]
+            if not waiter.gone():
+                return waiter
+            standing, waiter.standing = waiter.standing, ()
+            self._deserted += [left for left, name in standing if self._leave(left, name, waiter)]
+            self.busy = bool(self._lines)
+        return None
+
     def _enter(self, scope: str, key: str, waiter: Waiter) -> bool:
         first = scope not in self._lines
         line = self._lines.setdefault(scope, {}).setdefault(key, [])
@@ -172,7 +201,7 @@ class WaitingLine:
         line.remove(waiter)
         if line:
             if was_first:
-                line[0].wake()
+                self._wake_first(scope, key)
             return False
         del lines[key]
         if lines:

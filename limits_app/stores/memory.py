@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
-from limits_app.core.errors import NotShareable, StaleConfiguration
+from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US, Layout
@@ -58,12 +58,14 @@ class MemoryStore:
         self._records: dict[str, Record] = {}
         self._lending = Lending()
         self._hand: deque[str] = deque()
+        self._later: list[tuple[Claim, Charges]] = []
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
         """A child goes on with a copy of the state, and a lock of its own."""
         self._lock = RLock()
+        self._stepping = False
 
     def __reduce__(self) -> tuple[object, ...]:
         raise NotShareable(
@@ -81,28 +83,52 @@ class MemoryStore:
         try:
             if not lock.acquire(False):  # a keyword costs more
                 acquire_patiently(lock)
-            admitted = self._decide(claim)
+            if self._stepping:
+                raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
+            self._stepping = True
+            try:
+                admitted = self._decide(claim)
+            finally:
+                self._stepping = False
         except BaseException:
             unlock(lock)
             raise
         lock.release()
+        if self._later:
+            self._catch_up()
         return admitted
 
     def settle(self, claim: Claim, changes: Charges) -> None:
         """See `Store.settle`."""
         lock = self._lock
         try:
-            if not lock.acquire(False):
+            if not lock.acquire(False):  # a keyword costs more
                 acquire_patiently(lock)
-            if not claim.settled:
-                claim.settled = True
-                self._settle(claim, changes)
+            if self._stepping:
+                self._later.append((claim, changes))
+            elif not claim.settled:
+                self._stepping = True
+                try:
+                    self._settle(claim, changes)
+                finally:
+                    self._stepping = False
         except BaseException:
             unlock(lock)
             raise
         lock.release()
+        if self._later:
+            self._catch_up()
         if self.line.busy:
             self.line.notify({ask.part.key for ask, _ in changes})
+
+    def _catch_up(self) -> None:
+        """Settle what finalizers and signal handlers wanted to settle in the middle of a step."""
+        with self._lock:
+            if not self._stepping:
+                while self._later:
+                    claim, changes = self._later.pop(0)
+                    claim.settled = False  # whoever released it takes it as done already
+                    self.settle(claim, changes)
 
     def _decide(self, claim: Claim) -> bool:  # noqa: C901 - the hot path, where a call costs as much as a step
         plan, records, after = claim.plan, self._records, []
@@ -125,10 +151,10 @@ class MemoryStore:
             charged[ask.index] = state
         for key, charged in after:
             records[key] = charged
-        if len(records) > len(self._hand):
-            self._entered(now)
         if plan.permits:
             self._lending.lend(claim, now)
+        if len(records) > len(self._hand):
+            self._entered(now)
         claim.decided_at = now
         claim.records = after
         claim.admitted = True
@@ -150,6 +176,7 @@ class MemoryStore:
                 after[ask.index] = ask.settle(after[ask.index], now, change)
             else:
                 settle_under(after[-1], after, ask, change=change, now=now)
+        claim.settled = True
         if len(records) > len(self._hand):
             self._entered(now)
 
@@ -220,7 +247,12 @@ class MemoryStore:
             return self._decide(claim)
         claim.admitted = False
         claim.decided_at = now
-        claim.records = [(part.key, self._record(part, now)) for part in plan.parts]
+        claim.records = found = []
+        for part in plan.parts:
+            record = self._records.get(part.key)
+            if record is None or record[-1] is not part.layout:
+                record = self._record(part, now)
+            found.append((part.key, record))
         return False
 
     def _reclaimed(self, plan: Plan, now: int) -> bool:

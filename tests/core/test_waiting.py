@@ -502,6 +502,9 @@ class Somebody:
     def wake(self) -> None:
         self.woken += 1
 
+    def gone(self) -> bool:
+        return self.woken < 0
+
 
 def test_stores_are_told_when_the_first_comes_and_the_last_goes() -> None:
     told: list[str] = []
@@ -545,6 +548,28 @@ def test_whoever_becomes_the_first_is_woken() -> None:
     assert [one.woken for one in crowd] == [0, 1, 0, 0]
     line.stand(crowd[1], ())
     assert [one.woken for one in crowd] == [0, 1, 0, 1]
+
+
+def test_those_who_are_gone_without_leaving_are_passed_over() -> None:
+    told: list[str] = []
+    line = WaitingLine(unwatch=told.append)
+    crowd = [Somebody(ticket) for ticket in range(4)]
+    for one in crowd[:3]:
+        line.stand(one, [("a", "tpm"), ("b", "tpm")])
+    crowd[0].woken = crowd[1].woken = -100
+    line.notify(["b"])
+    assert crowd[2].woken > 0
+    assert crowd[3].woken == 0
+    crowd[2].woken = -100
+    assert line.ahead(crowd[3], [("a", "tpm")]) == []
+    assert not line.busy
+    line.stand(crowd[3], [("c", "tpm")])
+    line.stand(crowd[2], ())
+    assert told == ["a", "b"]
+    assert line.watched() == ["c"]
+    crowd[3].woken = -100
+    line.notify_all()
+    assert line.watched() == []
 
 
 def test_waiting_is_not_logged(store: WatchedStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -292,13 +291,13 @@ def test_a_loop_that_was_closed_under_a_waiter_harms_nobody(
     loop = asyncio.new_event_loop()
     abandoned = loop.create_task(limits.aacquire())
     loop.run_until_complete(settled())
+    behind = Caller(limits.acquire, {"db": 1})
+    store.until_waiting(2)
     loop.close()
-    assert not abandoned.done()
     held.release()
-    del abandoned, loop
-    gc.collect()
-    assert limits.acquire({"db": 1}, timeout=5)
-    assert not store.line.busy
+    behind.result().release()
+    assert not abandoned.done()
+    assert used(limits) == {"db": 0}
 
 
 @in_a_loop

@@ -19,7 +19,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Limit
+from limits_app.core.limits import AnyLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore
@@ -109,7 +109,7 @@ class Lookout(Clock):
         return super().__call__()
 
 
-def limits_of(store: Store, *limits: Limit, entity: str = "someone", version: int | None = None) -> LimitSet:
+def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version: int | None = None) -> LimitSet:
     """A set over one scope."""
     scoped = ScopedLimits(scope_of("tests", entity), layout_of(limits, store.lease_us))
     return LimitSet.composed([scoped], store, version=version)

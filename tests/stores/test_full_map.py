@@ -35,14 +35,15 @@ def scope(store: ProcessStore, number: int, window: float = HOUR) -> LimitSet:
 
 def fill(store: ProcessStore, window: float = HOUR) -> int:
     """Use one scope after the other until there is no room; returns how many found some."""
-    for number in count():
-        try:
-            assert scope(store, number, window).try_acquire({"x": 1})
-        except StoreUnavailable as error:
-            assert "1 MB" in str(error)
-            assert "LIMITS['MAP_MEGABYTES']" in str(error)
-            return number
-    raise AssertionError
+    found = count()
+
+    def use_them_up() -> None:
+        while scope(store, next(found), window).try_acquire({"x": 1}):
+            pass
+
+    with pytest.raises(StoreUnavailable, match=r"all 1 MB .*: raise LIMITS\['MAP_MEGABYTES'\]"):
+        use_them_up()
+    return next(found) - 1
 
 
 def test_when_all_is_active_the_error_says_what_to_do_and_nothing_is_charged(tiny: ProcessStore) -> None:

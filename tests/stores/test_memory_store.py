@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
 
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore, monotonic_us
@@ -31,23 +32,24 @@ class Interrupting:
         return self.now
 
 
-@pytest.mark.parametrize("verb", ["acquire", "settle", "peek", "renew"])
-def test_an_interruption_changes_nothing_and_leaves_the_lock_free(verb: str) -> None:
+VERBS: dict[str, Callable[[LimitSet, Acquisition], object]] = {
+    "acquire": lambda limits, acquired: limits.try_acquire({"x": 1}),
+    "settle": lambda limits, acquired: acquired.cancel(),
+    "peek": lambda limits, acquired: limits.get_stats(),
+    "renew": lambda limits, acquired: limits.store.renew([acquired]),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_an_interruption_changes_nothing_and_leaves_the_lock_free(
+    verb: Callable[[LimitSet, Acquisition], object],
+) -> None:
     clock = Interrupting()
-    store = MemoryStore(clock=clock)
-    limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 2))
+    limits = limits_of(MemoryStore(clock=clock), RateLimit("x", 10, 3600), ResourceLimit("db", 2))
     acquired = limits.try_acquire({"x": 4})
     clock.wanted = True
     with pytest.raises(KeyboardInterrupt):
-        match verb:
-            case "acquire":
-                limits.try_acquire({"x": 1})
-            case "settle":
-                acquired.cancel()
-            case "peek":
-                limits.get_stats()
-            case _:
-                store.renew([acquired])
+        verb(limits, acquired)
     with ThreadPoolExecutor(1) as executor:
         assert executor.submit(used, limits, "x").result(PATIENCE) == 4
         assert executor.submit(holders, limits).result(PATIENCE) == 1

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.process import ProcessStore, records, store
 from limits_app.testing import FakeClock
-from tests.stores.support import MULTI_THREADED_FORK, entries, holders, limits_of, running, used
-from tests.stores.test_memory_store import Collecting, Interrupting, leave_behind
+from limits_app.testing.conformance.contract import claim_of
+from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
+from tests.stores.test_memory_store import VERBS, Collecting, Interrupting, leave_behind
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -65,6 +72,70 @@ def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: Pro
     assert not limits.try_acquire({"gcra": 1})
 
 
+def test_a_record_of_which_nobody_knows_anything_is_forgotten(process_store: ProcessStore) -> None:
+    with process_store._file.writing() as txn:
+        txn.put(b"?" * 16, b"!" * 40)
+    for number in range(50):
+        assert limits_of(process_store, CallLimit(5, DAY), entity=f"{number}").try_acquire()
+    assert entries(process_store, b"?" * 16) == []
+
+
+def test_a_record_of_limits_that_are_not_known_yet_counts_as_unused(process_store: ProcessStore) -> None:
+    limits = limits_of(process_store, CallLimit(5, DAY))
+    assert limits.try_acquire()
+    (scope,) = [key for key in entries(process_store, b"") if len(key) == 16]
+    with process_store._file.writing() as txn:
+        txn.put(scope, b"newer..." + b"\0" * 16)
+        txn.put(b"dnewer...", b'[10000000, [["a later kind", "call_count", 5, 86400]]]')
+    assert used(limits) == 0
+    assert limits.try_acquire()
+
+
+def test_a_log_that_is_lost_counts_as_empty(process_store: ProcessStore) -> None:
+    limits = limits_of(process_store, RateLimit("x", 10, DAY, RateLimitAlgorithm.SLIDING_WINDOW))
+    assert limits.try_acquire({"x": 4})
+    with process_store._file.writing() as txn:
+        for key in [bytes(key) for key, _ in txn.cursor() if len(key) > 16 and key[16:17] == b"g"]:
+            txn.delete(key)
+    assert used(limits, "x") == 4
+    assert not limits.try_acquire({"x": 7})
+    assert limits.try_acquire({"x": 6})
+
+
+def test_what_was_blocked_is_read_by_those_for_whom_it_is_not(process_store: ProcessStore) -> None:
+    with running(blocking, process_store.directory) as other:
+        assert other.hear() == "blocked"
+    assert limits_of(process_store, CallLimit(5, DAY)).try_acquire()
+    assert not limits_of(process_store, Blocked()).try_acquire()
+
+
+def blocking(pipe: Connection, directory: Path) -> None:
+    """Use a scope, and then refuse everything in it."""
+    store = ProcessStore(directory, map_megabytes=2)
+    assert limits_of(store, CallLimit(5, DAY)).try_acquire()
+    blocked = limits_of(store, Blocked())
+    claim = claim_of(blocked)
+    assert not store.acquire(claim)
+    pipe.send("blocked")
+
+
+def test_threads_that_need_a_name_or_a_file_first_get_the_same(process_store: ProcessStore) -> None:
+    file = process_store._file
+    with ThreadPoolExecutor(4) as executor:
+        # Nobody gets further than to see that there is none.
+        with file._lock:
+            names = [executor.submit(file.identity) for _ in range(2)]
+            opened = [executor.submit(file.open) for _ in range(2)]
+            assert not Event().wait(0.05)
+        assert len({name.result(PATIENCE) for name in names}) == 1
+        assert len({id(one.result(PATIENCE)) for one in opened}) == 1
+
+
+def test_a_layout_has_one_codec(process_store: ProcessStore) -> None:
+    layout = layout_of((CallLimit(5, DAY),), process_store.lease_us)
+    assert process_store._records.codec(layout) is process_store._records.codec(layout)
+
+
 def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStore) -> None:
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
@@ -98,29 +169,17 @@ def test_more_scopes_than_are_remembered_are_looked_after(
     assert len(process_store._looked) <= 3
 
 
-@pytest.mark.parametrize("verb", ["acquire", "settle", "peek", "renew", "reset"])
-def test_an_interruption_changes_nothing_and_leaves_the_file_free(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_an_interruption_changes_nothing_and_leaves_the_file_free(
+    tmp_path: Path, verb: Callable[[LimitSet, Acquisition], object]
+) -> None:
     clock = Interrupting()
     store = ProcessStore(tmp_path, map_megabytes=1, clock=clock)
     limits = limits_of(store, RateLimit("x", 10, DAY), ResourceLimit("db", 2))
     acquired = limits.try_acquire({"x": 4})
     clock.wanted = True
-    match verb:
-        case "acquire":
-            with pytest.raises(KeyboardInterrupt):
-                limits.try_acquire({"x": 1})
-        case "settle":
-            with pytest.raises(KeyboardInterrupt):
-                acquired.cancel()
-        case "peek":
-            with pytest.raises(KeyboardInterrupt):
-                limits.get_stats()
-        case "renew":
-            with pytest.raises(KeyboardInterrupt):
-                store.renew([acquired])
-        case _:
-            clock.wanted = False
-            store.reset([])
+    with pytest.raises(KeyboardInterrupt):
+        verb(limits, acquired)
     assert (used(limits, "x"), holders(limits)) == (4, 1)
     acquired.cancel()
     assert (used(limits, "x"), holders(limits)) == (0, 0)

@@ -91,7 +91,9 @@ def test_a_pickled_set_comes_back_to_the_same_store(shared_store: ProcessStore) 
     assert used(again) == used(limits) == 1
 
 
-def test_a_directory_is_opened_once_per_process_whatever_it_is_called(shared_store: ProcessStore, tmp_path: Path) -> None:
+def test_a_directory_is_opened_once_per_process_whatever_it_is_called(
+    shared_store: ProcessStore, tmp_path: Path
+) -> None:
     link = tmp_path.parent / f"{tmp_path.name}-link"
     link.symlink_to(tmp_path)
     assert open_process_store(link) is shared_store

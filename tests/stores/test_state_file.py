@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.stores.process import ProcessStore, default_process_store
 from limits_app.stores.process.files import default_directory
@@ -57,6 +59,17 @@ DAMAGED = {
     "truncated": cut(5 * PAGE),
     "zeros_after_its_head": overwrite(b"\0", 2 * PAGE),
     "noise_after_its_head": overwrite(b"\xa5\x5a\x13", 2 * PAGE),
+}
+
+
+VERBS: dict[str, Callable[[LimitSet, Acquisition], object]] = {
+    "acquire": lambda limits, acquired: limits.try_acquire(),
+    "settle": lambda limits, acquired: acquired.release(),
+    "peek": lambda limits, acquired: limits.get_stats(),
+    "renew": lambda limits, acquired: limits.store.renew([]),
+    "reset": lambda limits, acquired: limits.store.reset([limits.scoped[0].scope.key]),
+    "version": lambda limits, acquired: limits.store.version(),
+    "advance_version": lambda limits, acquired: limits.store.advance_version(),
 }
 
 
@@ -151,7 +164,7 @@ class TestADamagedFile:
 
     def test_something_in_the_place_of_the_file_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "state" / "data.mdb").mkdir(parents=True)
-        with pytest.raises(StoreUnavailable, match="cannot be opened: .*[Dd]irectory"):
+        with pytest.raises(StoreUnavailable, match=r"cannot be opened: .*[Dd]irectory"):
             ProcessStore(tmp_path, map_megabytes=2)
 
     def test_a_file_that_is_larger_already_is_taken_as_it_is(self, tmp_path: Path) -> None:
@@ -163,20 +176,29 @@ class TestADamagedFile:
         small.close()
         assert (tmp_path / "state" / "data.mdb").stat().st_size == 3 * 1024 * 1024
 
-    def test_a_file_that_another_process_has_made_larger_is_taken_as_it_is(self, process_store: ProcessStore) -> None:
-        assert limits_of(process_store, LIMIT).try_acquire()
+    @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+    def test_a_file_that_another_process_has_made_larger_is_taken_as_it_is(
+        self, process_store: ProcessStore, verb: Callable[[LimitSet, Acquisition], object]
+    ) -> None:
         with running(crowding, process_store.directory) as process:
+            limits = limits_of(process_store, LIMIT)
+            acquired = limits.try_acquire({"call_count": 2})
+            acquired.update({"call_count": 1})
+            process.pipe.send("go")
             assert process.hear() == "crowded"
-            assert limits_of(process_store, LIMIT).try_acquire()
-            assert used(limits_of(process_store, LIMIT)) == 2
-            assert process_store.version() == 0
+            verb(limits, acquired)
+            assert limits.try_acquire()
 
 
 def crowding(pipe: Connection, directory: Path) -> None:
     """Make the file larger, and use what was gained."""
-    store = ProcessStore(directory, map_megabytes=8)
-    for number in range(20_000):
-        assert limits_of(store, CallLimit(5, 86_400), entity=f"{number}").try_acquire()
+    pipe.recv()
+    store = ProcessStore(directory, map_megabytes=4)
+    number = 0
+    while store._file.open().info()["last_pgno"] * PAGE < 2.2 * 1024 * 1024:
+        number += 1
+        limits = [RateLimit(f"rate{which}", 5, 86_400) for which in range(12)]
+        assert limits_of(store, *limits, entity=f"{number}").try_acquire({limit.key: 1 for limit in limits})
     pipe.send("crowded")
     pipe.recv()
 
@@ -233,7 +255,7 @@ class TestTheDirectory:
         mine.mkdir()
         mine.chmod(0o755)
         theirs.mkdir()
-        os.symlink(mine, theirs / "state")
+        (theirs / "state").symlink_to(mine)
         os.chown(theirs, NOBODY, NOBODY)
         with pytest.raises(StoreUnavailable):
             ProcessStore(theirs, map_megabytes=1)
@@ -286,10 +308,21 @@ class TestSpace:
 
     def test_a_full_disk_is_an_error_at_once_that_says_what_to_do(self, tiny: Path) -> None:
         total = shutil.disk_usage(tiny).total
-        with pytest.raises(StoreUnavailable, match="cannot be reserved .*No space left.*MAP_MEGABYTES"):
+        with pytest.raises(StoreUnavailable, match=r"cannot be reserved .*No space left.*MAP_MEGABYTES"):
             ProcessStore(tiny, map_megabytes=2 * total // 1024**2)
         store = ProcessStore(tiny / "again", map_megabytes=1)
         assert limits_of(store, LIMIT).try_acquire()
+        store.close()
+
+    def test_a_store_that_could_not_be_made_larger_goes_on_as_it_was(self, tiny: Path) -> None:
+        total = shutil.disk_usage(tiny).total
+        before = ProcessStore(tiny, map_megabytes=1)
+        assert limits_of(before, LIMIT).try_acquire()
+        before.close()
+        with pytest.raises(StoreUnavailable, match="cannot be reserved"):
+            ProcessStore(tiny, map_megabytes=2 * total // 1024**2)
+        store = ProcessStore(tiny, map_megabytes=1)
+        assert used(limits_of(store, LIMIT)) == 1
         store.close()
 
     def test_what_could_not_be_reserved_does_not_stand_in_the_way_later(self, tiny: Path) -> None:

@@ -120,6 +120,17 @@ class TestWaitersOfOneProcess:
             assert future.result(PATIENCE)
         assert entries(watched_store, b"watch") == []
 
+    def test_who_is_written_down_already_is_counted_once(self, watched_store: ProcessStore, lookout: Lookout) -> None:
+        held = limits_of(watched_store, DB).try_acquire()
+        with watched_store._file.writing() as txn:
+            watch(txn, held.limit_set.scoped[0].scope.key, watched_store._file.identity())
+        with ThreadPoolExecutor(1) as executor:
+            future = executor.submit(limits_of(watched_store, DB).acquire, None, PATIENCE)
+            assert lookout.somebody_waits.wait(PATIENCE)
+            held.release()
+            assert future.result(PATIENCE)
+        assert entries(watched_store, b"watch") == []
+
     def test_messages_about_scopes_in_which_nobody_waits_are_nothing(self, process_store: ProcessStore) -> None:
         process_store._watching._hear(b"?" * 16)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, assert_never
 
 from limits_app.core.algorithms.blocked import compile_blocked
 from limits_app.core.algorithms.fixed_window import compile_fixed_window
@@ -35,3 +35,5 @@ def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
             return compile_blocked(limit)
         case RateLimit() | CallLimit():
             return _COMPILERS[limit.algorithm](limit)
+        case _:
+            assert_never(limit)

@@ -16,7 +16,15 @@ import lmdb
 
 from limits_app.core.errors import StoreUnavailable
 
-__all__ = ["UNREADABLE", "default_directory", "guard", "open_environment", "private_directory", "set_aside"]
+__all__ = [
+    "UNREADABLE",
+    "default_directory",
+    "file_number",
+    "guard",
+    "open_environment",
+    "private_directory",
+    "set_aside",
+]
 
 logger = logging.getLogger("limits_app")
 
@@ -79,8 +87,7 @@ def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
             _reserve(state, map_megabytes)
         except OSError as error:
             environment.close()
-            if not size:
-                (state / _DATA).unlink()
+            os.truncate(state / _DATA, size)
             raise StoreUnavailable(
                 f"{map_megabytes} MB cannot be reserved in {state} ({error.strerror}): "
                 "free some space, or lower LIMITS['MAP_MEGABYTES']"
@@ -88,10 +95,16 @@ def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
     return environment
 
 
-def set_aside(state: Path, error: Exception) -> None:
-    """Put the file where it stands in nobody's way, because it turned out to be damaged."""
+def file_number(state: Path) -> int:
+    """What tells the file from another one in its place."""
+    return (state / _DATA).stat().st_ino
+
+
+def set_aside(state: Path, error: Exception, number: int) -> None:
+    """Put the file out of the way that turned out to be damaged, unless another process has done so already."""
     with guard(state):
-        _set_aside(state, error)
+        if file_number(state) == number:
+            _set_aside(state, error)
 
 
 def _open(state: Path, map_megabytes: int) -> lmdb.Environment:

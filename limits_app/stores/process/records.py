@@ -103,6 +103,9 @@ class Records:
             definitions = txn.get(_DEFINITIONS + name)
             if definitions is None:
                 return None
-            codec = self.codec(layout_from(definitions))
+            try:
+                codec = self.codec(layout_from(definitions))
+            except (TypeError, ValueError):  # written by a version that knows more
+                return None
         states = codec.decode(record, txn, scope)
         return None if states is None else (codec, states)

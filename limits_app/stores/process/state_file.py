@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import lmdb
@@ -15,7 +15,7 @@ import lmdb
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.stores.locking import acquire_patiently, unlock
-from limits_app.stores.process.files import UNREADABLE, open_environment, private_directory, set_aside
+from limits_app.stores.process.files import UNREADABLE, file_number, open_environment, private_directory, set_aside
 from limits_app.stores.process.presence import Presence, is_alive
 
 __all__ = ["StateFile", "Txn"]
@@ -46,6 +46,8 @@ class StateFile:
         self._lock = RLock()
         self.turn = RLock()
         """Held inside of every transaction, so that none is under way when the process forks."""
+        self._stepping = 0
+        self._later: list[Callable[[], None]] = []
         self.open()
         on_fork(self)
         _LIVING.add(self)
@@ -64,12 +66,15 @@ class StateFile:
         self.presence = None
         self._lock = RLock()
         self.turn = RLock()
+        self._stepping = 0
+        self._later = []
 
     def open(self) -> lmdb.Environment:
         """The environment, opened where it is not yet."""
         with self._lock:
             if self.environment is None:
                 self.environment = open_environment(self.directory, self._map_megabytes)
+                self._opened = file_number(self.directory)
             return self.environment
 
     def close(self) -> None:
@@ -97,13 +102,11 @@ class StateFile:
     def _replace(self, error: Exception) -> None:
         """Begin with a new file, because this one is damaged."""
         with self.turn:
-            if self.environment is not None:
-                self.environment.close()
-                self.environment = None
-            set_aside(self.directory, error)
+            self._reopen()
+            set_aside(self.directory, error, self._opened)
 
     def _reopen(self) -> None:
-        """Open the file again, as large as it is now."""
+        """Open the file again, as it is now, when it is asked next."""
         with self.turn:
             if self.environment is not None:
                 self.environment.close()
@@ -126,7 +129,7 @@ class StateFile:
     def transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D) -> T:
         """Take one step in a write transaction, which it commits itself; fast, for what is asked all the time.
 
-        When the file is full or was made larger, it is made ready and the step is taken once more.
+        When the file is full or damaged, it is made ready and the step is taken once more.
         Raises StoreUnavailable when that does not help.
         """
         try:
@@ -134,8 +137,6 @@ class StateFile:
         except lmdb.MapFullError:
             with suppress(StoreUnavailable):
                 self._make_room()
-        except lmdb.MapResizedError:
-            self._reopen()
         except UNREADABLE as error:
             self._replace(error)
         except lmdb.Error as error:
@@ -146,32 +147,54 @@ class StateFile:
             raise self.failure(error) from error
 
     def _transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D) -> T:
-        turn = self.turn
+        turn, thread = self.turn, get_ident()
         try:
             if not turn.acquire(False):  # a keyword costs more
                 acquire_patiently(turn)
-            txn = (self.environment or self.open()).begin(write=True)
+            if self._stepping == thread:
+                raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
+            txn = self._begin(write=True)
+            self._stepping = thread
             try:
                 done = step(txn, claim, charges)
             finally:
                 # Nothing after a commit, and all that is needed after anything else.
                 txn.abort()
+                self._stepping = 0
         except BaseException:
             unlock(turn)
             raise
         turn.release()
+        while self._later:
+            self._later.pop(0)()
         return done
+
+    def _begin(self, *, write: bool) -> Txn:
+        """Begin a transaction, in a file that another process may have made larger."""
+        try:
+            return (self.environment or self.open()).begin(write=write)
+        except lmdb.MapResizedError:
+            self._reopen()
+            return self.open().begin(write=write)
+
+    def is_stepping(self) -> bool:
+        """Whether the running thread is in the middle of a step: what asks now is a finalizer or a signal handler."""
+        return self._stepping == get_ident()
+
+    def do_later(self, deed: Callable[[], None]) -> None:
+        """Do something once the step that is under way has been taken."""
+        self._later.append(deed)
 
     @contextmanager
     def reading(self) -> Iterator[Txn]:
         """A transaction that changes nothing."""
-        with self._failing_clearly(), self.turn, (self.environment or self.open()).begin() as txn:
+        with self._failing_clearly(), self.turn, self._begin(write=False) as txn:
             yield txn
 
     @contextmanager
     def writing(self) -> Iterator[Txn]:
         """A transaction that is committed at the end of the block, or not at all."""
-        with self._failing_clearly(), self.turn, (self.environment or self.open()).begin(write=True) as txn:
+        with self._failing_clearly(), self.turn, self._begin(write=True) as txn:
             yield txn
 
     def failure(self, error: lmdb.Error) -> StoreUnavailable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic, time_ns
@@ -91,9 +92,16 @@ class ProcessStore:
 
     def settle(self, claim: Claim, changes: Charges) -> None:
         """See `Store.settle`."""
+        if self._file.is_stepping():
+            self._file.do_later(partial(self._settle_now, claim, changes))
+            return
         others = self._file.transact(self._settle, claim, changes)
         if others or self.line.busy:
             self._watching.tell({ask.part.key for ask, _ in changes}, others)
+
+    def _settle_now(self, claim: Claim, changes: Charges) -> None:
+        claim.settled = False  # whoever released it takes it as done already
+        self.settle(claim, changes)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""

@@ -24,6 +24,12 @@ from limits_app.testing.conformance.contract import (
 
 __all__ = ["Changes"]
 
+NEW = [
+    RateLimit(KEY, capacity, window, algorithm)
+    for algorithm in ALGORITHMS
+    for capacity, window in ((10, 60), (5, 86_400))
+]
+
 
 class Changes(Contract):
     """Two definitions of the same limit, one after the other or side by side."""
@@ -84,19 +90,12 @@ class Changes(Contract):
         assert shorter.try_acquire({KEY: 10})
 
     @pytest.mark.parametrize("old", ALGORITHMS)
-    @pytest.mark.parametrize("new", ALGORITHMS)
-    @pytest.mark.parametrize(("capacity", "window"), [(10, 60), (5, 86_400)])
+    @pytest.mark.parametrize("new", NEW, ids=lambda new: f"{new.algorithm}-{new.capacity}-per-{new.window_seconds}s")
     def test_the_moment_named_after_a_change_is_kept(
-        self,
-        store: Store,
-        clock: FakeClock,
-        old: RateLimitAlgorithm,
-        new: RateLimitAlgorithm,
-        capacity: int,
-        window: float,
+        self, store: Store, clock: FakeClock, old: RateLimitAlgorithm, new: RateLimit
     ) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 86_400, old)).try_acquire({KEY: 10})
-        changed = limits_of(store, RateLimit(KEY, capacity, window, new))
+        changed = limits_of(store, new)
         clock.advance(1)
         wait = wait_us(changed.try_acquire({KEY: 2}))
         clock.move(wait - 1)

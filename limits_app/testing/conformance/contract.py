@@ -91,9 +91,7 @@ def limits_of(store: Store, *limits: Limit, entity: str = "someone", version: in
     return limits_in(store, scoped(store, *limits, entity=entity), version=version)
 
 
-def claim_of(
-    limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()
-) -> Claim:
+def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """What a set asks of its store, without what sets do around it: nobody renews what it holds."""
     wanted = requested or {}
     plan = plan_for(
@@ -103,9 +101,7 @@ def claim_of(
     return Claim(plan, charges)
 
 
-def taken(
-    limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()
-) -> Claim:
+def taken(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """A claim on which the store has decided."""
     claim = claim_of(limit_set, requested, left_out)
     admitted = limit_set.store.acquire(claim)
@@ -115,9 +111,7 @@ def taken(
 
 def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> None:
     """Settle a claim with changes in units, by key."""
-    rows = [
-        (ask, int(Fraction(str(changes[ask.key])) * ask.scale)) for ask, _ in claim.charges if ask.key in changes
-    ]
+    rows = [(ask, int(Fraction(str(changes[ask.key])) * ask.scale)) for ask, _ in claim.charges if ask.key in changes]
     limit_set.store.settle(claim, rows)
 
 
@@ -133,7 +127,7 @@ def snapshot(limit_set: LimitSet) -> list[tuple[str, str, tuple[object, ...]]]:
     return [(ask.part.key, ask.key, tuple(_plain(state))) for ask, _, state in claim.asks()]
 
 
-def available(limit_set: LimitSet, key: str = KEY) -> Fraction:
+def available(limit_set: LimitSet, key: str = KEY) -> Fraction | int:
     """How much a limit would admit now, rounded down to thousandths."""
     return Fraction(str(limit_set.get_stats()[key]["available"]))
 

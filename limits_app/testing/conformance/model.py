@@ -217,7 +217,9 @@ def _window_us(limit: RateLimit | CallLimit) -> int:
 _MODELS: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Model]]] = {
     RateLimitAlgorithm.TOKEN_BUCKET: lambda limit: _bucket(limit, refunds=True),
     RateLimitAlgorithm.LEAKY_BUCKET: lambda limit: _bucket(limit, refunds=False),
-    RateLimitAlgorithm.GCRA: lambda limit: ArrivalModel(_exact(limit.capacity), _window_us(limit), _exact(limit.ceiling)),
+    RateLimitAlgorithm.GCRA: lambda limit: ArrivalModel(
+        _exact(limit.capacity), _window_us(limit), _exact(limit.ceiling)
+    ),
     RateLimitAlgorithm.FIXED_WINDOW: lambda limit: FixedWindowModel(_exact(limit.capacity), _window_us(limit)),
     RateLimitAlgorithm.SLIDING_WINDOW: lambda limit: SlidingWindowModel(_exact(limit.capacity), _window_us(limit)),
 }

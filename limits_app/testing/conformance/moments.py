@@ -66,7 +66,7 @@ class Moments(Contract):
     """Exactness, from a thousandth of a unit to a million million."""
 
     @pytest.mark.parametrize("limit", DEFINITIONS + BURSTS)
-    @pytest.mark.parametrize("late_us", [0, 1, 999_999, 123_456_789])
+    @pytest.mark.parametrize("late_us", [0, 123_456_789])
     def test_a_fresh_limit_admits_exactly_its_most_in_pieces(
         self, store: Store, clock: FakeClock, limit: RateLimit, late_us: int
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
-from limits_app.testing.conformance.contract import Contract, give_back, limits_of, taken
+from limits_app.testing.conformance.contract import Contract, give_back, limits_in, limits_of, scoped, taken
 
 __all__ = ["Permits"]
 
@@ -50,6 +50,18 @@ class Permits(Contract):
             assert not taken(limits).admitted
         give_back(limits, claim)
         assert [taken(limits).admitted for _ in range(2)] == [True, False]
+
+    def test_a_permit_is_counted_that_is_lent_while_the_store_looks_for_what_is_idle(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        parts = [scoped(store, ResourceLimit("db", 2), entity=who) for who in ("one", "two", "three")]
+        one = limits_in(store, parts[0])
+        assert taken(one).admitted
+        for part in parts[1:]:
+            clock.move(store.lease_us)
+            assert taken(limits_in(store, parts[0], part)).admitted
+            assert one.get_stats()["db"]["holders"] == 1
+        assert [taken(one).admitted for _ in range(2)] == [True, False]
 
     def test_a_permit_is_given_back_once_even_when_its_scope_looked_idle(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, ResourceLimit("db", 2))

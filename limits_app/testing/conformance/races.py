@@ -96,7 +96,11 @@ def in_processes(
     processes, ends = [], []
     for _ in range(PROCESSES):
         end, other = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(open_store, limit, entity, each, barrier, other))
+        process = context.Process(  # type: ignore[attr-defined]  # every context has one, though not their base
+            target=_work,
+            args=(open_store, limit),
+            kwargs={"entity": entity, "tries": each, "barrier": barrier, "end": other},
+        )
         process.start()
         other.close()
         processes.append(process)
@@ -124,7 +128,7 @@ def admissions(store: Store, limit: Limit, entity: str, tries: int) -> int:
 
 
 def _work(
-    open_store: Callable[[], Store], limit: Limit, entity: str, tries: int, barrier: Barrier, end: Connection
+    open_store: Callable[[], Store], limit: Limit, *, entity: str, tries: int, barrier: Barrier, end: Connection
 ) -> None:
     store = open_store()
     barrier.wait(PATIENCE)

@@ -125,7 +125,7 @@ class Settling(Contract):
         assert not limits.try_acquire({KEY: 0})
 
     @pytest.mark.parametrize("change", [-3, 3])
-    def test_settling_a_claim_again_changes_nothing(self, store: Store, clock: FakeClock, change: int) -> None:
+    def test_settling_a_claim_again_changes_nothing(self, store: Store, change: int) -> None:
         limits = limits_of(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 3))
         others = taken(limits, {KEY: 1, "db": 1})
         claim = taken(limits, {KEY: 5, "db": 1})

@@ -96,8 +96,10 @@ TABLE = {
     "sliding_window_clock_going_back_is_harmless": (SLIDING_WINDOW, WINDOW_CLOCK_GOING_BACK),
     "sliding_window_gives_back_one_by_one": (
         SLIDING_WINDOW,
-        [(0, 1, True), (500, 1, True), (1000, 1, True), (1499, 1, False), (1500, 1, True), (1999, 1, False)]
-        + [(2000, 1, True), (2499, 1, False), (2500, 1, True)],
+        [
+            *[(0, 1, True), (500, 1, True), (1000, 1, True), (1499, 1, False), (1500, 1, True)],
+            *[(1999, 1, False), (2000, 1, True), (2499, 1, False), (2500, 1, True)],
+        ],
     ),
     "sliding_window_never_lets_twice_its_capacity_pass": (
         SLIDING_WINDOW,

@@ -74,6 +74,7 @@ REFILLING = [
     pytest.param([(0, 3, True), (0, "settle", 2), (0, "wait", 0, 1000), (0, "wait", 1, 1500)], id="waits_in_debt"),
     pytest.param([(0, 3, True), (0, "settle", 2), (2500, "used", 0), (2500, 3, True)], id="debt_is_paid_in_time"),
     pytest.param([(9, 3, True), (0, 1, False), (508.999, 1, False), (509, 1, True)], id="a_clock_going_back"),
+    pytest.param([(9, 1, True), (0, "wait", 2, 0), (0, "wait", 3, 509)], id="no_wait_for_what_fits_by_such_a_clock"),
     pytest.param([(500, 3, True), (0, "settle", 1), (999.999, 0, False), (1000, 0, True)], id="late_debt_by_its_clock"),
 ]
 
@@ -126,6 +127,98 @@ def test_what_does_not_refund(algorithm: RateLimitAlgorithm, timeline: list[Step
 )
 def test_decimals(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
     three(algorithm).run(timeline)
+
+
+TICK = 0.007
+"""Milliseconds in which a million comes back of 10^12 per 7 seconds: nothing less is counted exactly."""
+
+MILLION, ALL = 10**6, 10**12
+
+
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, GCRA])
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        pytest.param(
+            [(0, ALL, True), (0.006, 0.001, False), (TICK, MILLION, True), (TICK, 0.001, False)],
+            id="comes_back_by_whole_ticks",
+        ),
+        pytest.param([(0.003, ALL, True), (0.003, 0, True), (0.006, 0, True)], id="all_is_used_and_no_more"),
+        pytest.param(
+            [(0.003, 1, True), (0.003, ALL - 1, True), (0.003, 0.001, False), (0.003, "used", ALL)],
+            id="exactly_all_at_one_moment",
+        ),
+        pytest.param(
+            [(0.003, ALL, True), (0.013, 0.001, False), (2 * TICK, MILLION, True), (2 * TICK, 0.001, False)],
+            id="counts_from_the_next_tick_on_when_it_was_empty",
+        ),
+        pytest.param(
+            [(0, ALL, True), (7000.003, ALL, True), (7000.013, 0.001, False), (7000.014, MILLION, True)],
+            id="also_when_it_has_just_become_so",
+        ),
+        pytest.param(
+            [(0, MILLION // 2, True), (0.003, ALL - MILLION // 2, True), (0.013, 0.001, False), (0.014, MILLION, True)],
+            id="or_when_it_becomes_so_within_the_tick",
+        ),
+        pytest.param(
+            [(0, MILLION, True), (0.003, ALL - MILLION, True), (0.006, 0.001, False), (TICK, MILLION, True)],
+            id="but_not_when_it_lasts_to_the_end_of_the_tick",
+        ),
+        pytest.param(
+            [(0, MILLION // 2, True), (0.003, 0, True), (TICK, "used", 0)], id="asking_for_nothing_delays_nothing"
+        ),
+        pytest.param(
+            [(0, MILLION // 2, True), (0.003, "settle", 0), (TICK, "used", 0)], id="settling_nothing_delays_nothing"
+        ),
+        pytest.param([(0, MILLION, True), (0.003, "settle", -1), (TICK, "used", 0)], id="giving_back_delays_nothing"),
+        pytest.param(
+            [(0.003, "settle", 0.001), (0.013, "used", Fraction(1, 1000)), (2 * TICK, "used", 0)],
+            id="so_does_what_is_settled",
+        ),
+        pytest.param(
+            [(0, MILLION, True), (0.003, "settle", ALL), (TICK, "used", ALL)], id="unless_the_tick_is_used_up_anyway"
+        ),
+        pytest.param(
+            [(0, MILLION // 2, True), (0.003, "settle", ALL), (TICK, "used", ALL + MILLION // 2)],
+            id="or_may_run_dry",
+        ),
+        pytest.param(
+            [(0.003, 0.002, True), (0.003, "settle", -0.001), (0.003, "used", Fraction(1, 1000))],
+            id="to_the_thousandth",
+        ),
+        pytest.param([(0.003, 1, True), (0.003, "settle", -1), (0.003, "used", 0)], id="given_back_at_once"),
+        pytest.param([(0.003, ALL, True), (0.003, "wait", 1, 0.011), (0.003, "wait", 0, 0)], id="waits_for_a_tick"),
+        pytest.param([(0, ALL, True), (0.003, "wait", ALL, 6999.997)], id="waits_for_all"),
+        pytest.param([(0, ALL, True), (0.003, "wait", 0.001, 0.004)], id="waits_for_a_thousandth"),
+        pytest.param([(0.003, ALL, True), (-7, 0.001, False), (2 * TICK, MILLION, True)], id="a_clock_going_back"),
+        pytest.param(
+            [(0, ALL, True), (-7, "settle", 1), (TICK, "used", ALL - MILLION + 1)], id="settled_by_a_clock_going_back"
+        ),
+        pytest.param(
+            [(7, 1, True), (0, 1, True), (6.999, "used", 2), (7, "used", 2), (7.007, "used", 0)],
+            id="charged_by_a_clock_going_back",
+        ),
+    ],
+)
+def test_ticks_of_more_than_a_microsecond(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
+    tested = Driven(RateLimit("k", ALL, 7, algorithm))
+    # From the beginning of a tick on.
+    tested.run([(ms + (7_000_000 - NOW % 7_000_000) / 1000, *step) for ms, *step in timeline])
+
+
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, GCRA])
+@pytest.mark.parametrize(
+    ("units", "ticks"), [(0.001, 1), (1, 1), (MILLION, 1), (MILLION + 0.001, 2), (ALL, MILLION), (ALL - 0.001, MILLION)]
+)
+def test_a_tick_that_was_begun_must_end_before_nothing_is_used(
+    algorithm: RateLimitAlgorithm, units: float, ticks: int
+) -> None:
+    tested, start = Driven(RateLimit("k", ALL, 7, algorithm)), NOW - NOW % 7
+    assert tested.take(start, units)
+    restored = tested.rule.restored_at(tested.state)
+    assert restored == start + 7 * ticks
+    assert tested.used(restored - 1) > 0
+    assert tested.used(restored) == 0
 
 
 @pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])

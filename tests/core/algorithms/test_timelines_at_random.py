@@ -72,7 +72,7 @@ class Course:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@examples(120)
+@examples(80)
 @given(draw=st.data())
 def test_a_wait_is_exact_and_not_a_moment_early(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
     course = Course(draw, draw.draw(rates((algorithm,))))
@@ -94,7 +94,7 @@ def test_a_wait_is_exact_and_not_a_moment_early(algorithm: RateLimitAlgorithm, d
 
 
 @pytest.mark.parametrize("algorithm", WITH_BURST)
-@examples(120)
+@examples(80)
 @given(draw=st.data())
 def test_buckets_decide_as_exact_fractions_do(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
     limit = draw.draw(rates((algorithm,)))
@@ -127,7 +127,7 @@ COARSE = [
 
 
 @pytest.mark.parametrize("limit", COARSE, ids=repr)
-@examples(120)
+@examples(80)
 @given(draw=st.data())
 def test_a_tick_of_more_than_a_microsecond_is_late_by_three_at_most_and_never_early(
     limit: RateLimit, draw: st.DataObject
@@ -154,7 +154,7 @@ def test_a_tick_of_more_than_a_microsecond_is_late_by_three_at_most_and_never_ea
         assert 0 <= late <= 3 * units.tick_us * model.rate
 
 
-@examples(120)
+@examples(80)
 @given(draw=st.data())
 def test_a_sliding_window_never_admits_too_much_and_is_at_most_a_step_late(draw: st.DataObject) -> None:
     limit = draw.draw(rates((SLIDING_WINDOW,), most=50))
@@ -178,7 +178,7 @@ def test_a_sliding_window_never_admits_too_much_and_is_at_most_a_step_late(draw:
         assert model.used(course.now) <= course.tested.used(course.now)
 
 
-@examples(120)
+@examples(80)
 @given(draw=st.data())
 def test_a_fixed_window_decides_as_a_plain_count_does(draw: st.DataObject) -> None:
     limit = draw.draw(rates((FIXED_WINDOW,), most=50))
@@ -198,7 +198,7 @@ def test_a_fixed_window_decides_as_a_plain_count_does(draw: st.DataObject) -> No
         assert course.tested.used(course.now) == model.used(course.now)
 
 
-@examples(200)
+@examples(150)
 @given(draw=st.data(), limit=rates((GCRA,)))
 def test_gcra_and_a_token_bucket_decide_alike(draw: st.DataObject, limit: RateLimit) -> None:
     assume(exact_units(limit).tick_us == 1)
@@ -240,7 +240,7 @@ def test_looking_in_between_changes_nothing(algorithm: RateLimitAlgorithm, draw:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@examples(120)
+@examples(80)
 @given(draw=st.data())
 def test_every_number_that_is_kept_is_exact_in_a_double(algorithm: RateLimitAlgorithm, draw: st.DataObject) -> None:
     limit = draw.draw(rates((algorithm,)))
@@ -313,7 +313,7 @@ def test_exactly_the_capacity_is_admitted_for_thousands_of_definitions(algorithm
         assert tested.take(now + window, capacity), tested.rule.limit
 
 
-@examples(200)
+@examples(150)
 @given(limit=rates((GCRA, TOKEN_BUCKET)), share=spread(10**6))
 def test_exactly_the_burst_is_admitted_in_two_helpings(limit: RateLimit, share: int) -> None:
     tested, burst = Driven(limit), round(limit.ceiling * 1000)

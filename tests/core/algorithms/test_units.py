@@ -98,7 +98,7 @@ def test_a_fraction_with_an_enormous_burst_comes_back_in_long_steps(limit: RateL
     assert exact_units(limit).tick_us == expected
 
 
-@examples(200)
+@examples(150)
 @given(rates(WITH_BURST))
 def test_a_tick_is_one_microsecond_wherever_that_fits(limit: RateLimit) -> None:
     units = exact_units(limit)

@@ -1,0 +1,146 @@
+"""The suite itself: it finds stores that are wrong, and is found where users look for it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Sequence
+
+import pytest
+
+from limits_app.core.claim import Claim
+from limits_app.core.limits import RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import Charges
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock, StoreConformance
+from limits_app.testing.conformance.contract import give_back, limits_of, taken
+from limits_app.testing.conformance.waking import Lookout, Waking
+
+
+class CountsRefusals(MemoryStore):
+    """Charges what it refuses."""
+
+    def acquire(self, claim: Claim) -> bool:
+        admitted = super().acquire(claim)
+        if not admitted:
+            super().settle(Claim(claim.plan, claim.charges), claim.charges)
+        return admitted
+
+
+class SettlesAgain(MemoryStore):
+    """Takes a settlement that comes twice for two."""
+
+    def settle(self, claim: Claim, changes: Charges) -> None:
+        claim.settled = False
+        super().settle(claim, changes)
+
+
+class NeverLosesALease(MemoryStore):
+    """Says that everything was renewed."""
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        super().renew(claims)
+        return []
+
+
+class ForgetsEverything(MemoryStore):
+    """Takes permits away when it is reset."""
+
+    def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
+        for scope in scopes:
+            self._records.pop(scope, None)
+
+
+class HasNoVersions(MemoryStore):
+    """Takes old limits for new ones."""
+
+    def advance_version(self) -> int:
+        return 1
+
+
+class WakesNobody(MemoryStore):
+    """Gives back in silence."""
+
+    def settle(self, claim: Claim, changes: Charges) -> None:
+        line, self.line = self.line, type(self.line)()
+        super().settle(claim, changes)
+        self.line = line
+
+
+class RunsAhead(MemoryStore):
+    """Reads a clock that is a microsecond fast."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock=clock)
+        self._now = lambda: clock() if len(self) == 0 else clock() + 1
+
+
+WRONG: dict[str, tuple[Callable[[FakeClock], Store], Callable[[StoreConformance, Store, FakeClock], None]]] = {
+    "counts_refusals": (
+        lambda clock: CountsRefusals(clock=clock),
+        lambda suite, store, clock: suite.test_no_limit_is_charged_when_any_of_them_refuses(store, clock, 1),
+    ),
+    "settles_again": (
+        lambda clock: SettlesAgain(clock=clock),
+        lambda suite, store, clock: suite.test_settling_a_claim_again_changes_nothing(store, -3),
+    ),
+    "never_loses_a_lease": (
+        lambda clock: NeverLosesALease(clock=clock),
+        lambda suite, store, clock: suite.test_renewal_never_revives_a_lease_that_has_ended(store, clock),
+    ),
+    "forgets_everything": (
+        lambda clock: ForgetsEverything(clock=clock),
+        lambda suite, store, clock: suite.test_a_reset_leaves_permits_with_their_holders(store),
+    ),
+    "runs_ahead": (
+        RunsAhead,
+        lambda suite, store, clock: suite.test_two_thousand_refills_drift_by_nothing(
+            store, clock, RateLimitAlgorithm.TOKEN_BUCKET
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "test"), WRONG.values(), ids=WRONG)
+def test_a_wrong_store_fails(
+    make: Callable[[FakeClock], Store], test: Callable[[StoreConformance, Store, FakeClock], None]
+) -> None:
+    clock = FakeClock()
+    with pytest.raises(AssertionError):
+        test(StoreConformance(), make(clock), clock)
+    test(StoreConformance(), MemoryStore(clock=clock), clock)
+
+
+def test_a_store_without_versions_fails() -> None:
+    with pytest.raises(pytest.fail.Exception):
+        StoreConformance().test_a_claim_decides_nothing_when_it_is_stale(HasNoVersions(clock=FakeClock()))
+
+
+def test_a_store_that_wakes_nobody_fails() -> None:
+    clock = Lookout()
+    store = clock.store = WakesNobody(clock=clock)
+    limits = limits_of(store, ResourceLimit("db", 1))
+    claim = taken(limits)
+    with Waking().waiting(clock, lambda: limits.acquire(timeout=10**5)) as waiter:
+        give_back(limits, claim)
+        with pytest.raises(TimeoutError):
+            waiter.result(0.1)
+
+
+def test_what_a_user_does_not_give_is_skipped_or_said() -> None:
+    suite = StoreConformance()
+    with pytest.raises(NotImplementedError, match="make_store"):
+        suite.make_store(FakeClock())
+    with pytest.raises(pytest.skip.Exception, match="count_entries"):
+        suite.test_looking_keeps_nothing(MemoryStore(clock=FakeClock()))
+    with pytest.raises(pytest.skip.Exception, match="open_store"):
+        suite.test_processes_together_are_admitted_exactly_the_capacity(RateLimitAlgorithm.GCRA, "fork")
+
+
+@pytest.mark.parametrize("module", ["limits_app.testing", "limits_app.testing.conformance"])
+def test_it_is_where_users_look_for_it(module: str) -> None:
+    package = importlib.import_module(module)
+    assert package.StoreConformance is StoreConformance
+    assert "StoreConformance" in package.__all__
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = package.Nonsense
