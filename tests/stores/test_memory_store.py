@@ -11,8 +11,10 @@ from threading import Event
 import pytest
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.testing import FakeClock
 from tests.stores.support import PATIENCE, holders, limits_of, used
@@ -104,6 +106,52 @@ def test_what_is_released_by_the_garbage_collector_in_the_middle_of_a_step_is_re
     clock.wanted = True
     assert limits_of(store, RateLimit("x", 100, 3600), ResourceLimit("db", 2)).try_acquire({"x": 10})
     assert (used(limits, "x"), holders(limits)) == (10, 1)
+
+
+@pytest.mark.parametrize("verb", ["acquire", "settle"])
+def test_who_asks_in_the_middle_of_a_step_is_told_and_the_step_goes_on(store: Store, clock: Nested, verb: str) -> None:
+    limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 5))
+    acquired = limits.try_acquire({"x": 4})
+    clock.deed = lambda: limits.try_acquire({"x": 2})
+    if verb == "acquire":
+        assert limits.try_acquire({"x": 1})
+    else:
+        acquired.cancel()
+    assert isinstance(clock.failure, StoreUnavailable)
+    assert used(limits, "x") == (5 if verb == "acquire" else 0)
+    assert limits.try_acquire({"x": 2})
+
+
+def test_what_is_settled_in_the_middle_of_a_step_is_settled_once_and_after_it(store: Store, clock: Nested) -> None:
+    limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 5))
+    acquired = limits.try_acquire({"x": 4})
+    clock.deed = acquired.cancel
+    assert limits.try_acquire({"x": 1})
+    assert clock.failure is None
+    acquired.cancel()
+    assert (used(limits, "x"), holders(limits)) == (1, 0)
+
+
+class Nested(FakeClock):
+    """A clock during whose reading something else is done once, as by a signal handler."""
+
+    deed: Callable[[], object] | None = None
+    failure: Exception | None = None
+
+    def __call__(self) -> int:
+        deed, self.deed = self.deed, None
+        if deed is not None:
+            try:
+                deed()
+            except StoreUnavailable as error:
+                self.failure = error
+        return super().__call__()
+
+
+@pytest.fixture
+def clock() -> Nested:
+    """The clock of both stores."""
+    return Nested()
 
 
 class Collecting(FakeClock):

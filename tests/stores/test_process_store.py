@@ -16,7 +16,10 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores.process import ProcessStore, records, store
+from limits_app.stores.process.state_file import StateFile
+from limits_app.stores.process.watching import Watching
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
@@ -129,6 +132,33 @@ def test_threads_that_need_a_name_or_a_file_first_get_the_same(process_store: Pr
             assert not Event().wait(0.05)
         assert len({name.result(PATIENCE) for name in names}) == 1
         assert len({id(one.result(PATIENCE)) for one in opened}) == 1
+
+
+def test_opening_anew_what_is_not_open_is_harmless(process_store: ProcessStore) -> None:
+    limits = limits_of(process_store, CallLimit(5, DAY))
+    assert limits.try_acquire()
+    for _ in range(2):
+        process_store._file._reopen()
+    assert used(limits) == pytest.approx(1, abs=0.01)
+
+
+class ClosedMeanwhile(StateFile):
+    """A state file that another thread closes while somebody begins to wait."""
+
+    def identity(self) -> bytes:
+        name = super().identity()
+        self.close()
+        return name
+
+
+def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: Path) -> None:
+    file = ClosedMeanwhile(tmp_path, 1, lambda: None)
+    line, waiter = Watching(file).line, ThreadWaiter()
+    line.stand(waiter, [("scope", "key")])
+    assert line.watched() == ["scope"]
+    line.stand(waiter, ())
+    assert not line.busy
+    file.close()
 
 
 def test_a_layout_has_one_codec(process_store: ProcessStore) -> None:

@@ -86,8 +86,8 @@ def taking_turns(pipe: Connection, directory: Path) -> None:
     logging.getLogger("limits_app").setLevel(logging.ERROR)
     limits = limits_of(ProcessStore(directory, map_megabytes=2), LIMIT)
     pipe.send(used(limits))
-    while True:
-        for _ in range(pipe.recv()):
+    while (times := pipe.recv()) is not None:
+        for _ in range(times):
             assert limits.try_acquire()
         pipe.send(used(limits))
 
@@ -147,6 +147,8 @@ class TestADamagedFile:
             for process in (one, two):
                 process.pipe.send(0)
                 assert process.hear() == 20
+                process.pipe.send(None)
+                assert process.ended() == 0
 
     def test_an_empty_file_is_filled(self, tmp_path: Path) -> None:
         filled(tmp_path).write_bytes(b"")

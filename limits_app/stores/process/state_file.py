@@ -112,15 +112,16 @@ class StateFile:
                 self.environment.close()
                 self.environment = None
 
-    def identity(self) -> bytes:
-        """What names this process to the others."""
-        presence = self.presence
-        if presence is not None:
-            return presence.identity
+    def shown(self) -> Presence:
+        """What this process shows the others."""
         with self._lock:
             if self.presence is None:
                 self.presence = Presence(self.directory)
-            return self.presence.identity
+            return self.presence
+
+    def identity(self) -> bytes:
+        """What names this process to the others."""
+        return (self.presence or self.shown()).identity
 
     def is_alive(self, process: bytes) -> bool:
         """Whether another process still lives."""

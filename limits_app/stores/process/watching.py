@@ -38,12 +38,11 @@ class Watching:
             self._call(others)
 
     def _watch(self, scope: str) -> None:
-        short, identity = short_key(scope), self._file.identity()
+        short, presence = short_key(scope), self._file.shown()
         self._watched[short] = scope
-        if self._file.presence is not None:
-            self._file.presence.listen(self._hear)
+        presence.listen(self._hear)
         with self._file.writing() as txn:
-            if txn.put(_PREFIX + short + identity, b"", overwrite=False):
+            if txn.put(_PREFIX + short + presence.identity, b"", overwrite=False):
                 _count(txn, 1)
 
     def _unwatch(self, scope: str) -> None:

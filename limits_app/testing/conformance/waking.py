@@ -42,16 +42,16 @@ class Waking(Contract):
     """Waiters on a clock that stands still are let in by others, or not at all."""
 
     @pytest.fixture
-    def clock(self) -> Lookout:
+    def lookout(self) -> Lookout:
         """A clock that tells when somebody waits."""
         return Lookout()
 
     @pytest.fixture
-    def store(self, clock: Lookout) -> Iterator[Store]:
+    def watched(self, lookout: Lookout) -> Iterator[Store]:
         """The store under test, on that clock."""
-        clock.store = self.make_store(clock)
-        yield clock.store
-        self.close_store(clock.store)
+        lookout.store = self.make_store(lookout)
+        yield lookout.store
+        self.close_store(lookout.store)
 
     @contextmanager
     def waiting(self, clock: Lookout, acquire: Callable[[], Acquisition]) -> Iterator[Future[Acquisition]]:
@@ -68,55 +68,57 @@ class Waking(Contract):
                     # So that a failing test ends.
                     clock.advance(10**6)
 
-    def test_a_release_wakes_a_waiter(self, store: Store, clock: Lookout) -> None:
-        limits = limits_of(store, ResourceLimit("db", 1))
+    def test_a_release_wakes_a_waiter(self, watched: Store, lookout: Lookout) -> None:
+        limits = limits_of(watched, ResourceLimit("db", 1))
         claim = taken(limits)
-        with self.waiting(clock, lambda: limits.acquire(timeout=10**5)) as waiter:
+        with self.waiting(lookout, lambda: limits.acquire(timeout=10**5)) as waiter:
             give_back(limits, claim)
             assert waiter.result(PATIENCE)
 
-    def test_a_refund_wakes_a_waiter(self, store: Store, clock: Lookout) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 3600))
+    def test_a_refund_wakes_a_waiter(self, watched: Store, lookout: Lookout) -> None:
+        limits = limits_of(watched, RateLimit(KEY, 10, 3600))
         claim = taken(limits, {KEY: 10})
-        with self.waiting(clock, lambda: limits.acquire({KEY: 5}, timeout=10**5)) as waiter:
+        with self.waiting(lookout, lambda: limits.acquire({KEY: 5}, timeout=10**5)) as waiter:
             settle(limits, claim, {KEY: -5})
             assert waiter.result(PATIENCE)
 
-    def test_a_reset_wakes_a_waiter(self, store: Store, clock: Lookout) -> None:
-        limits = limits_of(store, CallLimit(1, 3600))
+    def test_a_reset_wakes_a_waiter(self, watched: Store, lookout: Lookout) -> None:
+        limits = limits_of(watched, CallLimit(1, 3600))
         assert limits.try_acquire()
-        with self.waiting(clock, lambda: limits.acquire(timeout=10**5)) as waiter:
-            store.reset([limits.scoped[0].scope.key])
+        with self.waiting(lookout, lambda: limits.acquire(timeout=10**5)) as waiter:
+            watched.reset([limits.scoped[0].scope.key])
             assert waiter.result(PATIENCE)
 
-    def test_a_changed_configuration_wakes_a_waiter_whose_limits_are_stale(self, store: Store, clock: Lookout) -> None:
-        limits = limits_of(store, CallLimit(1, 3600), version=store.version())
+    def test_a_changed_configuration_wakes_a_waiter_whose_limits_are_stale(
+        self, watched: Store, lookout: Lookout
+    ) -> None:
+        limits = limits_of(watched, CallLimit(1, 3600), version=watched.version())
         assert limits.try_acquire()
-        with self.waiting(clock, lambda: limits.acquire(timeout=10**5)) as waiter:
-            store.advance_version()
+        with self.waiting(lookout, lambda: limits.acquire(timeout=10**5)) as waiter:
+            watched.advance_version()
             with pytest.raises(StaleConfiguration):
                 waiter.result(PATIENCE)
 
-    def test_time_wakes_a_waiter(self, store: Store, clock: Lookout) -> None:
-        limits = limits_of(store, CallLimit(1, 3600))
+    def test_time_wakes_a_waiter(self, watched: Store, lookout: Lookout) -> None:
+        limits = limits_of(watched, CallLimit(1, 3600))
         assert limits.try_acquire()
-        with self.waiting(clock, lambda: limits.acquire(timeout=10**5)) as waiter:
-            clock.advance(3600)
+        with self.waiting(lookout, lambda: limits.acquire(timeout=10**5)) as waiter:
+            lookout.advance(3600)
             assert waiter.result(PATIENCE)
 
-    def test_a_waiter_whose_time_is_up_leaves_nothing_behind(self, store: Store, clock: Lookout) -> None:
-        limits = limits_of(store, ResourceLimit("db", 1))
+    def test_a_waiter_whose_time_is_up_leaves_nothing_behind(self, watched: Store, lookout: Lookout) -> None:
+        limits = limits_of(watched, ResourceLimit("db", 1))
         claim = taken(limits)
-        with self.waiting(clock, lambda: limits.acquire(timeout=1)) as waiter:
-            clock.advance(1)
+        with self.waiting(lookout, lambda: limits.acquire(timeout=1)) as waiter:
+            lookout.advance(1)
             with pytest.raises(LimitTimeout):
                 waiter.result(PATIENCE)
-        assert not store.line.busy
+        assert not watched.line.busy
         give_back(limits, claim)
         assert [taken(limits).admitted for _ in range(2)] == [True, False]
 
-    def test_waiters_are_served_in_the_order_in_which_they_came(self, store: Store, clock: Lookout) -> None:
-        limits = limits_of(store, ResourceLimit("db", 1))
+    def test_waiters_are_served_in_the_order_in_which_they_came(self, watched: Store, lookout: Lookout) -> None:
+        limits = limits_of(watched, ResourceLimit("db", 1))
         claim, served = taken(limits), list[int]()
 
         def serve(number: int, limits: LimitSet) -> Acquisition:
@@ -124,11 +126,11 @@ class Waking(Contract):
                 served.append(number)
             return held
 
-        sets = [limits_of(store, ResourceLimit("db", 1)) for _ in range(3)]
+        sets = [limits_of(watched, ResourceLimit("db", 1)) for _ in range(3)]
         with (
-            self.waiting(clock, lambda: serve(0, sets[0])) as first,
-            self.waiting(clock, lambda: serve(1, sets[1])) as second,
-            self.waiting(clock, lambda: serve(2, sets[2])) as third,
+            self.waiting(lookout, lambda: serve(0, sets[0])) as first,
+            self.waiting(lookout, lambda: serve(1, sets[1])) as second,
+            self.waiting(lookout, lambda: serve(2, sets[2])) as third,
         ):
             give_back(limits, claim)
             for waiter in (first, second, third):
