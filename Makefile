@@ -57,7 +57,7 @@ migrations: $(STAMP)  ## models and migrations agree, and Django's own checks
 	$(MANAGE) check --fail-level WARNING
 
 mutants: $(STAMP)  ## change the algorithms in a thousand ways, and list what no test notices; up to 90 minutes
-	timeout 5400 $(PY) -m mutmut run --max-children 2
+	ulimit -v 4000000 && timeout 5400 $(PY) -m mutmut run --max-children 2
 	$(PY) -m mutmut results
 
 bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only name --rounds 5"

@@ -237,7 +237,7 @@ class MemoryStore:
         """The same; a changed definition counts from when it is seen first, whatever is decided then."""
         record = self._record(part, now)
         if part.key in self._records:
-            self._records[part.key] = record
+            self._recounted(part.key, part.leases, record, now)
         return record
 
     def _refused(self, claim: Claim, now: int) -> bool:
@@ -263,10 +263,14 @@ class MemoryStore:
             living = self._living(part.leases, record, now)
             if living is not record:
                 looked = True
-                self._records[part.key] = living
-                for _, lease_key in part.leases:
-                    self._lending.drop_expired(lease_key, now)
+                self._recounted(part.key, part.leases, living, now)
         return looked
+
+    def _recounted(self, scope: str, leases: Iterable[tuple[int, bytes]], record: Record, now: int) -> None:
+        """Store a record that counts living leases only, and forget the others: their late release finds nothing."""
+        self._records[scope] = record
+        for _, lease_key in leases:
+            self._lending.drop_expired(lease_key, now)
 
     def _living(self, leases: Iterable[tuple[int, bytes]], record: Record, now: int) -> Record:
         """The record without expired leases; itself when none can have expired."""
@@ -289,10 +293,9 @@ class MemoryStore:
         record = self._records[scope]
         layout: Layout = record[-1]
         leases = layout.leases(short_key(scope)) if layout.has_permits else ()
-        record = self._records[scope] = self._living(leases, record, now)
+        record = self._living(leases, record, now)
+        self._recounted(scope, leases, record, now)
         if layout.restored_at(record) + _GRACE_US <= now:
             del self._records[scope]
-            for _, lease_key in leases:
-                self._lending.drop_expired(lease_key, now)
         else:
             self._hand.append(scope)

@@ -63,6 +63,20 @@ class Permits(Contract):
             assert one.get_stats()["db"]["holders"] == 1
         assert [taken(one).admitted for _ in range(2)] == [True, False]
 
+    def test_a_late_release_changes_nothing_after_the_store_has_looked_for_what_is_idle(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1), CallLimit(10, 3600))
+        late = taken(limits)
+        clock.move(store.lease_us)
+        newcomers_come(store, "newcomer", 20)
+        other = taken(limits)
+        give_back(limits, late)
+        assert limits.get_stats()["db"]["holders"] == 1
+        assert not taken(limits).admitted
+        give_back(limits, other)
+        assert limits.get_stats()["db"]["available"] == 1
+
     def test_a_permit_is_given_back_once_even_when_its_scope_looked_idle(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, ResourceLimit("db", 2))
         claim = taken(limits)

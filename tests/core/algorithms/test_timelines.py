@@ -206,6 +206,17 @@ def test_ticks_of_more_than_a_microsecond(algorithm: RateLimitAlgorithm, timelin
     tested.run([(ms + (7_000_000 - NOW % 7_000_000) / 1000, *step) for ms, *step in timeline])
 
 
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
+def test_a_tick_of_two_microseconds(algorithm: RateLimitAlgorithm) -> None:
+    # 68,965.5 units per tick: the fraction is carried on exactly.
+    tested = Driven(RateLimit("k", 34_482_758_620, 1, algorithm))
+    assert tested.take(NOW, 34_482_758_620)
+    assert not tested.fits(NOW + 1, 1)
+    for microseconds, units in [(2, 68_965), (3, 68_965), (4, 137_931), (6, 206_896)]:
+        assert tested.fits(NOW + microseconds, units)
+        assert not tested.fits(NOW + microseconds, units + 1)
+
+
 @pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, GCRA])
 @pytest.mark.parametrize(
     ("units", "ticks"), [(0.001, 1), (1, 1), (MILLION, 1), (MILLION + 0.001, 2), (ALL, MILLION), (ALL - 0.001, MILLION)]

@@ -119,6 +119,7 @@ COARSE = [
     RateLimit("k", 10**12, 7),
     RateLimit("k", 999_999_937, 60, burst=10**9),
     RateLimit("k", 999_999_937_000, 3600, LEAKY_BUCKET),
+    RateLimit("k", 34_482_758_620, 1, LEAKY_BUCKET),
     RateLimit("k", 1.001, 0.05, burst=10**12),
     RateLimit("k", 10**12, 7, GCRA),
     RateLimit("k", 10**9 + 7, 11, GCRA),
