@@ -23,7 +23,9 @@ def main() -> int:
     """Run what is asked for, and give the exit code: 0 when all figures are exact."""
     options = _options()
     # Whoever ends the demo ends its server too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Also where a shell started it in the background, with interruptions ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         if options.serve:
             serve(options.port, options.data)

@@ -13,7 +13,9 @@ import pytest
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitTimeout, StaleConfiguration
+from limits_app.core.keys import short_key
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.presence import ID_LENGTH, MESSAGE_LENGTH, Presence, is_alive, wake
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, Lookout, entries, limits_of, running, until
@@ -147,6 +149,17 @@ class TestWaitersOfOneProcess:
         assert entries(process_store, b"watch") == []
         # Nobody is forgotten twice.
         process_store._watching._remove([(b"?" * 16, b"\1" * ID_LENGTH)])
+        assert entries(process_store, b"watch") == []
+
+    def test_a_message_about_a_scope_wakes_the_first_of_its_line(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, DB)
+        with limits.acquire():
+            waiter = ThreadWaiter()
+            scope = limits.scoped[0].scope.key
+            process_store.line.stand(waiter, [(scope, "db")])
+            assert wake(process_store._file.directory, process_store._file.identity(), short_key(scope))
+            until(waiter._event.is_set)
+            process_store.line.stand(waiter, [])
         assert entries(process_store, b"watch") == []
 
 
