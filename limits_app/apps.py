@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
-from django.core.checks import register
+from django.core.checks import Tags, register
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
@@ -29,11 +29,15 @@ class LimitsConfig(AppConfig):
         from limits_app.stores import registry
 
         register(checks.check_settings, "limits_app")
+        register(checks.check_hazards, "limits_app")
+        register(checks.check_deployment, "limits_app", deploy=True)
+        register(checks.check_stores, "limits_app", Tags.database)
         changes.watch(models.CONFIGURATION)
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE
         HOOKS.process_store = registry.process_store
+        HOOKS.shared_store = registry.shared_store
         HOOKS.lease_lost.append(_lease_lost)
 
 
@@ -41,8 +45,10 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     """Tests that override LIMITS mean other stores: nothing that was compiled for the old ones is right."""
     from limits_app.integrations.endpoints import endpoints
     from limits_app.resolver import resolver
+    from limits_app.stores.guards import forget_guards
 
     if setting == "LIMITS":
+        forget_guards()
         resolver.clear()
         endpoints.clear()
 

@@ -1,15 +1,30 @@
-"""System checks of the settings."""
+"""System checks: what is wrong with the settings, and what is right and dangerous all the same."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from time import time_ns
+from typing import Any, Final
 
-from django.core.checks import CheckMessage, Error
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
 from limits_app import conf
+from limits_app.conf import OnUnavailable, StoreKind
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit
+from limits_app.core.store import Store
+from limits_app.models import Policy
+from limits_app.stores import registry
 
-__all__ = ["check_settings"]
+__all__ = ["check_deployment", "check_hazards", "check_settings", "check_stores"]
+
+_MOST_SKEW_US: Final = 1_000_000
+_MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
+_AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
 def check_settings(**options: Any) -> list[CheckMessage]:
@@ -17,12 +32,160 @@ def check_settings(**options: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = [
         Error(problem.message, hint=problem.hint, id=problem.check_id) for problem in conf.problems()
     ]
-    return found or _check_entity_function()
+    return found or _check_functions()
 
 
-def _check_entity_function() -> list[CheckMessage]:
+def check_hazards(**options: Any) -> list[CheckMessage]:
+    """Report settings that are allowed and probably not meant."""
+    return _reported(
+        _local_without_processes, _shared_directories, _ignored_exceptions, _middleware_order, _database_in_memory
+    )
+
+
+def check_deployment(**options: Any) -> list[CheckMessage]:
+    """Report what is fine on one's own computer and not on a real site."""
+    return _reported(_memory_store, _temporary_directory)
+
+
+def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
+    """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
+    return _reported(_local_policies, _stores) if databases else []
+
+
+def _check_functions() -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    keys: tuple[conf.Key[Any], ...] = (conf.ENTITY_OF_REQUEST, conf.API_KEY_OF_REQUEST, conf.REFUSAL_HANDLER)
+    for key in keys:
+        try:
+            conf.function_of(key)
+        except ImproperlyConfigured as error:
+            found.append(Error(str(error), hint="Name a function that takes a request.", id="limits_app.E018"))
+    return found
+
+
+def _reported(*checks: Callable[[], Iterator[CheckMessage]]) -> list[CheckMessage]:
+    """What checks find; nothing where the settings cannot be read, which is reported as that."""
+    if conf.problems():
+        return []
+    return [message for check in checks for message in check()]
+
+
+def _local_without_processes() -> Iterator[CheckMessage]:
+    if conf.get(conf.ON_UNAVAILABLE) is OnUnavailable.LOCAL and conf.get(conf.EXPECTED_PROCESSES) is None:
+        yield Warning(
+            "LIMITS['ON_UNAVAILABLE'] is 'local', but nobody says how many processes share a limit",
+            hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
+            id="limits_app.W040",
+        )
+
+
+def _shared_directories() -> Iterator[CheckMessage]:
+    aliases: dict[object, str] = {}
+    for alias in conf.get(conf.STORES):
+        chosen = conf.store_settings(alias)
+        first = aliases.setdefault(chosen.state_dir, alias)
+        if chosen.kind is not StoreKind.PROCESS:
+            continue
+        if first != alias and conf.store_settings(first).kind is StoreKind.PROCESS:
+            yield Warning(
+                f"the process stores {first!r} and {alias!r} are one and the same, since they share a directory",
+                hint=f"Give {alias!r} a STATE_DIR of its own.",
+                id="limits_app.W041",
+            )
+
+
+def _ignored_exceptions() -> Iterator[CheckMessage]:
+    everywhere = getattr(settings, "DJANGO_REDIS_IGNORE_EXCEPTIONS", False)
+    for alias, cache in settings.CACHES.items():
+        ignores = cache.get("OPTIONS", {}).get("IGNORE_EXCEPTIONS", everywhere)
+        if ignores and str(cache.get("BACKEND", "")).startswith("django_redis."):
+            yield Warning(
+                f"the cache {alias!r} ignores exceptions, so that Redis being down looks like nothing being there",
+                hint="Leave IGNORE_EXCEPTIONS out wherever something is counted: a count that is lost limits nobody.",
+                id="limits_app.W042",
+            )
+
+
+def _middleware_order() -> Iterator[CheckMessage]:
+    order = [name for name in settings.MIDDLEWARE if name in (_MIDDLEWARE, _AUTHENTICATION)]
+    if order == [_MIDDLEWARE, _AUTHENTICATION]:
+        yield Warning(
+            "LimitsMiddleware stands before AuthenticationMiddleware, so that it knows no users",
+            hint="Put it behind; otherwise everybody is limited by address.",
+            id="limits_app.W043",
+        )
+
+
+def _database_in_memory() -> Iterator[CheckMessage]:
+    for alias in conf.get(conf.STORES):
+        chosen = conf.store_settings(alias)
+        if chosen.kind is not StoreKind.DATABASE:
+            continue
+        connection = connections[chosen.using or DEFAULT_DB_ALIAS]
+        if connection.vendor == "sqlite" and ":memory:" in str(connection.settings_dict["NAME"]):
+            yield Warning(
+                f"the store {alias!r} is in an SQLite database in memory, which no second connection can open",
+                hint="Give the database a file, or use a memory store.",
+                id="limits_app.W049",
+            )
+
+
+def _memory_store() -> Iterator[CheckMessage]:
+    if conf.store_settings().kind is StoreKind.MEMORY:
+        yield Warning(
+            "the limits are in a memory store: each process counts for itself",
+            hint="Use a store that processes share, unless there is certainly only one.",
+            id="limits_app.W044",
+        )
+
+
+def _temporary_directory() -> Iterator[CheckMessage]:
+    chosen = conf.store_settings()
+    if chosen.kind is StoreKind.PROCESS and chosen.state_dir is None:
+        yield Warning(
+            "the state of limits is in the directory for temporary files, which gets tidied and may be private",
+            hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site see.",
+            id="limits_app.W045",
+        )
+
+
+def _local_policies() -> Iterator[CheckMessage]:
+    if conf.get(conf.EXPECTED_PROCESSES) is not None:
+        return
+    local = Policy.objects.filter(on_unavailable=OnUnavailable.LOCAL).select_related("resource", "entity")
     try:
-        conf.entity_function()
-    except ImproperlyConfigured as error:
-        return [Error(str(error), hint="Name a function that takes a request.", id="limits_app.E018")]
-    return []
+        policies = list(local)
+    except DatabaseError:  # `migrate` checks before it has made the tables
+        return
+    for policy in policies:
+        yield Warning(
+            f"while the store is down, the policy of {policy} is 'local', but nobody says how many processes share it",
+            hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
+            id="limits_app.W046",
+        )
+
+
+def _stores() -> Iterator[CheckMessage]:
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is StoreKind.MEMORY:
+            continue
+        try:
+            skew_us = _skew_us(registry.store(alias))
+        except StoreUnavailable as error:
+            yield Warning(
+                f"the store {alias!r} cannot be used: {error}",
+                hint="Until it can be, requests are answered as policies say for a store that is down.",
+                id="limits_app.W047",
+            )
+            continue
+        if abs(skew_us) > _MOST_SKEW_US:
+            yield Warning(
+                f"the clock of the store {alias!r} and the one of this machine differ by {skew_us / 1e6:+.1f} seconds",
+                hint="Limits go by the store's clock and stay exact; set both by NTP, or times in logs will mislead.",
+                id="limits_app.W048",
+            )
+
+
+def _skew_us(store: Store) -> int:
+    LimitSet([CallLimit.per_second(1)], store=store).get_stats()  # whoever answers tells the time
+    return store.clock() - time_ns() // 1000

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
@@ -19,38 +19,76 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from limits_app.conf.parsers import EntityOfRequest, StoreKind, StoreSettings, UnknownKeys
+from limits_app.conf.parsers import (
+    EntityOfRequest,
+    Headers,
+    Network,
+    OnUnavailable,
+    OnUnresolved,
+    StoreKind,
+    StoreSettings,
+    UnknownKeys,
+)
 from limits_app.conf.table import (
+    API_KEY_OF_REQUEST,
+    BREAKER_FAILURE_RATIO,
+    BREAKER_INTERVAL_SECONDS,
+    BREAKER_MIN_CALLS,
+    BREAKER_PROBE_SECONDS,
     ENTITY_OF_REQUEST,
+    EXPECTED_PROCESSES,
+    HEADERS,
+    IPV6_PREFIX,
     KEYS,
     MAP_MEGABYTES,
+    ON_UNAVAILABLE,
+    ON_UNRESOLVED,
+    REFUSAL_HANDLER,
     RESOLVER_MAX_ENTRIES,
     RESOLVER_TTL_SECONDS,
     STATE_DIR,
     STORE,
     STORES,
+    TRUSTED_PROXIES,
     UNKNOWN_KEYS,
     Key,
 )
 from limits_app.core.amounts import shown
 
 __all__ = [
+    "API_KEY_OF_REQUEST",
+    "BREAKER_FAILURE_RATIO",
+    "BREAKER_INTERVAL_SECONDS",
+    "BREAKER_MIN_CALLS",
+    "BREAKER_PROBE_SECONDS",
     "ENTITY_OF_REQUEST",
+    "EXPECTED_PROCESSES",
+    "HEADERS",
+    "IPV6_PREFIX",
     "KEYS",
     "MAP_MEGABYTES",
+    "ON_UNAVAILABLE",
+    "ON_UNRESOLVED",
+    "REFUSAL_HANDLER",
     "RESOLVER_MAX_ENTRIES",
     "RESOLVER_TTL_SECONDS",
     "STATE_DIR",
     "STORE",
     "STORES",
+    "TRUSTED_PROXIES",
     "UNKNOWN_KEYS",
     "EntityOfRequest",
+    "Headers",
     "Key",
+    "Network",
+    "OnUnavailable",
+    "OnUnresolved",
     "Problem",
     "StoreKind",
     "StoreSettings",
     "UnknownKeys",
     "entity_function",
+    "function_of",
     "get",
     "problems",
     "store_settings",
@@ -84,7 +122,9 @@ def store_settings(alias: str | None = None) -> StoreSettings:
     if name not in stores:
         raise ImproperlyConfigured(_no_such_store(name, stores))
     own = stores[name]
-    return StoreSettings(own.kind, own.state_dir or get(STATE_DIR), own.map_megabytes or get(MAP_MEGABYTES))
+    return replace(
+        own, state_dir=own.state_dir or get(STATE_DIR), map_megabytes=own.map_megabytes or get(MAP_MEGABYTES)
+    )
 
 
 def problems() -> list[Problem]:
@@ -96,16 +136,21 @@ def problems() -> list[Problem]:
 
 def entity_function() -> EntityOfRequest:
     """Give the function of ENTITY_OF_REQUEST; ImproperlyConfigured when its path leads to none."""
-    reference = get(ENTITY_OF_REQUEST)
+    return function_of(ENTITY_OF_REQUEST)
+
+
+def function_of(key: Key[str | T]) -> T:
+    """Give the function that a key names; ImproperlyConfigured when its path leads to none."""
+    reference = get(key)
     if not isinstance(reference, str):
         return reference
     try:
         function = import_string(reference)
     except ImportError as error:
-        raise ImproperlyConfigured(f"LIMITS['ENTITY_OF_REQUEST'] cannot be imported: {error}") from error
+        raise ImproperlyConfigured(f"LIMITS[{key.name!r}] cannot be imported: {error}") from error
     if not callable(function):
-        raise ImproperlyConfigured(f"LIMITS['ENTITY_OF_REQUEST'] names {reference!r}, which is not a function")
-    found: EntityOfRequest = function
+        raise ImproperlyConfigured(f"LIMITS[{key.name!r}] names {reference!r}, which is not a function")
+    found: T = function
     return found
 
 

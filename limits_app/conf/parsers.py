@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,18 +14,27 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from limits_app.core.amounts import shown
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponse
 
 __all__ = [
+    "ApiKeyOfRequest",
     "EntityOfRequest",
+    "Headers",
+    "Network",
+    "OnUnavailable",
+    "OnUnresolved",
+    "RefusalHandler",
     "StoreKind",
     "StoreSettings",
     "UnknownKeys",
     "alias",
     "directory",
     "function",
+    "networks",
     "one_of",
+    "or_none",
     "seconds",
+    "share",
     "stores",
     "whole_number",
 ]
@@ -32,6 +42,9 @@ __all__ = [
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 EntityOfRequest = Callable[["HttpRequest"], str | None]
+ApiKeyOfRequest = Callable[["HttpRequest"], str | None]
+RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
+Network = IPv4Network | IPv6Network
 
 MAX_MEGABYTES: Final = 1024 * 1024
 _ALIAS: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -42,6 +55,8 @@ class StoreKind(StrEnum):
 
     PROCESS = "process"
     MEMORY = "memory"
+    REDIS = "redis"
+    DATABASE = "database"
 
 
 class UnknownKeys(StrEnum):
@@ -51,6 +66,30 @@ class UnknownKeys(StrEnum):
     RAISE = "raise"
 
 
+class OnUnavailable(StrEnum):
+    """What happens to requests while the store of their limits is down."""
+
+    BLOCK = "block"
+    ALLOW = "allow"
+    LOCAL = "local"
+
+
+class Headers(StrEnum):
+    """Which headers tell clients about their limits."""
+
+    DRAFT = "draft"
+    LEGACY = "legacy"
+    BOTH = "both"
+    NONE = "none"
+
+
+class OnUnresolved(StrEnum):
+    """What happens to requests of which the database cannot say which limits hold."""
+
+    BLOCK = "block"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """One entry of `STORES`; what it leaves out stands in `LIMITS` itself."""
@@ -58,6 +97,12 @@ class StoreSettings:
     kind: StoreKind
     state_dir: Path | None = None
     map_megabytes: int | None = None
+    cache: str | None = None
+    url: str | None = None
+    cluster: bool = False
+    using: str | None = None
+    lock_timeout_seconds: float | None = None
+    connect_timeout_seconds: float | None = None
 
 
 def _wrong(expected: str, value: object) -> ValueError:
@@ -98,13 +143,58 @@ def seconds(value: object) -> float:
     return value
 
 
-def function(value: object) -> str | EntityOfRequest:
+def redis_url(value: object) -> str:
+    """Parse the address of a Redis server."""
+    if not isinstance(value, str) or not value.startswith(("redis://", "rediss://", "unix://")):
+        raise _wrong("an address that starts with redis://, rediss:// or unix://", value)
+    return value
+
+
+def yes_or_no(value: object) -> bool:
+    """Parse a switch."""
+    if not isinstance(value, bool):
+        raise _wrong("True or False", value)
+    return value
+
+
+def share(value: object) -> float:
+    """Parse a part of a whole."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise _wrong("a number above 0 and at most 1", value)
+    return value
+
+
+def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:
+    """Make a parser that takes None, too."""
+    return lambda value: None if value is None else parse(value)
+
+
+def function(value: object) -> str | Callable[..., Any]:
     """Parse a function, or the dotted path of one that is imported on first use."""
     if callable(value):
         return value
     if not isinstance(value, str) or "." not in value or not all(part.isidentifier() for part in value.split(".")):
         raise _wrong("a function that takes a request, or the dotted path of one", value)
     return value
+
+
+def networks(value: object) -> tuple[Network | None, ...]:
+    """Parse addresses and networks; None among them stands for a socket without an address."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise _wrong("a list of addresses and networks such as ['10.0.0.0/8', 'unix']", value)
+    return tuple(map(_network, value))
+
+
+def _network(value: object) -> Network | None:
+    if value == "unix":
+        return None
+    try:
+        network = ip_network(value if isinstance(value, str) else "", strict=False)
+    except ValueError:
+        raise _wrong("a list of addresses and networks such as ['10.0.0.0/8', 'unix']", [value]) from None
+    if network.prefixlen == 0:
+        raise ValueError(f"must not trust everybody, as {shown(value)} does")
+    return network
 
 
 def one_of(choices: type[E]) -> Callable[[object], E]:
@@ -122,6 +212,8 @@ def one_of(choices: type[E]) -> Callable[[object], E]:
 _STORE_OPTIONS: Final[Mapping[StoreKind, Mapping[str, Callable[[object], Any]]]] = {
     StoreKind.PROCESS: {"STATE_DIR": directory, "MAP_MEGABYTES": whole_number(1, MAX_MEGABYTES)},
     StoreKind.MEMORY: {},
+    StoreKind.REDIS: {"CACHE": alias, "URL": redis_url, "CLUSTER": yes_or_no},
+    StoreKind.DATABASE: {"USING": alias, "LOCK_TIMEOUT_SECONDS": seconds, "CONNECT_TIMEOUT_SECONDS": seconds},
 }
 
 

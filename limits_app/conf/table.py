@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from limits_app.conf import parsers
-from limits_app.conf.parsers import EntityOfRequest, StoreKind, StoreSettings, UnknownKeys
+from limits_app.conf.parsers import (
+    ApiKeyOfRequest,
+    EntityOfRequest,
+    Headers,
+    Network,
+    OnUnavailable,
+    OnUnresolved,
+    RefusalHandler,
+    StoreKind,
+    StoreSettings,
+    UnknownKeys,
+)
 
 T = TypeVar("T")
 
@@ -36,8 +47,10 @@ STORES: Final = Key[Mapping[str, StoreSettings]](
     "STORES",
     {"default": StoreSettings(StoreKind.PROCESS)},
     "limits_app.E011",
-    expects="dict of alias to {'KIND': 'process' or 'memory', ...}",
-    doc="Where the state of limits lives; a process store may have a STATE_DIR and MAP_MEGABYTES of its own.",
+    expects="dict of alias to {'KIND': 'process' or 'memory' or 'redis' or 'database', ...}",
+    doc="Where the state of limits lives; a process store may have a STATE_DIR and MAP_MEGABYTES of its own, "
+    "a Redis store has a CACHE (an alias of django-redis) or a URL, "
+    "and a database store may say USING which alias of DATABASES.",
     parse=parsers.stores,
 )
 STATE_DIR: Final = Key(
@@ -88,6 +101,102 @@ RESOLVER_MAX_ENTRIES: Final = Key(
     doc="How many compiled limit sets each process keeps.",
     parse=parsers.whole_number(1, 10**9),
 )
+ON_UNAVAILABLE: Final = Key(
+    "ON_UNAVAILABLE",
+    OnUnavailable.BLOCK,
+    "limits_app.E030",
+    expects="'block' or 'allow' or 'local'",
+    doc="What happens while the store is down, where the policy that applies does not say.",
+    parse=parsers.one_of(OnUnavailable),
+)
+EXPECTED_PROCESSES: Final = Key[int | None](
+    "EXPECTED_PROCESSES",
+    None,
+    "limits_app.E031",
+    expects="whole number from 1 to 1000000, or None",
+    doc="How many processes of the site share the limits; with 'local', each gives out its part of a capacity.",
+    parse=parsers.or_none(parsers.whole_number(1, 10**6)),
+)
+ON_UNRESOLVED: Final = Key(
+    "ON_UNRESOLVED",
+    OnUnresolved.BLOCK,
+    "limits_app.E032",
+    expects="'block' or 'allow'",
+    doc="What happens when the database is down and the process does not know which limits hold.",
+    parse=parsers.one_of(OnUnresolved),
+)
+BREAKER_FAILURE_RATIO: Final = Key[float](
+    "BREAKER_FAILURE_RATIO",
+    0.5,
+    "limits_app.E033",
+    expects="number above 0 and at most 1",
+    doc="From which part of failed calls on a store is no longer asked.",
+    parse=parsers.share,
+)
+BREAKER_MIN_CALLS: Final = Key(
+    "BREAKER_MIN_CALLS",
+    3,
+    "limits_app.E034",
+    expects="whole number from 1 to 1000000",
+    doc="How many calls there must be, counted from the first that failed, before their failures mean anything.",
+    parse=parsers.whole_number(1, 10**6),
+)
+BREAKER_INTERVAL_SECONDS: Final = Key[float](
+    "BREAKER_INTERVAL_SECONDS",
+    10,
+    "limits_app.E035",
+    expects="number of seconds above 0",
+    doc="Over how long calls and failures are counted.",
+    parse=parsers.seconds,
+)
+BREAKER_PROBE_SECONDS: Final = Key[float](
+    "BREAKER_PROBE_SECONDS",
+    0.5,
+    "limits_app.E036",
+    expects="number of seconds above 0",
+    doc="The longest pause in which each process asks whether a store is back; clients are told to wait as long.",
+    parse=parsers.seconds,
+)
+API_KEY_OF_REQUEST: Final = Key[str | ApiKeyOfRequest | None](
+    "API_KEY_OF_REQUEST",
+    None,
+    "limits_app.E050",
+    expects="function, or its dotted path, or None",
+    doc="Takes a request and gives the API key with which it was authenticated, or None; limits never see it in clear.",
+    parse=parsers.or_none(parsers.function),
+)
+TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]](
+    "TRUSTED_PROXIES",
+    (),
+    "limits_app.E051",
+    expects="list of addresses and networks, and 'unix'",
+    doc="The proxies whose X-Forwarded-For is believed; 'unix' is one that connects through a Unix socket.",
+    parse=parsers.networks,
+)
+IPV6_PREFIX: Final = Key(
+    "IPV6_PREFIX",
+    64,
+    "limits_app.E052",
+    expects="whole number from 1 to 128",
+    doc="How many bits of an IPv6 address tell clients apart; a customer usually has a network of 64.",
+    parse=parsers.whole_number(1, 128),
+)
+HEADERS: Final = Key(
+    "HEADERS",
+    Headers.DRAFT,
+    "limits_app.E053",
+    expects="'draft' or 'legacy' or 'both' or 'none'",
+    doc="Which headers tell clients about their limits: RateLimit as in the draft, X-RateLimit-* as before it.",
+    parse=parsers.one_of(Headers),
+)
+REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
+    "REFUSAL_HANDLER",
+    None,
+    "limits_app.E054",
+    expects="function, or its dotted path, or None",
+    doc="Takes a request and the error and gives the response of a refusal, or None for the usual one.",
+    parse=parsers.or_none(parsers.function),
+)
 
 KEYS: Final[Mapping[str, Key[Any]]] = {
     key.name: key
@@ -100,5 +209,17 @@ KEYS: Final[Mapping[str, Key[Any]]] = {
         ENTITY_OF_REQUEST,
         RESOLVER_TTL_SECONDS,
         RESOLVER_MAX_ENTRIES,
+        ON_UNAVAILABLE,
+        EXPECTED_PROCESSES,
+        ON_UNRESOLVED,
+        BREAKER_FAILURE_RATIO,
+        BREAKER_MIN_CALLS,
+        BREAKER_INTERVAL_SECONDS,
+        BREAKER_PROBE_SECONDS,
+        API_KEY_OF_REQUEST,
+        TRUSTED_PROXIES,
+        IPV6_PREFIX,
+        HEADERS,
+        REFUSAL_HANDLER,
     )
 }

@@ -89,7 +89,14 @@ class NotShareable(LimitsError, TypeError):
 
 
 class StoreUnavailable(LimitsError):
-    """The store cannot answer; nothing is known about the request."""
+    """The store cannot answer; nothing is known about the request.
+
+    `retry_after` is in how many seconds it is worth asking again, where somebody knows that.
+    """
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class StaleConfiguration(LimitsError):

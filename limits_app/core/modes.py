@@ -19,6 +19,8 @@ class Mode(StrEnum):
     THREAD = "thread"
     ASYNCIO = "asyncio"
     PROCESS = "process"
+    CELERY = "celery"
+    DISTRIBUTED = "distributed"
 
 
 # By name, since stores stand above the core and one that is not used is not imported.
@@ -27,6 +29,8 @@ _OPENERS: Final[Mapping[Mode, str]] = {
     Mode.THREAD: "limits_app.stores.memory:MemoryStore",
     Mode.ASYNCIO: "limits_app.stores.memory:MemoryStore",
     Mode.PROCESS: "limits_app.stores.process:default_process_store",
+    Mode.CELERY: "limits_app.stores.redis:default_redis_store",
+    Mode.DISTRIBUTED: "limits_app.stores.redis:default_redis_store",
 }
 
 

@@ -39,11 +39,17 @@ class LimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A decision: allowed or not, with the limits that refused and those that passed."""
+    """A decision: allowed or not, with the limits that refused and those that passed.
+
+    `degraded` says that the store was down, so that something else decided: what is left is not known.
+    `shadowed` are the limits of policies in the shadow that would have refused what was allowed.
+    """
 
     allowed: bool
     violations: tuple[LimitStatus, ...]
     passed: tuple[LimitStatus, ...]
+    degraded: bool = False
+    shadowed: tuple[LimitStatus, ...] = ()
 
     @property
     def binding(self) -> LimitStatus | None:
@@ -62,9 +68,8 @@ class Outcome:
 
     def as_dict(self) -> dict[str, object]:
         """The outcome as plain data, for JSON."""
-        return {"allowed": self.allowed, "retry_after": self.retry_after, "never": self.never} | {
-            name: [asdict(status) for status in getattr(self, name)] for name in ("violations", "passed")
-        }
+        plain = {name: getattr(self, name) for name in ("allowed", "retry_after", "never", "degraded")}
+        return plain | {name: [asdict(status) for status in getattr(self, name)] for name in ("violations", "passed", "shadowed")}
 
     def summary(self) -> str:
         """One sentence for people."""
@@ -89,7 +94,8 @@ def outcome_of(claim: Claim) -> Outcome:
         refused = not claim.admitted and ask.take(state, claim.decided_at, amount) is None
         status = _status(claim.decided_at, ask, amount, state, refused=refused)
         (violations if refused else passed).append(status)
-    return Outcome(not violations, tuple(violations), tuple(passed))
+    degraded = any(part.scoped.degraded for part in claim.plan.parts)
+    return Outcome(not violations, tuple(violations), tuple(passed), degraded)
 
 
 def _status(now: int, ask: Ask, amount: int, state: State, *, refused: bool) -> LimitStatus:

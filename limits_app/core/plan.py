@@ -20,11 +20,15 @@ Bucket = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ScopedLimits:
-    """Limits that apply together in one scope, and where they were set (`level`, for outcomes)."""
+    """Limits that apply together in one scope, and where they were set (`level`, for outcomes).
+
+    `degraded` says that they are decided without the store in which their state is, which is down.
+    """
 
     scope: Scope
     layout: Layout
     level: str = "set"
+    degraded: bool = False
 
 
 class Ask:

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, RateLimit, ResourceLimit
+from limits_app.core.limits import Blocked, CallLimit, RateLimit, ResourceLimit
 
-__all__ = ["one_of_each", "taken_by", "the_rest"]
+__all__ = ["Report", "one_of_each", "so_much_of_each", "taken_by", "the_rest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a result says about its own cost: whether it counts at all, and how much of each limit was used."""
+
+    usage: Callable[[Any], Mapping[str, Amount]] | None = None
+    counts: Callable[[Any], bool] | None = None
+
+    def update(self, acquisition: Acquisition, result: object) -> None:
+        """Report it, so that the rest is given back at release where the algorithm can do that."""
+        if acquisition.settled:
+            return
+        if self.counts is not None and not self.counts(result):
+            acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
+        elif self.usage is not None:
+            acquisition.update(self.usage(result))
 
 
 def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:
@@ -24,6 +43,11 @@ def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Am
     if all(isinstance(limit, Blocked) for limit in found):
         return None  # nothing that a name could be wrong about
     return {**dict.fromkeys(rates, 1), **named}
+
+
+def so_much_of_each(amount: Amount, found: LimitSet) -> Mapping[str, Amount] | None:
+    """An amount of every rate and of the calls; permits count 1."""
+    return {limit.key: amount for limit in found if isinstance(limit, RateLimit | CallLimit)}
 
 
 def taken_by(acquisitions: Iterable[Acquisition]) -> Mapping[str, Amount]:

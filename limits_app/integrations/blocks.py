@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Final
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import StoreUnavailable
 
 __all__ = ["enter", "held", "leave"]
-
-logger = logging.getLogger("limits_app")
 
 Block = AbstractContextManager[Acquisition]
 
@@ -28,10 +24,7 @@ def held(acquisition: Acquisition) -> Iterator[Acquisition]:
     except BaseException as error:
         acquisition.__exit__(type(error), error, error.__traceback__)
         raise
-    try:
-        acquisition.release()
-    except StoreUnavailable:
-        logger.warning("what a block held could not be given back", exc_info=True)
+    acquisition.release()
 
 
 def enter(owner: object, acquisition: Acquisition) -> Acquisition:

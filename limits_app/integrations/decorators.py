@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.views import View
 
 from limits_app import services
@@ -17,8 +18,9 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.turns import seconds_of
-from limits_app.integrations.amounts import one_of_each
+from limits_app.integrations.amounts import Report, one_of_each
 from limits_app.integrations.blocks import enter, held, leave
+from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import sound
 from limits_app.integrations.middleware import EXEMPT
 from limits_app.integrations.refusals import REFUSALS, refusal
@@ -54,6 +56,8 @@ class limited:  # noqa: N801 - used like a function
     `requested` are amounts by limit key; of every limit that is not named it takes 1. `entity` is who is charged:
     by default, for a view, whoever makes the request, and otherwise the site itself.
     Both may be callables that take the arguments of the function. `timeout` is how many seconds to wait at most.
+    `usage` takes the result (of a view, the response) and says what was really used, by limit key;
+    `counts` takes it and says whether it counts: if not, all is given back. Both need algorithms that give back.
 
     A view that is refused gives the response of a refusal; a request is charged once for each limit,
     and what it holds is held until its response was sent. Functions and blocks raise LimitExceeded,
@@ -68,8 +72,11 @@ class limited:  # noqa: N801 - used like a function
         requested: Amounts | Callable[..., Amounts | None] | None = None,
         entity: str | Callable[..., str | None] | None = None,
         timeout: float | None = 0,
+        usage: Callable[[Any], Amounts] | None = None,
+        counts: Callable[[Any], bool] | None = None,
     ) -> None:
         seconds_of(timeout)
+        self._report = Report(usage, counts)
         self._resource = check_resource(resource)
         self._requested = requested
         self._entity = entity if entity is None or callable(entity) else check_entity(entity)
@@ -84,8 +91,10 @@ class limited:  # noqa: N801 - used like a function
                 call = _Call(function, args, kwargs)
                 if call.request is not None:
                     return await self._arun_view(call, call.request)
-                with held(await self._aacquire(call)):
-                    return await call.run()
+                with held(await self._aacquire(call)) as acquisition:
+                    result = await call.run()
+                    self._report.update(acquisition, result)
+                    return result
 
         else:
 
@@ -95,8 +104,10 @@ class limited:  # noqa: N801 - used like a function
                 if call.request is not None:
                     run = self._arun_view if call.is_awaited else self._run_view
                     return run(call, call.request)
-                with held(self._acquire(call)):
-                    return call.run()
+                with held(self._acquire(call)) as acquisition:
+                    result = call.run()
+                    self._report.update(acquisition, result)
+                    return result
 
         return cast(F, when_admitted)
 
@@ -128,12 +139,12 @@ class limited:  # noqa: N801 - used like a function
         limits, entity = limits_of(request), self._payer(call)
         try:
             entity = limits.entity if self._is_requester(entity) else entity
-            limits.charge(self._resource, entity, self._amounts(call), self._timeout)
+            acquisition = limits.charge(self._resource, entity, self._amounts(call), self._timeout)
         except REFUSALS as error:
             limits.undo()
             return refusal(request, error)
         try:
-            return call.run()
+            return self._answered(limits, acquisition, call.run())
         except BaseException as error:
             _fail(limits, error)
             raise
@@ -142,16 +153,23 @@ class limited:  # noqa: N801 - used like a function
         limits, entity = limits_of(request), self._payer(call)
         try:
             entity = await limits.aentity() if self._is_requester(entity) else entity
-            await limits.acharge(self._resource, entity, self._amounts(call), self._timeout)
+            acquisition = await limits.acharge(self._resource, entity, self._amounts(call), self._timeout)
         except REFUSALS as error:
             limits.undo()
             return await sync_to_async(refusal)(request, error)
         try:
             result = call.run()
-            return await result if isawaitable(result) else result
+            return self._answered(limits, acquisition, await result if isawaitable(result) else result)
         except BaseException as error:
             _fail(limits, error)
             raise
+
+    def _answered(self, limits: RequestLimits, acquisition: Acquisition, response: Any) -> Any:
+        """Report what a response says of its cost, and tell of limits where no middleware does so."""
+        self._report.update(acquisition, response)
+        if not limits.guarded and isinstance(response, HttpResponseBase):
+            tell(response, limits.decided)
+        return response
 
     def _amounts(self, call: _Call) -> Amounts:
         return call.ask(self._requested) or {}

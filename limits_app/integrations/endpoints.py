@@ -6,23 +6,22 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from time import monotonic
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
-from django.db import router
+from django.db import InterfaceError, OperationalError, router
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest, StoreUnavailable
 from limits_app.core.keys import check_resource
-from limits_app.core.store import Store
 from limits_app.integrations.routes import Route, RouteTree
 from limits_app.models import Endpoint, changes
-from limits_app.stores import registry
+from limits_app.stores.guards import Guard, guard_of
 
 __all__ = ["EndpointTable", "Endpoints", "Rule", "endpoints"]
 
@@ -112,7 +111,7 @@ class _Kept:
     """A table, and until when it holds at most; without a store nobody can say that it has changed."""
 
     table: EndpointTable
-    store: Store | None
+    guard: Guard | None
     version: int
     until: float
 
@@ -137,7 +136,7 @@ class Endpoints:
         if kept is None or kept.until < monotonic():
             return None
         try:
-            return kept.table if kept.store is None or kept.store.version() == kept.version else None
+            return kept.table if kept.guard is None or kept.guard.version() == kept.version else None
         except StoreUnavailable:
             return kept.table
 
@@ -146,20 +145,31 @@ class Endpoints:
         self._kept = None
 
     def _load(self) -> EndpointTable:
-        store, version, seconds = _now()  # before the query: a change in between makes the answer stale, never wrong
+        guard, version, seconds = _now()  # before the query: a change in between makes the answer stale, never wrong
         using = router.db_for_read(Endpoint)
         rows = Endpoint.objects.using(using).filter(enabled=True).select_related("resource").order_by("order", "pk")
-        table = EndpointTable(rows)
+        try:
+            table = EndpointTable(rows)
+        except (OperationalError, InterfaceError) as error:
+            return self._known_last(error)
         if not changes.pending(using):  # what may be rolled back is used once
-            self._kept = _Kept(table, store, version, monotonic() + seconds)
+            self._kept = _Kept(table, guard, version, monotonic() + seconds)
         return table
 
+    def _known_last(self, error: Exception) -> EndpointTable:
+        """The endpoints that were kept last, however old, while the database is down."""
+        if self._kept is None:
+            raise error
+        logger.warning("the database is down, endpoints are those known last: %s", error)
+        self._kept = replace(self._kept, until=monotonic() + _BLIND_SECONDS)
+        return self._kept.table
 
-def _now() -> tuple[Store | None, int, float]:
-    """The store, its version, and how many seconds what is read now may be kept."""
+
+def _now() -> tuple[Guard | None, int, float]:
+    """The guard of the store, the version there, and how many seconds what is read now may be kept."""
     try:
-        store = registry.store()
-        return store, store.version(), conf.get(conf.RESOLVER_TTL_SECONDS)
+        guard = guard_of()
+        return guard, guard.version(), conf.get(conf.RESOLVER_TTL_SECONDS)
     except StoreUnavailable:
         return None, 0, _BLIND_SECONDS
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from hashlib import blake2b
-from ipaddress import ip_address
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
@@ -13,29 +11,28 @@ from django.http import HttpRequest
 from limits_app import conf
 from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH
+from limits_app.integrations.clients import client_of
 
-__all__ = ["aidentify", "entity_of_request", "identify", "sound"]
-
-UNKNOWN_CLIENT: Final = "ip:unknown"
-"""All clients whose address the server does not tell; they share their limits, because without one they had none."""
+__all__ = ["aidentify", "entity_of_key", "entity_of_request", "identify", "of_user", "sound"]
 
 _DIGEST: Final = "digest:"
 
 
 def entity_of_request(request: HttpRequest) -> str:
-    """Give `user:<primary key>` where somebody is logged in, else `ip:<address>` of the other end of the connection.
+    """Give `key:<digest>` of an API key, else `user:<primary key>` of who is logged in, else `ip:<address>`.
 
-    No header is trusted, so behind a proxy everybody who is not logged in comes from the proxy.
+    No header is trusted unless the site says so: by LIMITS["API_KEY_OF_REQUEST"], which checks a key,
+    and LIMITS["TRUSTED_PROXIES"]. Without the latter, visitors behind a proxy all come from the proxy.
     """
-    return _of_user(getattr(request, "user", None)) or _of_client(request)
+    return _of_api_key(request) or of_user(getattr(request, "user", None)) or client_of(request)
 
 
 async def aentity_of_request(request: HttpRequest) -> str:
     """`entity_of_request` for asyncio."""
     auser = getattr(request, "auser", None)
-    if auser is None:
+    if auser is None or conf.get(conf.API_KEY_OF_REQUEST) is not None:
         return await sync_to_async(entity_of_request)(request)
-    return _of_user(await auser()) or _of_client(request)
+    return of_user(await auser()) or client_of(request)
 
 
 def identify(request: HttpRequest) -> str | None:
@@ -62,27 +59,31 @@ def sound(entity: str) -> str:
     """Give an identifier as it is, or its digest when it is too long or nothing that a database could store."""
     if len(entity) <= MAX_ENTITY_LENGTH and "\0" not in entity and _is_text(entity) and not entity.startswith(_DIGEST):
         return entity
-    return _DIGEST + blake2b(entity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return _DIGEST + _digest(entity)
 
 
-def _of_user(user: Any) -> str | None:
+def entity_of_key(key: str) -> str:
+    """Give the entity of an API key, to set limits for it: its digest, since a key is a secret."""
+    return f"key:{_digest(key)}"
+
+
+def of_user(user: Any) -> str | None:
+    """Give `user:<primary key>`, or None for whoever is not logged in."""
     if user is None or not user.is_authenticated or user.pk in (None, ""):
         return None
     return f"user:{user.pk}"
 
 
-def _of_client(request: HttpRequest) -> str:
-    return _of_address(str(request.META.get("REMOTE_ADDR", "")))
+def _of_api_key(request: HttpRequest) -> str | None:
+    api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
+    key = None if api_key_of_request is None else api_key_of_request(request)
+    if key is not None and not isinstance(key, str):
+        raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must give text or None")  # and what it gave stays a secret
+    return entity_of_key(key) if key else None
 
 
-@lru_cache(maxsize=4096)
-def _of_address(text: str) -> str:
-    """One spelling for one address; an IPv4 address written as IPv6 is the same client."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return UNKNOWN_CLIENT
-    return f"ip:{getattr(address, 'ipv4_mapped', None) or address}"
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _is_text(entity: str) -> bool:

@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app.core.errors import InvalidRequest
 from limits_app.integrations.endpoints import EndpointTable, Rule, endpoints
+from limits_app.integrations.headers import tell
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request_limits import RequestLimits, limits_of
 
@@ -68,10 +69,13 @@ class LimitsMiddleware:
     def _respond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
         try:
             response = cast(Sync, self._get_response)(request)
-            return response if limits.enforced else _enforce(request, limits) or response
+            if not limits.enforced:
+                response = _enforce(request, limits) or response
         except BaseException as error:
             limits.fail(error)
             raise
+        tell(response, limits.decided)
+        return response
 
     async def _arespond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
         try:
@@ -84,6 +88,7 @@ class LimitsMiddleware:
         if limits.holds:
             # An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
             cast("asyncio.Task[Any]", asyncio.current_task()).add_done_callback(partial(_dropped, limits))
+        tell(response, limits.decided)
         return response
 
 

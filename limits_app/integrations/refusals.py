@@ -13,8 +13,11 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.loader import render_to_string
 from django.utils.translation import gettext, ngettext
 
+from limits_app import conf
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.integrations.headers import tell
+from limits_app.integrations.request_limits import limits_of
 
 __all__ = ["REFUSALS", "refusal"]
 
@@ -29,6 +32,7 @@ _QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-
 _PERMIT_SECONDS: Final = 1
 """When a permit comes back nobody knows; so long, clients that wait are told to."""
 _STORE_SECONDS: Final = 5
+"""When a store comes back of which nobody says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +50,15 @@ class _Refusal:
 def refusal(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponse:
     """Translate an error: 429 for a limit, 422 for what can never be admitted, 503 when the store is down.
 
-    A page from the template `limits_app/429.html` for those who ask for HTML, problem details (RFC 9457) for others.
+    What LIMITS["REFUSAL_HANDLER"] gives, else a page from the template `limits_app/429.html` for those who ask for
+    HTML, and problem details (RFC 9457) for others. No cache keeps it.
     """
-    said = _unavailable() if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
-    response = _page(request, said) or _problem(said)
+    said = _unavailable(error) if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
+    response = _own(request, error) or _page(request, said) or _problem(said)
     response["Cache-Control"] = "no-store"
     if said.retry_after is not None:
         response["Retry-After"] = str(said.retry_after)
+    tell(response, limits_of(request).decided)
     return response
 
 
@@ -72,9 +78,10 @@ def _exceeded(outcome: Outcome) -> _Refusal:
     return _Refusal(HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests"), detail, seconds, _QUOTA_EXCEEDED, names)
 
 
-def _unavailable() -> _Refusal:
+def _unavailable(error: StoreUnavailable) -> _Refusal:
     detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
-    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, _STORE_SECONDS)
+    seconds = _STORE_SECONDS if error.retry_after is None else max(ceil(error.retry_after), 1)
+    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds)
 
 
 def _seconds(outcome: Outcome) -> int | None:
@@ -86,6 +93,18 @@ def _seconds(outcome: Outcome) -> int | None:
 
 def _is_blocked(status: LimitStatus) -> bool:
     return status.capacity == 0
+
+
+def _own(request: HttpRequest, error: Exception) -> HttpResponse | None:
+    """What the site makes of it; None where it leaves that to us, or fails."""
+    handler = conf.function_of(conf.REFUSAL_HANDLER)
+    if handler is None:
+        return None
+    try:
+        return handler(request, error)
+    except Exception:  # a refusal must not turn into an error, whatever a site does
+        logger.exception("a refusal could not be shown as LIMITS['REFUSAL_HANDLER'] would")
+        return None
 
 
 def _page(request: HttpRequest, said: _Refusal) -> HttpResponse | None:

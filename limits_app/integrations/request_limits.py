@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
 
@@ -15,15 +14,13 @@ from django.http.multipartparser import MultiPartParserError
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import LimitExceeded
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.amounts import one_of_each, taken_by, the_rest
 from limits_app.integrations.identity import aidentify, identify
 from limits_app.services.acquiring import Asked
 
 __all__ = ["RequestLimits", "limits_of"]
-
-logger = logging.getLogger("limits_app")
 
 _ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions with which a view answers; what answering took stays taken, or failed log-ins could not be limited."""
@@ -52,7 +49,7 @@ class RequestLimits:
     Whatever is acquired here is given back when the response has been sent, at the latest.
     """
 
-    __slots__ = ("_acquisitions", "_charges", "_close", "_entity", "_request", "enforced", "guarded")
+    __slots__ = ("_acquisitions", "_charges", "_close", "_entity", "_refused", "_request", "enforced", "guarded")
 
     _close: Callable[[], None]
 
@@ -61,6 +58,7 @@ class RequestLimits:
         self._entity: object = _NOT_ASKED
         self._acquisitions: list[tuple[str, Acquisition]] = []
         self._charges: dict[Key, Charge] = {}
+        self._refused: tuple[Acquisition, ...] | None = None
         self.guarded = False
         """Whether a middleware is told when the view fails."""
         self.enforced = False
@@ -97,9 +95,21 @@ class RequestLimits:
         """What was decided, in order."""
         return tuple(acquisition.outcome for _, acquisition in self._acquisitions)
 
+    @property
+    def decided(self) -> tuple[Acquisition, ...]:
+        """What clients are told of: what refused them, else what they were charged."""
+        if self._refused is not None:
+            return self._refused
+        return tuple([acquisition for _, acquisition in self._acquisitions])
+
+    @property
+    def degraded(self) -> bool:
+        """Whether anything was decided without the store, because that was down."""
+        return any(outcome.degraded for outcome in self.outcomes)
+
     def acquire(self, resource: str, **options: Any) -> Acquisition:
         """`limits.acquire` for the entity of the request; charges each time."""
-        return self._hold(resource, services.acquire(resource, **self._for_entity(options)))
+        return self._hold(resource, self._admitted(resource, **self._for_entity(options)))
 
     def try_acquire(self, resource: str, **options: Any) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
@@ -111,7 +121,7 @@ class RequestLimits:
 
     async def aacquire(self, resource: str, **options: Any) -> Acquisition:
         """`acquire` for asyncio."""
-        return self._hold(resource, await services.aacquire(resource, **await self._afor_entity(options)))
+        return self._hold(resource, await self._aadmitted(resource, **await self._afor_entity(options)))
 
     async def atry_acquire(self, resource: str, **options: Any) -> Acquisition:
         """`try_acquire` for asyncio."""
@@ -132,7 +142,7 @@ class RequestLimits:
         asked = self._asked(key, named)
         if asked is None:
             return self._charges[key][0][-1]
-        acquisition = services.acquire(resource, entity=entity, requested=asked, timeout=timeout)
+        acquisition = self._admitted(resource, entity=entity, requested=asked, timeout=timeout)
         return self._charged(key, named, acquisition)
 
     async def acharge(
@@ -143,8 +153,26 @@ class RequestLimits:
         asked = self._asked(key, named)
         if asked is None:
             return self._charges[key][0][-1]
-        acquisition = await services.aacquire(resource, entity=entity, requested=asked, timeout=timeout)
+        acquisition = await self._aadmitted(resource, entity=entity, requested=asked, timeout=timeout)
         return self._charged(key, named, acquisition)
+
+    def charge_all(self, shares: Iterable[services.Share]) -> Acquisition | None:
+        """Take all shares that the request was not charged before, or none; None where nothing is left to take.
+
+        A share that asks for nothing in particular takes 1 of every limit. Raises what `limits.acquire` raises.
+        """
+        new = {(share.resource, share.entity): share for share in shares}
+        new = {key: share for key, share in new.items() if self._before(key) is None}
+        if not new:
+            return None
+        asked = [share._replace(requested=share.requested or _ONE_OF_EACH) for share in new.values()]
+        acquisition = self._noted(_taken(asked))
+        self._charges.update(dict.fromkeys(new, ((acquisition,), _NOTHING)))
+        return self._hold(asked[0].resource, acquisition)
+
+    def was_charged(self, resource: str, entity: str | None) -> bool:
+        """Whether a way in has charged it and it was not given back."""
+        return self._before((resource, entity)) is not None
 
     def end(self) -> None:
         """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
@@ -164,6 +192,25 @@ class RequestLimits:
             if not acquisition.settled:
                 _give_back(acquisition, acquisition.acquisitions)
         self._settle(Acquisition.cancel)
+        self._refused = self._refused or ()
+
+    def _admitted(self, resource: str, *, timeout: float | None = 0, **options: Any) -> Acquisition:
+        """What the service gives, or its LimitExceeded; remembers what refused, to tell of it."""
+        if timeout != 0:
+            return services.acquire(resource, timeout=timeout, **options)
+        return self._noted(services.try_acquire(resource, **options))
+
+    async def _aadmitted(self, resource: str, *, timeout: float | None = 0, **options: Any) -> Acquisition:
+        """`_admitted` for asyncio."""
+        if timeout != 0:
+            return await services.aacquire(resource, timeout=timeout, **options)
+        return self._noted(await services.atry_acquire(resource, **options))
+
+    def _noted(self, acquisition: Acquisition) -> Acquisition:
+        if acquisition:
+            return acquisition
+        self._refused = (acquisition,)
+        raise LimitExceeded(acquisition.outcome)
 
     def _asked(self, key: Key, named: Mapping[str, Amount]) -> Asked:
         """What is still to be taken; None when that is nothing."""
@@ -178,7 +225,8 @@ class RequestLimits:
         acquisitions, names = self._before(key) or ((), _NOTHING)
         new = named.keys() - names.keys()
         for earlier in acquisitions:
-            _give_back(earlier, new)
+            if not _is_of_several(earlier):
+                _give_back(earlier, new)
         self._charges[key] = ((*acquisitions, acquisition), {**named, **names} if names else named)
         return self._hold(key[0], acquisition)
 
@@ -205,17 +253,26 @@ class RequestLimits:
             self.end()
 
     def _settle(self, settle: Callable[[Acquisition], None]) -> None:
-        for resource, acquisition in self._acquisitions:
-            try:
-                settle(acquisition)
-            except StoreUnavailable:
-                logger.warning("what a request held of %s could not be given back", resource, exc_info=True)
+        for _, acquisition in self._acquisitions:
+            settle(acquisition)
 
     def _for_entity(self, options: dict[str, Any]) -> dict[str, Any]:
         return options if "entity" in options else {**options, "entity": self.entity}
 
     async def _afor_entity(self, options: dict[str, Any]) -> dict[str, Any]:
         return options if "entity" in options else {**options, "entity": await self.aentity()}
+
+
+def _taken(shares: Sequence[services.Share]) -> Acquisition:
+    if len(shares) > 1:
+        return services.try_acquire_all(shares)
+    [(resource, entity, requested, default_limits)] = shares
+    return services.try_acquire(resource, entity=entity, requested=requested, default_limits=default_limits)
+
+
+def _is_of_several(acquisition: Acquisition) -> bool:
+    """Whether it was taken of several resources, so that a key does not say of which."""
+    return len({part.scoped.scope.resource for part in acquisition.plan.parts}) > 1
 
 
 def _give_back(acquisition: Acquisition, keys: Container[str]) -> None:

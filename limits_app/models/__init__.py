@@ -1,4 +1,4 @@
-"""Tables: what administrators set, and the log of who set it."""
+"""Tables: what administrators set, the log of who set it, and the state of the database store."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Final
 
 from limits_app.models.audit_event import AuditEvent, Verb
 from limits_app.models.base import Configuration
-from limits_app.models.candidates import OWN, Candidate, candidates
+from limits_app.models.candidates import OWN, Candidate, Link, chain
 from limits_app.models.endpoint import Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import LimitKind
-from limits_app.models.policy import Policy, PolicyEffect, PolicyScope
+from limits_app.models.policy import Policy, PolicyScope
+from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.resource import Resource
+from limits_app.models.state import LayoutDefinition, ScopeState, StoreVersion
 
 __all__ = [
     "CONFIGURATION",
@@ -22,15 +24,20 @@ __all__ = [
     "Candidate",
     "Configuration",
     "Endpoint",
+    "Enforcement",
     "Entity",
+    "LayoutDefinition",
     "Limit",
     "LimitKind",
+    "Link",
     "Policy",
     "PolicyEffect",
     "PolicyScope",
     "Resource",
+    "ScopeState",
+    "StoreVersion",
     "Verb",
-    "candidates",
+    "chain",
 ]
 
 CONFIGURATION: Final[tuple[type[Configuration], ...]] = (Resource, Entity, Policy, Limit, Endpoint)

@@ -21,6 +21,7 @@ class Verb(models.TextChoices):
     UPDATE = "update", _("update")
     DELETE = "delete", _("delete")
     RESET = "reset", _("reset")
+    TOP_UP = "top_up", _("top-up")
 
 
 def _refuse() -> NoReturn:
@@ -70,6 +71,14 @@ class AuditEvent(models.Model):
     before = models.JSONField(_("before"), null=True)
     after = models.JSONField(_("after"), null=True)
     reason = models.TextField(_("reason"), blank=True)
+    idempotency_key = models.CharField(
+        _("idempotency key"),
+        max_length=255,
+        null=True,
+        blank=True,
+        unique=True,
+        help_text=_("What was asked with the same key again was done only once."),
+    )
 
     objects: ClassVar[AppendOnlyManager[Self]] = AppendOnlyManager()
 

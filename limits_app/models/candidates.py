@@ -1,22 +1,31 @@
-"""The policies that may hold for an entity on a resource, in one query."""
+"""The policies that may hold for an entity and those above it on a resource, in one query."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from operator import itemgetter
 from typing import Any, Final
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
+from limits_app.conf import OnUnavailable
 from limits_app.core.limits import Limit as Definition
-from limits_app.models.entity import Entity
+from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit, definition_of
-from limits_app.models.policy import Policy, PolicyEffect
+from limits_app.models.moments import from_column, to_column
+from limits_app.models.policy import Policy, scope_by_keys
+from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.resource import Resource
+from limits_app.models.weekly_hours import WeeklyHours
 
-__all__ = ["OWN", "Candidate", "candidates"]
+logger = logging.getLogger("limits_app")
+
+__all__ = ["OWN", "Candidate", "Link", "chain"]
 
 OWN: Final = "entity_row"
 """The level of an entity that is blocked or unlimited itself."""
@@ -24,51 +33,125 @@ OWN: Final = "entity_row"
 Row = Sequence[Any]
 
 _QUERY: Final = """
-    SELECT p.id, p.resource_id, p.entity_id, p.effect, l.kind, l.{key}, l.capacity, l.window_seconds, l.algorithm,
+    WITH RECURSIVE chain (level, id, identifier, blocked, unlimited, cascades, parent_id) AS (
+        SELECT 0, e.id, e.identifier, e.blocked, e.unlimited, e.{cascade}, e.parent_id
+        FROM {entity} e WHERE e.identifier = %s
+        UNION ALL
+        SELECT c.level + 1, e.id, e.identifier, e.blocked, e.unlimited, e.{cascade}, e.parent_id
+        FROM chain c JOIN {entity} e ON e.id = c.parent_id WHERE c.cascades AND c.level < {most}
+    ), whose (level, id, identifier, blocked, unlimited) AS (
+        SELECT -1, 0, NULL, NULL, NULL
+        UNION ALL SELECT level, id, identifier, blocked, unlimited FROM chain
+    )
+    SELECT w.level, w.identifier, w.blocked, w.unlimited, p.id, p.resource_id, p.entity_id, p.effect,
+           p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.valid_from, p.valid_until,
+           p.weekly_hours, p.time_zone, l.shared, l.kind, l.{key}, l.capacity, l.window_seconds, l.algorithm,
            l.burst, l.max_hold_seconds
-    FROM {policy} p LEFT JOIN {limit} l ON l.policy_id = p.id
-    WHERE COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
-      AND COALESCE(p.entity_id, 0) IN (0, (SELECT e.id FROM {entity} e WHERE e.identifier = %s))
-    UNION ALL
-    SELECT NULL, NULL, e.id, CASE WHEN e.blocked THEN 'blocked' ELSE 'unlimited' END, NULL, NULL, NULL, NULL, NULL,
-           NULL, NULL
-    FROM {entity} e WHERE e.identifier = %s AND (e.blocked OR e.unlimited)
+    FROM whose w
+    LEFT JOIN {policy} p ON COALESCE(p.entity_id, 0) = w.id
+        AND COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
+        AND (p.valid_until IS NULL OR p.valid_until > %s)
+    LEFT JOIN {limit} l ON l.policy_id = p.id
 """
 """Its conditions are those of the unique index over policies, so that their number does not matter."""
+
+_EVERYBODY: Final = -1
+_POLICY: Final = slice(4, 16)
+_SHARED: Final = 16
+_KEY: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one policy says: at which level, to what effect, with which limits.
+    """What one policy says: at which level, to what effect, with which limits, and when it is obeyed.
 
-    `policy_id` is None for an entity that is blocked or unlimited itself.
+    `policy_id` is None for an entity that is blocked or unlimited itself, and for limits that a call brings;
+    `on_unavailable` is None where nothing is said about a store that is down; `shared` are keys.
     """
 
     level: str
     effect: PolicyEffect
     limits: tuple[Definition, ...]
     policy_id: int | None
+    on_unavailable: OnUnavailable | None = None
+    extends: bool = False
+    shared: frozenset[str] = frozenset()
+    enforcement: Enforcement = Enforcement.ENFORCE
+    rollout_percent: int = 100
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+    hours: WeeklyHours | None = None
 
 
-def candidates(resource: str, entity: str | None, using: str) -> list[Candidate]:
-    """Give what the database says about an entity (None: the site itself) on a resource, in no particular order."""
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One of a chain of entities (None: the site itself), and what may hold for it, in no particular order."""
+
+    entity: str | None
+    candidates: tuple[Candidate, ...]
+
+
+def chain(resource: str, entity: str | None, using: str, now: datetime) -> list[Link]:
+    """Give an entity (None: the site itself) and, as far as each cascades, those above it, with what the database
+    says about them on a resource; policies that have ended by now are left out.
+    """
+    connection = connections[using]
     identifier = entity if entity is not None and _can_be_stored(entity) else None
-    with connections[using].cursor() as cursor:
-        cursor.execute(_sql(connections[using].vendor), [resource, identifier, identifier])
+    with connection.cursor() as cursor:
+        cursor.execute(_sql(connection.vendor), [identifier, resource, to_column(now, connection)])
         rows = cursor.fetchall()
-    by_policy: dict[int | None, list[Row]] = {}
+    levels: dict[int, list[Row]] = {0: []}
     for row in rows:
-        by_policy.setdefault(row[0], []).append(row)
-    return [_candidate(found) for found in by_policy.values()]
+        levels.setdefault(row[0], []).append(row)
+    everybody = _candidates(levels.pop(_EVERYBODY), connection)
+    return [
+        Link(found[0][1] if found else entity, (*_own(found), *_candidates(found, connection), *everybody))
+        for _, found in sorted(levels.items())
+    ]
 
 
-def _candidate(rows: list[Row]) -> Candidate:
-    policy_id, resource_id, entity_id, effect = rows[0][:4]
-    level = OWN if policy_id is None else Policy(resource_id=resource_id, entity_id=entity_id).scope.value
+def _own(rows: Sequence[Row]) -> Iterable[Candidate]:
+    """What the row of an entity itself says."""
+    for _, _, blocked, unlimited, *_ in rows[:1]:
+        if blocked or unlimited:
+            yield Candidate(OWN, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None)
+
+
+def _candidates(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[Candidate]:
+    by_policy: dict[int, list[Row]] = {}
+    for row in rows:
+        if row[4] is not None:
+            by_policy.setdefault(row[4], []).append(row)
+    return [_candidate(found, connection) for found in by_policy.values()]
+
+
+def _candidate(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> Candidate:
+    policy_id, resource_id, entity_id, effect, on_unavailable, *when = rows[0][_POLICY]
+    extends, enforcement, percent, valid_from, valid_until, hours, zone = when
     # Always in the same order, since every process must compile the same layout.
-    found = sorted((row[4:] for row in rows if row[4] is not None), key=itemgetter(1))
-    limits = tuple(definition_of(*columns) for columns in found)
-    return Candidate(level, PolicyEffect(effect), limits, policy_id)
+    found = sorted((row for row in rows if row[_KEY] is not None), key=itemgetter(_KEY))
+    return Candidate(
+        level=scope_by_keys(resource_id, entity_id).value,
+        effect=PolicyEffect(effect),
+        limits=tuple(definition_of(*row[_SHARED + 1 :]) for row in found),
+        policy_id=policy_id,
+        on_unavailable=OnUnavailable(on_unavailable) if on_unavailable else None,
+        extends=bool(extends),
+        shared=frozenset(row[_KEY] for row in found if row[_SHARED]),
+        enforcement=Enforcement(enforcement),
+        rollout_percent=percent,
+        valid_from=from_column(valid_from, connection),
+        valid_until=from_column(valid_until, connection),
+        hours=_hours(hours, zone, policy_id) if hours else None,
+    )
+
+
+def _hours(text: str, zone: str, policy_id: int) -> WeeklyHours:
+    try:
+        return WeeklyHours.parse(text, zone)
+    except ValueError as error:  # written past the validation of the model
+        logger.warning("policy %s never holds, because its hours cannot be read: %s", policy_id, error)
+        return WeeklyHours.NEVER
 
 
 def _can_be_stored(identifier: str) -> bool:
@@ -80,5 +163,5 @@ def _can_be_stored(identifier: str) -> bool:
 def _sql(vendor: str) -> str:
     """The query; only names of the app's own tables are put in, and what a caller says is a parameter."""
     names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity)}
-    key = "`key`" if vendor == "mysql" else '"key"'
-    return _QUERY.format(key=key, **names)
+    quote = "`{}`" if vendor == "mysql" else '"{}"'
+    return _QUERY.format(key=quote.format("key"), cascade=quote.format("cascade"), most=MAX_LEVELS - 1, **names)

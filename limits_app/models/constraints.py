@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from django.db import models
+from django.db.backends.ddl_references import Statement, Table
 
 if TYPE_CHECKING:
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-__all__ = ["PrimaryKeyCheck"]
+__all__ = ["NoOverlap", "PrimaryKeyCheck"]
 
 
 class PrimaryKeyCheck(models.CheckConstraint):
@@ -26,6 +27,55 @@ class PrimaryKeyCheck(models.CheckConstraint):
     def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
         """Give the ALTER TABLE that drops it."""
         return super().remove_sql(model, schema_editor) if _is_possible(schema_editor) else ""
+
+
+class NoOverlap(models.BaseConstraint):
+    """Policies of one scope with dates that overlap, refused by PostgreSQL; elsewhere only validation stands guard.
+
+    Ranges of one number stand for equal numbers, because those need no extension.
+    """
+
+    _RULE = """EXCLUDE USING gist (
+        int8range(COALESCE(resource_id, 0), COALESCE(resource_id, 0), '[]') WITH &&,
+        int8range(COALESCE(entity_id, 0), COALESCE(entity_id, 0), '[]') WITH &&,
+        tstzrange(valid_from, valid_until) WITH &&
+    ) WHERE (valid_from IS NOT NULL)"""
+
+    def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
+        """Give the part of CREATE TABLE, which is none."""
+        if _is_postgresql(schema_editor):
+            schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
+        return ""
+
+    def create_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        """Give the ALTER TABLE that adds it."""
+        return self._altered("ADD CONSTRAINT %(name)s " + self._RULE, model, schema_editor)
+
+    def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> Any:
+        """Give the ALTER TABLE that drops it."""
+        return self._altered("DROP CONSTRAINT %(name)s", model, schema_editor)
+
+    def validate(self, *args: object, **options: object) -> None:
+        """Leave it to the model, which names the other policy."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoOverlap) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def _altered(
+        self, change: str, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None
+    ) -> Statement | None:
+        if model is None or not _is_postgresql(schema_editor):
+            return None
+        quote = schema_editor.quote_name
+        table = Table(model._meta.db_table, quote)
+        return Statement(f"ALTER TABLE %(table)s {change}", table=table, name=quote(self.name))
+
+
+def _is_postgresql(schema_editor: BaseDatabaseSchemaEditor | None) -> TypeGuard[BaseDatabaseSchemaEditor]:
+    return schema_editor is not None and schema_editor.connection.vendor == "postgresql"
 
 
 def _is_possible(schema_editor: BaseDatabaseSchemaEditor | None) -> bool:

@@ -46,8 +46,15 @@ class Entity(Configuration):
         related_name="children",
         help_text=_("The entity that it belongs to, such as the tenant of a user; at most 8 levels."),
     )
+    cascade = models.BooleanField(
+        _("cascade"),
+        default=False,
+        help_text=_("What it uses, its parent uses too: a request needs room in the limits of both."),
+    )
     unlimited = models.BooleanField(
-        _("unlimited"), default=False, help_text=_("No limit of any resource holds for it, whatever policies say.")
+        _("unlimited"),
+        default=False,
+        help_text=_("No limit of any resource holds for it, whatever policies say; those of a parent it cascades to do."),
     )
     blocked = models.BooleanField(
         _("blocked"), default=False, help_text=_("It may use nothing at all, whatever policies say.")

@@ -17,7 +17,8 @@ else:
 __all__ = ["ExactTextField"]
 
 _MYSQL_COLLATION = "utf8mb4_0900_bin"
-"""Tells upper from lower case and `a` from `a `, as the other databases do by themselves."""
+_MARIADB_COLLATION = "utf8mb4_nopad_bin"
+"""They tell upper from lower case and `a` from `a `, as the other databases do by themselves."""
 
 
 class ExactTextField(CharField):
@@ -27,7 +28,8 @@ class ExactTextField(CharField):
         """Add the collation where the database's own would take different names for the same."""
         parameters = super().db_parameters(connection)
         if connection.vendor == "mysql":
-            parameters["collation"] = _MYSQL_COLLATION
+            is_mariadb = getattr(connection, "mysql_is_mariadb", False)
+            parameters["collation"] = _MARIADB_COLLATION if is_mariadb else _MYSQL_COLLATION
         return parameters
 
     def formfield(self, **kwargs: Any) -> forms.Field | None:

@@ -17,7 +17,8 @@ from limits_app.core.limits import Limit as Definition
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_rules import CONSTRAINTS, LimitKind, wrong_fields
-from limits_app.models.policy import Policy, PolicyEffect
+from limits_app.models.policy import Policy
+from limits_app.models.policy_rules import PolicyEffect
 
 __all__ = ["ALGORITHMS", "Limit", "definition_of"]
 
@@ -89,6 +90,12 @@ class Limit(Configuration):
         help_text=_("After how many seconds a permit is taken away; never when left empty. Only permits have it."),
     )
 
+    shared = models.BooleanField(
+        _("shared"),
+        default=False,
+        help_text=_("One for all entities together instead of one for each; on every resource there is one of its own."),
+    )
+
     class Meta(Configuration.Meta):
         verbose_name = _("limit")
         verbose_name_plural = _("limits")
@@ -100,11 +107,11 @@ class Limit(Configuration):
         return f"{self.key}: {self.summary()}"
 
     @classmethod
-    def from_definition(cls, policy: Policy, definition: Definition) -> Self:
+    def from_definition(cls, policy: Policy, definition: Definition, *, shared: bool = False) -> Self:
         """Make the row, not saved yet, of a definition."""
         if isinstance(definition, Blocked):
             raise InvalidLimit("nothing is limited to nothing: make the policy “blocked” instead")
-        row = cls(policy=policy, key=definition.key, capacity=_decimal(definition.capacity))
+        row = cls(policy=policy, key=definition.key, capacity=_decimal(definition.capacity), shared=shared)
         if isinstance(definition, ResourceLimit):
             row.kind = LimitKind.RESOURCE
             row.max_hold_seconds = _decimal(definition.max_hold_seconds)
@@ -163,9 +170,13 @@ class Limit(Configuration):
 
     def _check_policy(self) -> None:
         try:
-            effect = self.policy.effect
+            effect, entity_id = self.policy.effect, self.policy.entity_id
         except ObjectDoesNotExist:
             return  # the field has said so
+        if self.shared and entity_id is not None:
+            raise ValidationError(
+                {"shared": gettext("Only limits of a resource or of the system can be shared: those of an entity are its own.")}
+            )
         if effect in (PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED):
             raise ValidationError(
                 gettext("A policy that is “%(effect)s” has no limits: remove this one, or choose the effect “limits”.")

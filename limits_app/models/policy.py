@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from django.core.validators import MaxValueValidator
 from django.db import models
-from django.db.models import F, Value
-from django.db.models.functions import Coalesce
+from django.db.models import F
+from django.utils import timezone
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.conf import OnUnavailable
 from limits_app.models.base import Configuration
 from limits_app.models.entity import Entity
+from limits_app.models.policy_rules import CONSTRAINTS, Enforcement, PolicyEffect, check_hours, check_neighbours
 from limits_app.models.resource import Resource
 from limits_app.models.validators import validate_text
 
 if TYPE_CHECKING:
     from limits_app.core.limits import Limit as LimitDefinition
 
-__all__ = ["Policy", "PolicyEffect", "PolicyScope"]
-
-
-class PolicyEffect(models.TextChoices):
-    """What a policy does to those it holds for."""
-
-    LIMITS = "limits", _("limits")
-    BLOCKED = "blocked", _("blocked")
-    UNLIMITED = "unlimited", _("unlimited")
+__all__ = ["Policy", "PolicyScope", "scope_by_keys"]
 
 
 class PolicyScope(models.TextChoices):
@@ -38,6 +35,12 @@ class PolicyScope(models.TextChoices):
     SYSTEM = "system", _("system")
 
 
+_ON_UNAVAILABLE: Final = (
+    (OnUnavailable.BLOCK.value, _("block: nothing passes")),
+    (OnUnavailable.ALLOW.value, _("allow: everything passes")),
+    (OnUnavailable.LOCAL.value, _("local: each process gives out its share")),
+)
+
 _NAMES: Final[Mapping[PolicyScope, str]] = {
     PolicyScope.ENTITY_ON_RESOURCE: "entity {entity} on {resource}",
     PolicyScope.ENTITY: "entity {entity}",
@@ -48,7 +51,11 @@ _NAMES: Final[Mapping[PolicyScope, str]] = {
 
 
 class Policy(Configuration):
-    """The limits at one scope, which the resource and the entity say: both, one of them, or none for the system."""
+    """The limits at one scope, which the resource and the entity say: both, one of them, or none for the system.
+
+    A scope has at most one policy that always holds. Others hold at weekly hours, or between dates; while they do,
+    one with dates comes first, then one with hours.
+    """
 
     resource = models.ForeignKey(
         Resource,
@@ -75,6 +82,55 @@ class Policy(Configuration):
         default=PolicyEffect.LIMITS,
         help_text=_("Blocked refuses everything, unlimited admits everything; neither has limits."),
     )
+    extends = models.BooleanField(
+        _("extends"),
+        default=False,
+        help_text=_("Its limits are added to those of the next broader policy, key by key, instead of replacing them."),
+    )
+    enforcement = models.CharField(
+        _("enforcement"),
+        max_length=8,
+        choices=Enforcement.choices,
+        default=Enforcement.ENFORCE,
+        help_text=_("Try a policy in the shadow before you enforce it; switched off it is as if it were not there."),
+    )
+    rollout_percent = models.PositiveSmallIntegerField(
+        _("rollout (%)"),
+        default=100,
+        validators=[MaxValueValidator(100)],
+        help_text=_("For how many of the entities, always the same ones; for the others it is as if it were not there."),
+    )
+    valid_from = models.DateTimeField(
+        _("valid from"),
+        null=True,
+        blank=True,
+        help_text=_("With dates it is a boost or a freeze: while it holds, it comes before the policy without dates."),
+    )
+    valid_until = models.DateTimeField(
+        _("valid until"), null=True, blank=True, help_text=_("When it ends; never when left empty.")
+    )
+    weekly_hours = models.CharField(
+        _("weekly hours"),
+        max_length=255,
+        blank=True,
+        default="",
+        help_text=_("When it holds, such as “mon-fri 09:00-17:00; sat,sun”; always when left empty."),
+    )
+    time_zone = models.CharField(
+        _("time zone"),
+        max_length=64,
+        blank=True,
+        default="",
+        help_text=_("Whose clock the weekly hours go by, such as “Europe/Berlin”; that of the site when left empty."),
+    )
+    on_unavailable = models.CharField(
+        _("when the store is down"),
+        max_length=16,
+        choices=_ON_UNAVAILABLE,
+        blank=True,
+        default="",
+        help_text=_("What happens while nobody can count; empty means what the settings of the site say."),
+    )
     reason = models.TextField(
         _("reason"),
         blank=True,
@@ -88,31 +144,47 @@ class Policy(Configuration):
         verbose_name = _("policy")
         verbose_name_plural = _("policies")
         ordering = [F("resource__name").asc(nulls_first=True), F("entity__identifier").asc(nulls_first=True)]
-        constraints = [
-            # An index over expressions, because in a plain one no NULL equals another.
-            models.UniqueConstraint(
-                Coalesce("resource", Value(0)),
-                Coalesce("entity", Value(0)),
-                name="limits_app_policy_one_per_scope",
-                violation_error_message=_("There is a policy for this resource and entity already: change that one."),
-            ),
-            models.CheckConstraint(
-                name="limits_app_policy_effect",
-                condition=models.Q(effect__in=PolicyEffect.values),
-                violation_error_message=_("The effect is one of limits, blocked and unlimited."),
-            ),
-        ]
+        constraints = CONSTRAINTS
 
     def __str__(self) -> str:
         return _NAMES[self.scope].format(resource=self.resource, entity=self.entity)
 
+    def clean(self) -> None:
+        """Fill in what dates and hours imply, and refuse those that cannot be or that overlap with others."""
+        super().clean()
+        if self.valid_until is not None and self.valid_from is None:
+            self.valid_from = timezone.now()
+        if self.weekly_hours and not self.time_zone:
+            self.time_zone = timezone.get_default_timezone_name()
+        check_hours(self)
+        check_neighbours(self)
+
     @property
     def scope(self) -> PolicyScope:
         """For whom it holds."""
-        if self.entity_id is None:
-            return PolicyScope.SYSTEM if self.resource_id is None else PolicyScope.RESOURCE
-        return PolicyScope.ENTITY if self.resource_id is None else PolicyScope.ENTITY_ON_RESOURCE
+        return scope_by_keys(self.resource_id, self.entity_id)
+
+    def when(self) -> str:
+        """Say when it holds."""
+        words = []
+        if self.valid_from is not None:
+            until = "" if self.valid_until is None else gettext("until %(date)s") % {"date": _date(self.valid_until)}
+            words = [gettext("from %(date)s") % {"date": _date(self.valid_from)}, until]
+        if self.weekly_hours:
+            words += [self.weekly_hours, self.time_zone]
+        return " ".join(filter(None, words)) or gettext("always")
 
     def definitions(self) -> tuple[LimitDefinition, ...]:
         """Its limits as immutable values, in the order of their keys."""
         return tuple(limit.definition() for limit in self.limits.all())
+
+
+def _date(moment: datetime) -> str:
+    return moment.isoformat(" ", "minutes")
+
+
+def scope_by_keys(resource_id: int | None, entity_id: int | None) -> PolicyScope:
+    """For whom a policy holds that is about this resource and this entity, by their primary keys."""
+    if entity_id is None:
+        return PolicyScope.SYSTEM if resource_id is None else PolicyScope.RESOURCE
+    return PolicyScope.ENTITY if resource_id is None else PolicyScope.ENTITY_ON_RESOURCE

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from limits_app.services.acquiring import aacquire, acquire, atry_acquire, check, limit_set, try_acquire
 from limits_app.services.explaining import Explanation, explain
+from limits_app.services.health import StoreHealth, store_health
 from limits_app.services.listing import list_entities, list_resources, list_resources_with_entities
 from limits_app.services.resetting import reset
 from limits_app.services.status import Status, status
+from limits_app.services.together import Share, try_acquire_all
 from limits_app.services.writing import (
     delete_entity_limits,
     delete_resource_limits,
@@ -25,7 +27,9 @@ from limits_app.services.writing import (
 
 __all__ = [
     "Explanation",
+    "Share",
     "Status",
+    "StoreHealth",
     "aacquire",
     "acquire",
     "atry_acquire",
@@ -43,5 +47,7 @@ __all__ = [
     "set_resource_limits",
     "set_system_limits",
     "status",
+    "store_health",
     "try_acquire",
+    "try_acquire_all",
 ]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.db import InterfaceError, OperationalError
 
 from limits_app import signals
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, StaleConfiguration
+from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Limit
 from limits_app.core.outcome import Outcome
 from limits_app.core.turns import seconds_of
-from limits_app.resolver import resolver
+from limits_app.resolver import Key, Limits, ResolvedSet, resolver
+from limits_app.services.asking import Asked, Requested, amounts_for
+from limits_app.services.failure import unresolved, without_store
+from limits_app.services.shadowing import afollow, follow, peek
+from limits_app.stores.breaker import TROUBLED
+from limits_app.stores.guards import guard_of
 
 __all__ = [
     "Asked",
@@ -28,13 +33,10 @@ __all__ = [
     "check",
     "fresh",
     "limit_set",
+    "tell",
     "try_acquire",
 ]
 
-Requested = Mapping[str, Amount] | None
-Asked = Requested | Callable[[LimitSet], Requested]
-"""Amounts by key, or a function that says them once it is known which limits hold."""
-Limits = tuple[Limit, ...]
 T = TypeVar("T")
 
 
@@ -42,13 +44,15 @@ def limit_set(resource: str, entity: str | None = None, default_limits: Limits =
     """The limits that hold now for an entity (None: the site itself) on a resource, ready to be acquired.
 
     Once the configuration has changed it raises StaleConfiguration; the other verbs ask anew by themselves.
-    Raises InvalidLimit (a ValueError) for a resource or an entity that cannot be.
+    Raises InvalidLimit (a ValueError) for a resource or an entity that cannot be, StoreUnavailable while its store
+    is down: policies for that are a matter of the other verbs.
     """
-    found = resolver.limit_set(resource, entity, default_limits)
-    if found.version == found.store.version():
-        return found
-    resolver.forget(resource, entity, default_limits)
-    return resolver.limit_set(resource, entity, default_limits)
+    with guard_of().asking():
+        found = resolver.limit_set(resource, entity, default_limits)
+        if found.version == found.store.version():
+            return found
+        resolver.forget(resource, entity, default_limits, found)
+        return resolver.limit_set(resource, entity, default_limits)
 
 
 def try_acquire(
@@ -58,10 +62,12 @@ def try_acquire(
 
     `default_limits` hold where nothing is set. Amounts and errors are those of `LimitSet.try_acquire`.
     """
-    acquisition = fresh(resource, entity, default_limits, lambda found: found.try_acquire(_amounts(requested, found)))
+    acquisition = fresh(
+        resource, entity, default_limits, lambda found: found.try_acquire(amounts_for(found, requested))
+    )
     if not acquisition.admitted:
-        _tell(acquisition.outcome)
-    return acquisition
+        tell(acquisition.outcome)
+    return follow(acquisition, requested)
 
 
 def acquire(
@@ -80,7 +86,12 @@ def acquire(
     if timeout == 0:
         return _admitted(try_acquire(resource, entity=entity, requested=requested, default_limits=default_limits))
     left = _countdown(timeout)
-    return fresh(resource, entity, default_limits, lambda found: found.acquire(_amounts(requested, found), left()))
+
+    def wait(found: LimitSet) -> Acquisition:
+        with _while_it_holds(found, left()) as seconds:
+            return found.acquire(amounts_for(found, requested), seconds)
+
+    return follow(fresh(resource, entity, default_limits, wait), requested)
 
 
 async def atry_acquire(
@@ -88,11 +99,11 @@ async def atry_acquire(
 ) -> Acquisition:
     """`try_acquire` for asyncio."""
     acquisition = await _afresh(
-        resource, entity, default_limits, lambda found: found.atry_acquire(_amounts(requested, found))
+        resource, entity, default_limits, lambda found: found.atry_acquire(amounts_for(found, requested))
     )
     if not acquisition.admitted:
-        _tell(acquisition.outcome)
-    return acquisition
+        tell(acquisition.outcome)
+    return await afollow(acquisition, requested)
 
 
 async def aacquire(
@@ -109,47 +120,118 @@ async def aacquire(
             await atry_acquire(resource, entity=entity, requested=requested, default_limits=default_limits)
         )
     left = _countdown(timeout)
-    return await _afresh(
-        resource, entity, default_limits, lambda found: found.aacquire(_amounts(requested, found), left())
-    )
+
+    async def wait(found: LimitSet) -> Acquisition:
+        with _while_it_holds(found, left()) as seconds:
+            return await found.aacquire(amounts_for(found, requested), seconds)
+
+    return await afollow(await _afresh(resource, entity, default_limits, wait), requested)
 
 
 def check(resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()) -> Outcome:
     """What `try_acquire` would decide now; consumes nothing."""
-    return fresh(resource, entity, default_limits, lambda found: found.peek(_amounts(requested, found)))
+    return fresh(resource, entity, default_limits, lambda found: peek(found, requested))
 
 
-def fresh(resource: str, entity: str | None, default_limits: Limits, use: Callable[[LimitSet], T]) -> T:
-    """Use the limits that hold now; again with those of the latest configuration when it has changed meanwhile."""
+class Resolving(Protocol):
+    """Finds out which limits hold, and forgets what is stale."""
+
+    def limit_set(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
+
+    def without_store(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
+
+    def forget(
+        self, resource: str, entity: str | None, default_limits: Limits, stale: ResolvedSet | None, /
+    ) -> None: ...
+
+
+def fresh(
+    resource: str,
+    entity: str | None,
+    default_limits: Limits,
+    use: Callable[[LimitSet], T],
+    *,
+    by: Resolving = resolver,
+) -> T:
+    """Use the limits that hold now; again with those of the latest configuration when it has changed meanwhile.
+
+    While the store is down, those that decide in its place.
+    """
+    found = None
     while True:
         try:
-            return use(resolver.limit_set(resource, entity, default_limits))
+            if not TROUBLED:
+                try:
+                    found = by.limit_set(resource, entity, default_limits)
+                    return use(found)
+                except StoreUnavailable as error:
+                    guard_of().failed(error)
+            else:
+                with guard_of().call() as granted:
+                    if granted:
+                        found = by.limit_set(resource, entity, default_limits)
+                        return use(found)
+            found = by.without_store(resource, entity, default_limits)
+            with without_store(guard_of(), found) as meanwhile:
+                return use(meanwhile)
         except StaleConfiguration:
-            resolver.forget(resource, entity, default_limits)
+            by.forget(resource, entity, default_limits, found)
         except LimitExceeded as error:
-            _tell(error.outcome)
+            tell(error.outcome)
             raise
+        except (OperationalError, InterfaceError) as error:
+            return use(unresolved(error))
 
 
 async def _afresh(
     resource: str, entity: str | None, default_limits: Limits, use: Callable[[LimitSet], Awaitable[T]]
 ) -> T:
-    """`fresh` for asyncio; a thread asks the database when nothing is kept."""
+    """`fresh` for asyncio."""
+    key = resource, entity, default_limits
+    found = None
     while True:
-        found = resolver.kept(resource, entity, default_limits)
-        if found is None:
-            found = await sync_to_async(resolver.limit_set)(resource, entity, default_limits)
         try:
-            return await use(found)
+            if not TROUBLED:
+                try:
+                    found = await _found(key, resolver.limit_set)
+                    return await use(found)
+                except StoreUnavailable as error:
+                    guard_of().failed(error)
+            else:
+                with guard_of().call() as granted:
+                    if granted:
+                        found = await _found(key, resolver.limit_set)
+                        return await use(found)
+            found = await _found(key, resolver.without_store)
+            with without_store(guard_of(), found) as meanwhile:
+                return await use(meanwhile)
         except StaleConfiguration:
-            resolver.forget(resource, entity, default_limits)
+            resolver.forget(*key, found)
         except LimitExceeded as error:
-            _tell(error.outcome)
+            tell(error.outcome)
             raise
+        except (OperationalError, InterfaceError) as error:
+            return await use(unresolved(error))
 
 
-def _amounts(requested: Asked, found: LimitSet) -> Requested:
-    return requested(found) if callable(requested) else requested
+async def _found(key: Key, resolve: Callable[[str, str | None, Limits], ResolvedSet]) -> ResolvedSet:
+    """The limits that are kept; a thread asks the database when there are none."""
+    kept = resolver.kept(*key)
+    return await sync_to_async(resolve)(*key) if kept is None else kept
+
+
+@contextmanager
+def _while_it_holds(found: LimitSet, seconds: float | None) -> Iterator[float | None]:
+    """How long to wait, at most until a date changes what holds: StaleConfiguration then, to wait on for the rest."""
+    changes_at = getattr(found, "changes_at", None)
+    lasts = None if changes_at is None else max(changes_at - resolver.clock(), 0)
+    if lasts is None or (seconds is not None and seconds <= lasts):
+        yield seconds
+        return
+    try:
+        yield lasts
+    except LimitTimeout as error:
+        raise StaleConfiguration("a date has come that changes the limits") from error
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:
@@ -165,7 +247,7 @@ def _countdown(timeout: float | None) -> Callable[[], float | None]:
     return lambda: None if deadline is None else max(deadline - monotonic(), 0)
 
 
-def _tell(outcome: Outcome) -> None:
+def tell(outcome: Outcome) -> None:
     """Let those who care know about a refusal; nothing is formatted when nobody does."""
     if signals.limit_exceeded.receivers:
         signals.limit_exceeded.send_robust(sender=None, outcome=outcome)

@@ -8,7 +8,9 @@ from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import OWN, Candidate, PolicyEffect, PolicyScope
 from limits_app.resolver import CALL, Resolution, resolve
-from limits_app.services.acquiring import Limits, Requested
+from limits_app.resolver import Limits
+from limits_app.services.asking import Requested
+from limits_app.stores.guards import guard_of
 
 __all__ = ["Explanation", "explain"]
 
@@ -82,9 +84,9 @@ def explain(
     Nothing requested explains every limit with the amount that it takes by default, 0 for rates.
     """
     while True:
-        resolution = resolve(resource, entity, default_limits)
         try:
-            return _explained(resolution, requested)
+            with guard_of().asking():
+                return _explained(resolve(resource, entity, default_limits), requested)
         except StaleConfiguration:
             continue
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 from limits_app.core.amounts import Amount
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.stats import Stats
 from limits_app.models import Entity
-from limits_app.services.acquiring import fresh
+from limits_app.resolver import resolver
+from limits_app.stores.guards import guard_of
 
 __all__ = ["Status", "status"]
 
@@ -36,22 +40,37 @@ def status(resource: str, *, entity: str | None = None) -> Status:
     """Read the state of an entity on a resource; without one, of the site itself and of the resource as a whole.
 
     Each scope is one consistent snapshot; known entities are those with a row in the database. Changes nothing.
+    Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
-    limits = _stats(resource, entity)
+    limits, by_scope = _stats(resource, entity)
     if entity is not None:
         return Status(resource, entity, limits)
-    total = {key: _used(stats) for key, stats in limits.items()}
     known = 0
     for identifier in Entity.objects.values_list("identifier", flat=True).iterator():
         known += 1
-        for key, stats in _stats(resource, identifier).items():
-            total[key] = total.get(key, 0) + _used(stats)
+        by_scope |= _stats(resource, identifier)[1]
+    total: dict[str, Amount] = {}
+    for stats in by_scope.values():
+        for key, stats_of_key in stats.items():
+            total[key] = total.get(key, 0) + _used(stats_of_key)
     total.pop(Blocked.key, None)
     return Status(resource, None, limits, known, total)
 
 
-def _stats(resource: str, entity: str | None) -> dict[str, Stats]:
-    return fresh(resource, entity, (), lambda found: found.get_stats())
+def _stats(resource: str, entity: str | None) -> tuple[dict[str, Stats], dict[str, dict[str, Stats]]]:
+    """The state of all limits that hold, by key; and by scope, so that what is shared is counted once."""
+    while True:
+        found = None
+        try:
+            with guard_of().asking():
+                found = resolver.limit_set(resource, entity)
+                return found.get_stats(), {one.scope.key: _alone(found, one) for one in found.scoped}
+        except StaleConfiguration:
+            resolver.forget(resource, entity, (), found)
+
+
+def _alone(found: LimitSet, scoped: ScopedLimits) -> dict[str, Stats]:
+    return LimitSet.composed([scoped], found.store, version=found.version).get_stats()
 
 
 def _used(stats: Stats) -> Amount:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import ValidationError
 from django.db import router, transaction
+from django.utils import timezone
 
 from limits_app import audit
 from limits_app.core.amounts import shown
@@ -14,11 +16,14 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Limit as Definition
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource, Verb
+from limits_app.models.moments import as_setting
 
 __all__ = [
+    "PolicyOptions",
     "delete_entity_limits",
     "delete_resource_limits",
     "delete_system_limits",
+    "grant_boost",
     "set_entity_limits",
     "set_resource_limits",
     "set_system_limits",
@@ -28,37 +33,84 @@ Limits = Iterable[Definition]
 R = TypeVar("R", Resource, Entity)
 
 
-def set_system_limits(limits: Limits, *, effect: str = "limits", reason: str = "", actor: str = "") -> Policy:
-    """Say what holds where nothing more specific is set; replaces what was said before.
+class PolicyOptions(TypedDict, total=False):
+    """What a policy says besides its limits; the names are those of the model, where each is explained.
 
     `effect` is `limits`, or `blocked` or `unlimited`, which have no limits.
+    `extends` adds the limits to those of the next broader policy; `shared` are the keys of which there is one bucket
+    for everybody. `enforcement` is `enforce`, `shadow` or `off`, for `rollout_percent` of the entities.
+    `on_unavailable` is `block`, `allow` or `local`, for while the store is down; empty: as the settings say.
+    With dates or weekly hours it is a policy beside the one that always holds.
+    """
+
+    effect: str
+    extends: bool
+    shared: Collection[str]
+    enforcement: str
+    rollout_percent: int
+    on_unavailable: str
+    valid_from: datetime | None
+    valid_until: datetime | None
+    weekly_hours: str
+    time_zone: str
+    reason: str
+    actor: str
+
+
+_DEFAULTS: Final[Mapping[str, Any]] = PolicyOptions(
+    effect="limits",
+    extends=False,
+    shared=(),
+    enforcement="enforce",
+    rollout_percent=100,
+    on_unavailable="",
+    valid_from=None,
+    valid_until=None,
+    weekly_hours="",
+    time_zone="",
+    reason="",
+    actor="",
+)
+
+
+def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
+    """Say what holds where nothing more specific is set; replaces what was said before.
+
+    The options are those of `PolicyOptions`.
     Raises InvalidLimit (a ValueError) with everything that is wrong; then nothing has changed.
     """
-    return _set(None, None, limits, effect=effect, reason=reason, actor=actor)
+    return _set(None, None, limits, options)
 
 
-def set_resource_limits(
-    resource: str, limits: Limits, *, effect: str = "limits", reason: str = "", actor: str = ""
-) -> Policy:
+def set_resource_limits(resource: str, limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
     """Say what holds on a resource, which is made where it does not exist. See `set_system_limits`."""
-    return _set(check_resource(resource), None, limits, effect=effect, reason=reason, actor=actor)
+    return _set(check_resource(resource), None, limits, options)
 
 
 def set_entity_limits(
-    entity: str,
-    limits: Limits,
-    *,
-    resource: str | None = None,
-    effect: str = "limits",
-    reason: str = "",
-    actor: str = "",
+    entity: str, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Policy:
     """Say what holds for an entity on a resource (None: on all), each made where it does not exist.
 
     See `set_system_limits`.
     """
     name = None if resource is None else check_resource(resource)
-    return _set(name, check_entity(entity), limits, effect=effect, reason=reason, actor=actor)
+    return _set(name, check_entity(entity), limits, options)
+
+
+def grant_boost(
+    entity: str, resource: str | None, limits: Limits, until: datetime, reason: str, *, actor: str = ""
+) -> Policy:
+    """Give an entity other limits on a resource (None: on all) from now on until a moment, and then take them back.
+
+    Limits that are not named stay as they are. InvalidLimit where another boost overlaps, or the end has passed.
+    """
+    now = timezone.now()
+    if as_setting(until) <= now:
+        raise InvalidLimit(f"a boost until {until} has ended already: say when it is to end")
+    return set_entity_limits(
+        entity, limits, resource=resource, extends=True, valid_from=now, valid_until=until, reason=reason, actor=actor
+    )
 
 
 def delete_system_limits(*, reason: str = "", actor: str = "") -> bool:
@@ -76,30 +128,41 @@ def delete_entity_limits(entity: str, *, resource: str | None = None, reason: st
     return _delete(resource, entity, reason=reason, actor=actor)
 
 
-def _set(resource: str | None, entity: str | None, limits: Limits, *, effect: str, reason: str, actor: str) -> Policy:
+def _set(resource: str | None, entity: str | None, limits: Limits, options: PolicyOptions) -> Policy:
+    definitions = tuple(limits)
+    fields: dict[str, Any] = {**_DEFAULTS, **options}
+    unknown = fields.keys() - _DEFAULTS.keys()
+    if unknown:
+        raise TypeError(f"{', '.join(sorted(unknown))} is no option of a policy; there are {', '.join(_DEFAULTS)}")
+    unshared = sorted(set(fields["shared"]) - {definition.key for definition in definitions})
+    if unshared:
+        raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
+    fields["effect"] = _effect(fields["effect"], definitions)
     try:
         with transaction.atomic(using=router.db_for_write(Policy)):
-            return _saved(resource, entity, tuple(limits), effect=effect, reason=reason, actor=actor)
+            return _saved(resource, entity, definitions, fields)
     except ValidationError as error:
         raise InvalidLimit("; ".join(error.messages)) from error
 
 
 def _saved(
-    resource: str | None, entity: str | None, limits: tuple[Definition, ...], *, effect: str, reason: str, actor: str
+    resource: str | None, entity: str | None, definitions: tuple[Definition, ...], fields: dict[str, Any]
 ) -> Policy:
-    policy = _find(resource, entity)
+    actor, shared = fields.pop("actor"), fields.pop("shared")
+    policy = _find(resource, entity, _as_setting(fields["valid_from"]), fields["weekly_hours"])
     before = None if policy is None else audit.snapshot(policy)
     if policy is None:
         policy = Policy(
             resource=None if resource is None else _made(Resource(name=resource), "name", actor),
             entity=None if entity is None else _made(Entity(identifier=entity), "identifier", actor),
         )
-    policy.effect, policy.reason = _effect(effect, limits), reason
+    for name, value in fields.items():
+        setattr(policy, name, _as_setting(value))
     policy.full_clean()
     policy.save()
     policy.limits.all().delete()
-    for definition in limits:
-        row = Limit.from_definition(policy, definition)
+    for definition in definitions:
+        row = Limit.from_definition(policy, definition, shared=definition.key in shared)
         row.full_clean()
         row.save()
     audit.record(
@@ -109,9 +172,13 @@ def _saved(
         after=audit.snapshot(policy),
         actor=actor,
         source="service",
-        reason=reason,
+        reason=policy.reason,
     )
     return policy
+
+
+def _as_setting(value: Any) -> Any:
+    return as_setting(value) if isinstance(value, datetime) else value
 
 
 def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
@@ -133,8 +200,12 @@ def _delete(resource: str | None, entity: str | None, *, reason: str, actor: str
     return True
 
 
-def _find(resource: str | None, entity: str | None) -> Policy | None:
+def _find(
+    resource: str | None, entity: str | None, valid_from: datetime | None = None, weekly_hours: str = ""
+) -> Policy | None:
+    """The policy of a scope that always holds, or the one that begins then or holds at these hours."""
     policies = Policy.objects.using(router.db_for_write(Policy)).select_for_update(of=("self",))
+    policies = policies.filter(valid_from=valid_from, weekly_hours=weekly_hours)
     of_resource = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
     found = of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
     return found.first()

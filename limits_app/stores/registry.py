@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Final
 
 from django.conf import settings
+from django.db import DEFAULT_DB_ALIAS
 
 from limits_app import conf
 from limits_app.conf import StoreKind, StoreSettings
@@ -18,7 +19,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.stores.process.files import default_directory
 
-__all__ = ["process_store", "state_directory", "store"]
+__all__ = ["process_store", "shared_store", "state_directory", "store"]
 
 
 def _process(chosen: StoreSettings) -> Store:
@@ -31,9 +32,35 @@ def process_store() -> Store:
     return _process(StoreSettings(StoreKind.PROCESS))
 
 
+def _redis(chosen: StoreSettings) -> Store:
+    # Imported when it is wanted: its packages are an extra.
+    from limits_app.stores.redis import open_redis_store
+
+    alias = chosen.cache or (None if chosen.url else "default")
+    return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster)
+
+
+def _database(chosen: StoreSettings) -> Store:
+    # Imported when it is wanted: the others do not depend on it.
+    from limits_app.stores.database import open_database_store
+
+    given = {"lock_timeout": chosen.lock_timeout_seconds, "connect_timeout": chosen.connect_timeout_seconds}
+    options = {name: seconds for name, seconds in given.items() if seconds is not None}
+    return open_database_store(chosen.using or DEFAULT_DB_ALIAS, **options)
+
+
+def shared_store() -> Store | None:
+    """The first store of the settings that several machines share, Redis before a database; None without any."""
+    kinds = {alias: chosen.kind for alias, chosen in conf.get(conf.STORES).items()}
+    shared = [alias for wanted in (StoreKind.REDIS, StoreKind.DATABASE) for alias in kinds if kinds[alias] is wanted]
+    return store(shared[0]) if shared else None
+
+
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {
     StoreKind.MEMORY: lambda chosen: MemoryStore(),  # noqa: ARG005 - it takes no options
     StoreKind.PROCESS: _process,
+    StoreKind.REDIS: _redis,
+    StoreKind.DATABASE: _database,
 }
 
 _OPENED: Final[dict[tuple[str, StoreSettings], Store]] = {}

@@ -23,6 +23,7 @@ def test_a_policy_is_remembered_with_its_limits(api: Resource, user: Entity) -> 
         "resource": "api",
         "entity": "user:42",
         "effect": "limits",
+        "on_unavailable": "",
         "reason": "pilot",
         "limits": [
             {"kind": "resource", "key": "connections", "capacity": 10, "max_hold_seconds": 30},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from django.test import override_settings
 
 from limits_app import conf
 from limits_app.checks import check_settings
-from limits_app.conf import StoreKind, StoreSettings, UnknownKeys
+from limits_app.conf import OnUnavailable, OnUnresolved, StoreKind, StoreSettings, UnknownKeys
 
 
 @override_settings(LIMITS={})
@@ -29,6 +30,18 @@ from limits_app.conf import StoreKind, StoreSettings, UnknownKeys
         (conf.ENTITY_OF_REQUEST, "limits_app.integrations.identity.entity_of_request"),
         (conf.RESOLVER_TTL_SECONDS, 60),
         (conf.RESOLVER_MAX_ENTRIES, 10_000),
+        (conf.ON_UNAVAILABLE, OnUnavailable.BLOCK),
+        (conf.EXPECTED_PROCESSES, None),
+        (conf.ON_UNRESOLVED, OnUnresolved.BLOCK),
+        (conf.BREAKER_FAILURE_RATIO, 0.5),
+        (conf.BREAKER_MIN_CALLS, 3),
+        (conf.BREAKER_INTERVAL_SECONDS, 10),
+        (conf.BREAKER_PROBE_SECONDS, 0.5),
+        (conf.API_KEY_OF_REQUEST, None),
+        (conf.TRUSTED_PROXIES, ()),
+        (conf.IPV6_PREFIX, 64),
+        (conf.HEADERS, conf.Headers.DRAFT),
+        (conf.REFUSAL_HANDLER, None),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -56,7 +69,17 @@ def test_every_key_has_a_check_of_its_own_and_says_what_it_is_for() -> None:
         (conf.ENTITY_OF_REQUEST, repr, repr),
         (conf.RESOLVER_TTL_SECONDS, 0.5, 0.5),
         (conf.RESOLVER_MAX_ENTRIES, 1, 1),
+        (conf.ON_UNAVAILABLE, "local", OnUnavailable.LOCAL),
+        (conf.EXPECTED_PROCESSES, None, None),
+        (conf.EXPECTED_PROCESSES, 16, 16),
+        (conf.ON_UNRESOLVED, "allow", OnUnresolved.ALLOW),
+        (conf.BREAKER_FAILURE_RATIO, 1, 1),
         (conf.STORES, {"default": {"KIND": "memory"}}, {"default": StoreSettings(StoreKind.MEMORY)}),
+        (conf.API_KEY_OF_REQUEST, repr, repr),
+        (conf.TRUSTED_PROXIES, ["10.0.0.7/8", "unix"], (IPv4Network("10.0.0.0/8"), None)),
+        (conf.TRUSTED_PROXIES, ("::1",), (IPv6Network("::1"),)),
+        (conf.HEADERS, "both", conf.Headers.BOTH),
+        (conf.REFUSAL_HANDLER, "shop.limits.refuse", "shop.limits.refuse"),
     ],
 )
 def test_a_good_value_is_taken_as_it_is_meant(key: conf.Key[Any], given: object, value: object) -> None:
@@ -94,8 +117,10 @@ BAD_VALUES = [
     ("STORES", {}, "E011", "must be a dict such as"),
     ("STORES", {"default": "process"}, "E011", "'default' must be a dict with a 'KIND'"),
     ("STORES", {"default": {}}, "E011", "'default' must be a dict with a 'KIND'"),
-    ("STORES", {"default": {"KIND": "redis"}}, "E011", "'default': KIND must be 'process' or 'memory', not 'redis'"),
-    ("STORES", {"default": {"KIND": []}}, "E011", "KIND must be 'process' or 'memory', not []"),
+    ("STORES", {"default": {"KIND": "file"}}, "E011", "KIND must be 'process' or 'memory' or "),
+    ("STORES", {"default": {"KIND": "redis", "URL": "http://x"}}, "E011", "URL must be an address that starts with"),
+    ("STORES", {"default": {"KIND": "redis", "CLUSTER": 1}}, "E011", "CLUSTER must be True or False, not 1"),
+    ("STORES", {"default": {"KIND": []}}, "E011", "KIND must be 'process' or 'memory' or "),
     ("STORES", {"default": {"KIND": "memory", "MAP_MEGABYTES": 1}}, "E011", "does not take 'MAP_MEGABYTES', only"),
     ("STORES", {"default": {"KIND": "process", "SIZE": 1}}, "E011", "only 'KIND', 'STATE_DIR', 'MAP_MEGABYTES'"),
     ("STORES", {"default": {"KIND": "process", "STATE_DIR": "here"}}, "E011", "STATE_DIR must be an absolute path"),
@@ -121,6 +146,26 @@ BAD_VALUES = [
     ("RESOLVER_TTL_SECONDS", "60", "E016", "must be a number of seconds above 0"),
     ("RESOLVER_MAX_ENTRIES", 0, "E017", "must be a whole number from 1 to"),
     ("RESOLVER_MAX_ENTRIES", "x" * 10_000, "E017", "must be a whole number from 1 to"),
+    ("ON_UNAVAILABLE", "admit", "E030", "must be 'block' or 'allow' or 'local', not 'admit'"),
+    ("EXPECTED_PROCESSES", 0, "E031", "must be a whole number from 1 to 1000000, not 0"),
+    ("ON_UNRESOLVED", "local", "E032", "must be 'block' or 'allow', not 'local'"),
+    ("BREAKER_FAILURE_RATIO", 0, "E033", "must be a number above 0 and at most 1, not 0"),
+    ("BREAKER_FAILURE_RATIO", 1.5, "E033", "must be a number above 0 and at most 1"),
+    ("BREAKER_FAILURE_RATIO", True, "E033", "must be a number above 0 and at most 1"),
+    ("BREAKER_FAILURE_RATIO", float("nan"), "E033", "must be a number above 0 and at most 1"),
+    ("BREAKER_FAILURE_RATIO", "half", "E033", "must be a number above 0 and at most 1"),
+    ("BREAKER_MIN_CALLS", 0, "E034", "must be a whole number from 1 to 1000000"),
+    ("BREAKER_INTERVAL_SECONDS", 0, "E035", "must be a number of seconds above 0"),
+    ("BREAKER_PROBE_SECONDS", -1, "E036", "must be a number of seconds above 0"),
+    ("API_KEY_OF_REQUEST", "header", "E050", "must be a function that takes a request, or the dotted path of one"),
+    ("TRUSTED_PROXIES", "10.0.0.0/8", "E051", "must be a list of addresses and networks such as"),
+    ("TRUSTED_PROXIES", ["10.1."], "E051", "must be a list of addresses and networks such as"),
+    ("TRUSTED_PROXIES", [10], "E051", "must be a list of addresses and networks such as"),
+    ("TRUSTED_PROXIES", ["0.0.0.0/0"], "E051", "must not trust everybody, as '0.0.0.0/0' does"),
+    ("TRUSTED_PROXIES", ["::/0"], "E051", "must not trust everybody"),
+    ("IPV6_PREFIX", 0, "E052", "must be a whole number from 1 to 128, not 0"),
+    ("HEADERS", True, "E053", "must be 'draft' or 'legacy' or 'both' or 'none'"),
+    ("REFUSAL_HANDLER", 429, "E054", "must be a function that takes a request"),
 ]
 
 

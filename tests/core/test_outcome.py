@@ -179,6 +179,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
         "allowed": False,
         "retry_after": 18.0,
         "never": False,
+        "degraded": False,
         "violations": [
             {
                 "key": "tpm",

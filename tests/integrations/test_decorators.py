@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.utils.decorators import method_decorator
@@ -25,7 +26,7 @@ from limits_app.integrations.decorators import exempt, limited
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
-from tests.integrations.site import Ask, afine, fine, left, limit
+from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -309,7 +310,7 @@ def test_a_block_that_cannot_give_back_says_so_and_goes_on(
     limit("api", ResourceLimit("slots", 1))
     with limited("api"):
         monkeypatch.setattr(registry.store(), "settle", unavailable)
-    assert "what a block held could not be given back" in caplog.text
+    assert "cannot take what is given back: that is settled later" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["function", "async_function", "view", "async_view"])
@@ -444,3 +445,92 @@ def test_an_exempt_view_that_is_limited_is_limited_by_its_own_decorator(ask: Ask
     serve({"": exempt(limited("api")(fine)), "a/": limited("api")(exempt(fine))})
     limit("api", CallLimit(2, 60))
     assert [ask().status_code, ask("/a/").status_code, ask().status_code] == [200, 200, 429]
+
+
+def log_in(request: HttpRequest) -> HttpResponse:
+    """Answer as a view that logs people in: a redirect for the right password, the form again for a wrong one."""
+    if request.headers.get("X-Password") == "right":
+        return HttpResponse(status=302)
+    if request.headers.get("X-Password") == "none":
+        raise PermissionDenied
+    return HttpResponse("try again")
+
+
+async def alog_in(request: HttpRequest) -> HttpResponse:
+    """`log_in` as a coroutine."""
+    return log_in(request)
+
+
+def wrong(response: HttpResponse) -> bool:
+    """Whether it was the form again."""
+    return response.status_code == 200
+
+
+@pytest.mark.parametrize("view", [log_in, alog_in], ids=["sync", "async"])
+def test_only_failures_count_where_the_response_says_so(view: Callable[..., Any], ask: Ask, serve: Any) -> None:
+    limit("login", CallLimit(2, 3600), RateLimit("rpm", 5, 60))
+    serve({"": limited("login", counts=wrong)(view)})
+    assert [ask(X_Password="right").status_code for _ in range(5)] == [302] * 5
+    assert left("login") == {"call_count": 2, "rpm": 5}
+    assert [ask().status_code for _ in range(3)] == [200, 200, 429]
+    assert left("login") == {"call_count": 0, "rpm": 3}
+
+
+def test_an_exception_that_is_an_answer_counts(ask: Ask, serve: Any) -> None:
+    limit("login", CallLimit(2, 3600))
+    serve({"": limited("login", counts=wrong)(log_in)})
+    assert [ask(X_Password="none").status_code for _ in range(3)] == [403, 403, 429]
+
+
+def test_only_successes_count_where_the_response_says_so(ask: Ask, serve: Any) -> None:
+    limit("login", CallLimit(1, 3600))
+    serve({"": limited("login", counts=lambda response: not wrong(response))(log_in)})
+    assert [ask().status_code for _ in range(3)] == [200, 200, 200]
+    assert [ask(X_Password="right").status_code for _ in range(2)] == [302, 429]
+
+
+@pytest.mark.parametrize("view", [fine, afine], ids=["sync", "async"])
+def test_the_response_says_how_much_was_used(view: Callable[..., Any], ask: Ask, serve: Any) -> None:
+    limit("api", RateLimit("bytes", 1000, 3600))
+    serve({"": limited("api", requested={"bytes": 500}, usage=lambda response: {"bytes": len(response.content)})(view)})
+    ask()
+    assert left("api") == {"bytes": 996}
+
+
+def test_what_does_not_count_has_no_usage(ask: Ask, serve: Any) -> None:
+    limit("api", RateLimit("bytes", 1000, 3600))
+    serve({"": limited("api", usage=lambda response: {"bytes": 9}, counts=lambda response: False)(fine)})
+    ask()
+    assert left("api") == {"bytes": 1000}
+
+
+def test_a_charge_that_an_endpoint_made_is_given_back_too(ask: Ask, serve: Any) -> None:
+    endpoint(limit("login", CallLimit(2, 3600)))
+    serve({"": limited("login", counts=wrong)(log_in)})
+    assert [ask(X_Password="right").status_code for _ in range(5)] == [302] * 5
+
+
+def test_the_result_of_a_function_says_what_it_cost() -> None:
+    limit("mail", RateLimit("letters", 10, 3600))
+
+    @limited("mail", requested={"letters": 6}, usage=lambda sent: {"letters": sent})
+    def send() -> int:
+        return 2
+
+    @limited("mail", counts=bool)
+    async def send_none() -> int:
+        return 0
+
+    assert (send(), async_to_sync(send_none)()) == (2, 0)
+    assert left("mail", None) == {"letters": 8}
+
+
+def test_what_the_view_settled_itself_is_left_alone(ask: Ask, serve: Any) -> None:
+    def view(request: Any) -> HttpResponse:
+        request.limits.acquisitions["api"].release()
+        return fine(request)
+
+    limit("api", CallLimit(2, 3600))
+    serve({"": limited("api", counts=lambda response: False)(view)})
+    ask()
+    assert left("api") == {"call_count": 1}

@@ -187,7 +187,7 @@ def test_a_permit_that_cannot_be_given_back_is_logged_and_nothing_else(
     serve({"": fine})
     monkeypatch.setattr(registry.store(), "settle", unavailable)
     assert Client().get("/", headers={"X-Who": "ann"}).status_code == 200
-    assert "what a request held of api could not be given back" in caplog.text
+    assert "cannot take what is given back: that is settled later" in caplog.text
 
 
 class Handler(ASGIHandler):

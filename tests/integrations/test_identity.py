@@ -11,10 +11,14 @@ from django.http import HttpRequest
 from django.test import AsyncClient, Client, RequestFactory
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from limits_app import conf, services
+from limits_app.core.limits import CallLimit
 from limits_app.integrations.endpoints import endpoints
-from limits_app.integrations.identity import aidentify, entity_of_request, identify, sound
+from limits_app.integrations.identity import aidentify, entity_of_key, entity_of_request, identify, sound
 from limits_app.integrations.request_limits import limits_of
-from tests.integrations.site import fine
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from tests.integrations.site import fine, limit
 
 FORGED = {
     "X-Forwarded-For": "198.51.100.9",
@@ -39,16 +43,22 @@ def request_from(address: object, user: object = None, **headers: str) -> HttpRe
     ("request_", "entity"),
     [
         pytest.param(request_from("203.0.113.7"), "ip:203.0.113.7", id="an_ipv4_address"),
-        pytest.param(request_from("2001:DB8:0:0::1"), "ip:2001:db8::1", id="an_ipv6_address_in_one_spelling"),
-        pytest.param(request_from("2001:db8:0000::0001"), "ip:2001:db8::1", id="and_the_other_spelling_too"),
+        pytest.param(request_from("2001:DB8:0:0::1"), "ip:2001:db8::/64", id="the_network_of_an_ipv6_address"),
+        pytest.param(request_from("2001:db8:0000::ffff:2"), "ip:2001:db8::/64", id="of_which_customers_have_one"),
+        pytest.param(request_from("2001:db8:0:1::1"), "ip:2001:db8:0:1::/64", id="another_is_somebody_else"),
         pytest.param(request_from("::ffff:203.0.113.7"), "ip:203.0.113.7", id="ipv4_mapped_to_ipv6_is_ipv4"),
         pytest.param(request_from("::FFFF:cb00:7107"), "ip:203.0.113.7", id="however_it_is_written"),
-        pytest.param(request_from("fe80::1%eth0"), "ip:fe80::1%eth0", id="a_zone_belongs_to_the_address"),
-        pytest.param(request_from("::1"), "ip:::1", id="the_machine_itself"),
+        pytest.param(request_from("fe80::1%eth0"), "ip:fe80::/64", id="a_zone_says_nothing"),
+        pytest.param(request_from("fe80::1%" + "z" * 999), "ip:unknown", id="least_of_all_a_long_one"),
+        pytest.param(request_from("64:ff9b::cb00:7107"), "ip:203.0.113.7", id="ipv4_behind_nat64_is_ipv4"),
+        pytest.param(request_from("::1"), "ip:::/64", id="the_machine_itself"),
         pytest.param(request_from(""), "ip:unknown", id="a_unix_socket_has_no_address"),
         pytest.param(request_from("unix:"), "ip:unknown", id="or_a_name"),
         pytest.param(request_from("203.0.113.7, 198.51.100.9"), "ip:unknown", id="a_list_is_no_address"),
-        pytest.param(request_from("203.0.113.7:8000"), "ip:unknown", id="nor_is_one_with_a_port"),
+        pytest.param(request_from("203.0.113.7:8000"), "ip:203.0.113.7", id="a_port_is_no_part_of_an_address"),
+        pytest.param(request_from("[2001:db8::1]:8000"), "ip:2001:db8::/64", id="nor_are_brackets"),
+        pytest.param(request_from("203.0.113.7:99999"), "ip:unknown", id="a_port_that_cannot_be_is_no_address"),
+        pytest.param(request_from("255.255.255.255"), "ip:unknown", id="nor_is_everybody"),
         pytest.param(request_from("010.0.0.1"), "ip:unknown", id="nor_one_that_may_be_octal"),
         pytest.param(request_from("203.0.113.7\0"), "ip:unknown", id="nor_one_with_more_behind_it"),
         pytest.param(request_from("x" * 10_240), "ip:unknown", id="nor_ten_kilobytes"),
@@ -67,6 +77,96 @@ def test_a_request_comes_from_a_user_or_an_address(
 ) -> None:
     settings.LIMITS = {}
     assert as_configured(request_) == entity
+
+
+PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48", "unix"]
+
+
+@pytest.mark.parametrize("as_configured", [identify, async_to_sync(aidentify)], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "entity"),
+    [
+        pytest.param("10.0.0.1", "203.0.113.7", "ip:203.0.113.7", id="a_proxy_says_who_it_is"),
+        pytest.param("10.0.0.1:80", "203.0.113.7:1234", "ip:203.0.113.7", id="with_ports"),
+        pytest.param("2001:db8:ffff::1", "[2001:db8::1]:443", "ip:2001:db8::/64", id="with_ipv6"),
+        pytest.param("", "203.0.113.7", "ip:203.0.113.7", id="through_a_unix_socket"),
+        pytest.param("::ffff:10.0.0.1", "203.0.113.7", "ip:203.0.113.7", id="however_its_address_is_written"),
+        pytest.param("10.0.0.1", "203.0.113.7, 10.0.0.2, 10.0.0.3", "ip:203.0.113.7", id="a_chain_of_proxies"),
+        pytest.param("10.0.0.1", "198.51.100.9, 203.0.113.7", "ip:203.0.113.7", id="what_stands_before_is_forged"),
+        pytest.param("10.0.0.1", "10.0.0.9, 203.0.113.7", "ip:203.0.113.7", id="even_as_a_proxy"),
+        pytest.param("10.0.0.1", "x" * 9999 + ",203.0.113.7", "ip:203.0.113.7", id="or_is_rubbish"),
+        pytest.param("10.0.0.1", "," * 9999 + "203.0.113.7", "ip:203.0.113.7", id="or_nothing_many_times"),
+        pytest.param("10.0.0.1", "203.0.113.7,198.51.100.9", "ip:198.51.100.9", id="a_header_twice_is_one_list"),
+        pytest.param("10.0.0.1", "10.0.0.2", "ip:10.0.0.2", id="a_client_among_the_proxies"),
+        pytest.param("10.0.0.1", "", "ip:10.0.0.1", id="a_proxy_that_says_nothing"),
+        pytest.param("10.0.0.1", "unknown", "ip:unknown", id="or_does_not_know"),
+        pytest.param("10.0.0.1", "203.0.113.7, ", "ip:unknown", id="or_whose_last_word_is_nothing"),
+        pytest.param("10.0.0.1", "fe80::1%a, fe80::1%b", "ip:fe80::/64", id="a_zone_makes_nobody_else"),
+        pytest.param("203.0.113.7", "198.51.100.9", "ip:203.0.113.7", id="others_are_not_believed"),
+        pytest.param("11.0.0.1", "198.51.100.9", "ip:11.0.0.1", id="not_even_neighbours"),
+        pytest.param("rubbish", "198.51.100.9", "ip:unknown", id="nor_who_has_no_address"),
+        pytest.param("10.0.0.1", "10.0.0.1," * 5_000 + "10.0.0.1", "ip:10.0.0.1", id="nobody_walks_a_long_way"),
+    ],
+)
+def test_a_header_is_believed_as_far_as_trusted_proxies_wrote_it(
+    as_configured: Any, peer: str, forwarded: str, entity: str, settings: Settings
+) -> None:
+    settings.LIMITS = {"TRUSTED_PROXIES": PROXIES}
+    assert as_configured(request_from(peer, **{"X-Forwarded-For": forwarded})) == entity
+
+
+def test_a_socket_without_an_address_is_trusted_only_if_the_site_says_so(settings: Settings) -> None:
+    settings.LIMITS = {"TRUSTED_PROXIES": ["10.0.0.0/8"]}
+    assert identify(request_from("", **{"X-Forwarded-For": "203.0.113.7"})) == "ip:unknown"
+
+
+def test_the_site_says_how_much_of_an_ipv6_address_is_one_client(settings: Settings) -> None:
+    entities = []
+    for prefix in (48, 128):
+        settings.LIMITS = {"IPV6_PREFIX": prefix}
+        entities.append(identify(request_from("2001:db8:7:8::9")))
+    assert entities == ["ip:2001:db8:7::/48", "ip:2001:db8:7:8::9"]
+
+
+@pytest.mark.parametrize("as_configured", [identify, async_to_sync(aidentify)], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("key", "entity"),
+    [
+        ("s3cret", entity_of_key("s3cret")),
+        ("s3cret ", entity_of_key("s3cret ")),
+        ("k" * 10_000, entity_of_key("k" * 10_000)),
+        ("", "user:42"),
+        (None, "user:42"),
+    ],
+    ids=["a_key", "a_key_with_a_space", "a_long_key", "an_empty_key", "no_key"],
+)
+def test_a_key_that_the_site_has_checked_comes_before_the_user(
+    as_configured: Any, key: str | None, entity: str, settings: Settings
+) -> None:
+    settings.LIMITS = {"API_KEY_OF_REQUEST": lambda request: key}
+    assert as_configured(request_from("203.0.113.7", User(pk=42))) == entity
+
+
+def test_a_key_is_never_shown(settings: Settings) -> None:
+    assert "s3cret" not in entity_of_key("s3cret")
+    settings.LIMITS = {"API_KEY_OF_REQUEST": lambda request: b"s3cret"}
+    with pytest.raises(TypeError, match="must give text or None") as caught:
+        identify(request_from("203.0.113.7"))
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nothing_personal_stands_in_a_store(settings: Settings) -> None:
+    store = MemoryStore()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+        limit("api", CallLimit(5, 60))
+        services.acquire("api", entity="user:ann@example.org")
+        services.acquire("api", entity="ip:203.0.113.7")
+        stored = repr(vars(store))
+    assert "v1:api:" in stored
+    assert "example.org" not in stored
+    assert "203.0.113.7" not in stored
 
 
 def test_a_request_without_an_address_at_all_is_from_an_unknown_client() -> None:

@@ -10,6 +10,9 @@ import pytest
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.testing import FakeClock
+from tests.servers.mariadb import MariaDBServer, mariadb_server
+from tests.servers.postgres import PostgresServer, postgres_server
+from tests.stores.database.databases import Settings, sqlite_in
 from tests.stores.support import Lookout
 
 
@@ -50,3 +53,23 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> I
     made = ProcessStore(tmp_path, clock=clock, map_megabytes=2)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """A database in a file."""
+    return sqlite_in(tmp_path_factory.mktemp("sqlite"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDBServer]:
+    """A MariaDB server."""
+    with mariadb_server() as server:
+        yield server

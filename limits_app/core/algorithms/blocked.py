@@ -25,4 +25,5 @@ def compile_blocked(limit: Blocked) -> Rule:
         used=lambda state, now: 0,
         restored_at=lambda state: 0,
         carry=lambda old, state, now: (),
+        twin=("blocked",),
     )

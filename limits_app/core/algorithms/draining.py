@@ -91,4 +91,5 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         used=lambda state, now: drained(state, now)[0],
         restored_at=restored_at,
         carry=carry,
+        twin=(limit.algorithm, rate, tick_us, full),
     )

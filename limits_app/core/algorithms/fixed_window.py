@@ -57,4 +57,5 @@ def compile_fixed_window(limit: RateLimit | CallLimit) -> Rule:
         used=used,
         restored_at=lambda state: state[0] + window if state[1] else 0,
         carry=carry,
+        twin=(limit.algorithm, capacity, window),
     )

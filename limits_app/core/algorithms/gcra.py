@@ -79,4 +79,5 @@ def compile_gcra(limit: RateLimit | CallLimit) -> Rule:
         used=ahead,
         restored_at=restored_at,
         carry=carry,
+        twin=(limit.algorithm, rate, tick_us, full),
     )

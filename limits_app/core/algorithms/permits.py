@@ -51,4 +51,5 @@ def compile_permits(limit: ResourceLimit, lease_us: int) -> Rule:
         carry=lambda old, state, now: state if old.is_permit else (0, 0, 0, 0),
         lease_us=lease_us,
         hold_us=hold_us,
+        twin=("permits", capacity, lease_us, hold_us or 0),
     )

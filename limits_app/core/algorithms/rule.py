@@ -9,7 +9,10 @@ from typing import Final, Generic, TypeVar
 
 from limits_app.core.limits import AnyLimit, ResourceLimit
 
-__all__ = ["DEBT_PARTS", "FULL_PARTS", "CompiledRule", "Rule", "State", "carried_parts"]
+__all__ = ["DEBT_PARTS", "FULL_PARTS", "CompiledRule", "Rule", "State", "Twin", "carried_parts"]
+
+Twin = tuple[str, *tuple[int, ...]]
+"""What code in another language needs to decide alike: the algorithm's name, and its parameters in a fixed order."""
 
 State = tuple[int, ...]
 """What a store keeps for one limit; all zeros means unused. Every value stays below 2^53."""
@@ -54,6 +57,8 @@ class CompiledRule(Generic[S]):
     """How long a permit may be kept at all; None for ever."""
     has_log: bool = False
     """Whether the last item of the state is a log instead of an integer."""
+    twin: Twin
+    """The name and the parameters of the twin, for stores that run code elsewhere."""
 
     @property
     def key(self) -> str:

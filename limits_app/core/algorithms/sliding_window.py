@@ -106,5 +106,6 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
             restored_at=lambda state: state[3] + window if state[1] > state[0] else 0,
             carry=carry,
             has_log=True,
+            twin=(limit.algorithm, capacity, window, step),
         ),
     )

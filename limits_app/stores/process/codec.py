@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import chain
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import lmdb
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import Log
 from limits_app.core.keys import short_key
-from limits_app.core.layout import Layout, layout_of
-from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.layout import Layout
+from limits_app.stores.definitions import definitions_of
 
-__all__ = ["NAME_LENGTH", "Codec", "layout_from"]
+__all__ = ["NAME_LENGTH", "Codec"]
 
 NAME_LENGTH: Final = 8
 
@@ -34,7 +33,7 @@ class Codec:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.definitions = _definitions(layout)
+        self.definitions = definitions_of(layout)
         self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
         self.logs = {index: b"g" + short_key(rule.key)[:8] for index, rule in enumerate(layout.rules) if rule.has_log}
         widths = [len(rule.start) - rule.has_log for rule in layout.rules]
@@ -97,35 +96,3 @@ class StoredLog(Log):
                 self._times, self._totals = Log.unpack(packed).arrays()
             self._txn = None
         return self._times, self._totals
-
-
-def layout_from(definitions: bytes) -> Layout:
-    """Compile the layout whose definitions were written by a codec."""
-    lease_us, limits = json.loads(definitions)
-    return layout_of(tuple(_limit(*fields) for fields in limits), lease_us)
-
-
-def _definitions(layout: Layout) -> bytes:
-    return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits]]).encode()
-
-
-def _fields(limit: AnyLimit) -> list[object]:
-    if isinstance(limit, ResourceLimit):
-        return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
-    if isinstance(limit, Blocked):
-        return ["blocked"]
-    kind = "call" if isinstance(limit, CallLimit) else "rate"
-    return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst]
-
-
-def _limit(kind: str, *fields: Any) -> AnyLimit:
-    match kind, fields:
-        case "blocked", ():
-            return Blocked()
-        case "resource", (key, capacity, max_hold_seconds):
-            return ResourceLimit(key, capacity, max_hold_seconds)
-        case "call", (_, capacity, window_seconds, algorithm, burst):
-            return CallLimit(capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
-        case _, (key, capacity, window_seconds, algorithm, burst):
-            return RateLimit(key, capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
-    raise ValueError(f"not a limit: {kind} {fields}")

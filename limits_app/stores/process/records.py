@@ -14,8 +14,9 @@ import lmdb
 from limits_app.core.algorithms import State
 from limits_app.core.layout import Layout
 from limits_app.core.plan import Part
+from limits_app.stores.definitions import layout_from
 from limits_app.stores.leases import counted
-from limits_app.stores.process.codec import NAME_LENGTH, Codec, layout_from
+from limits_app.stores.process.codec import NAME_LENGTH, Codec
 from limits_app.stores.process.leasing import LEASE
 from limits_app.stores.process.scan import under
 

@@ -1,0 +1,109 @@
+"""Drop-in replacements of the REST framework's throttles, under the same names.
+
+Rates come from `rate`, or from DEFAULT_THROTTLE_RATES by `scope`, until an administrator sets limits
+on the resource that is named like the scope. What a request is charged is exact under any concurrency.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, cast
+
+from django.utils.functional import classproperty
+from rest_framework import throttling
+from rest_framework.request import Request
+from rest_framework.settings import api_settings
+
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+from limits_app.integrations.clients import client_at, client_of
+from limits_app.integrations.drf.throttle import LimitThrottle, http
+from limits_app.integrations.identity import of_user, sound
+from limits_app.services import Share
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+
+__all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
+
+_STOCK_KEYS: Final = (
+    throttling.AnonRateThrottle.get_cache_key,
+    throttling.UserRateThrottle.get_cache_key,
+    throttling.ScopedRateThrottle.get_cache_key,
+)
+_STOCK_SCOPES: Final = (throttling.AnonRateThrottle.scope, throttling.UserRateThrottle.scope)
+
+
+class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
+    """A throttle whose `get_cache_key` says who is charged, and None: nobody.
+
+    `cache`, `timer` and `history` of the original are of no use here: the state is in the store of the limits.
+    """
+
+    @classproperty
+    def THROTTLE_RATES(cls) -> dict[str, str | None]:  # noqa: N802, N805 - the name is the framework's
+        """The rates by scope, as they are now."""
+        return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
+
+    num_requests: int | None
+    duration: int | None
+
+    def get_ident(self, request: Request) -> str:
+        """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
+
+        Without either no header is believed, where the framework would take X-Forwarded-For as it comes.
+        """
+        if api_settings.NUM_PROXIES is not None:
+            return client_at(super().get_ident(request) or "").removeprefix("ip:")
+        return client_of(http(request)).removeprefix("ip:")
+
+    def get_resource(self, request: Request, view: APIView) -> str | None:
+        """The scope; of a class that has its own rate for a scope of the framework, also its name."""
+        if self.resource or self.scope not in _STOCK_SCOPES or not getattr(type(self), "rate", None):
+            return self.resource or self.scope
+        return f"{self.scope}.{type(self).__name__}"
+
+    def get_entity(self, request: Request, view: APIView) -> str | None:
+        """Who is charged: the user, else the client, else what a `get_cache_key` of one's own says; None: nobody."""
+        key = self.get_cache_key(request, view)
+        if key is None:
+            return None
+        if type(self).get_cache_key not in _STOCK_KEYS:
+            return sound(f"throttle:{key}")
+        return sound(of_user(request.user) or f"ip:{self.get_ident(request)}")
+
+    def get_share(self, request: Request, view: APIView) -> Share | None:
+        """What the request is charged; None for nothing."""
+        self.default_limits = _limits(self.num_requests, self.duration)
+        share = super().get_share(request, view)
+        return None if share is None or share.entity is None else share
+
+
+class AnonRateThrottle(SimpleRateThrottle, throttling.AnonRateThrottle):
+    """Limits clients that nobody is logged in from."""
+
+
+class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
+    """Limits users, and clients that nobody is logged in from."""
+
+
+class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
+    """Limits users and clients by the `throttle_scope` of the view; views without one are not throttled."""
+
+    def get_share(self, request: Request, view: APIView) -> Share | None:
+        """What the request is charged; None for nothing."""
+        self.scope = getattr(view, self.scope_attr, None)
+        if not self.scope:
+            return None
+        self.rate = self.get_rate()
+        self.num_requests, self.duration = self.parse_rate(self.rate)
+        return super().get_share(request, view)
+
+
+@lru_cache(maxsize=1024)
+def _limits(capacity: int | None, seconds: float | None) -> tuple[Limit, ...]:
+    """What a rate of the framework is: never more calls in any window than it says."""
+    if capacity is None or seconds is None:
+        return ()
+    if capacity == 0:
+        return (Blocked(),)  # type: ignore[return-value]  # everything is refused
+    return (CallLimit(capacity, seconds, RateLimitAlgorithm.SLIDING_WINDOW),)

@@ -1,0 +1,71 @@
+"""The place of throttles in an OpenAPI schema that drf-spectacular makes: refusals, and headers on all responses."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from drf_spectacular.openapi import AutoSchema
+
+from limits_app import conf
+from limits_app.conf import Headers
+from limits_app.integrations.drf.throttle import LimitThrottle
+
+__all__ = ["LimitsAutoSchema", "LimitsSchemaMixin"]
+
+Schema = dict[str, Any]
+
+
+def _header(description: str, kind: str) -> Schema:
+    return {"description": description, "schema": {"type": kind}}
+
+
+_RETRY_AFTER: Final = {"Retry-After": _header("Seconds until it is worth trying again.", "integer")}
+_DRAFT: Final = {
+    "RateLimit-Policy": _header('The limits that hold, such as `"call_count";q=100;w=60`.', "string"),
+    "RateLimit": _header('What is left of them, such as `"call_count";r=50;t=30`.', "string"),
+}
+_LEGACY: Final = {
+    "X-RateLimit-Limit": _header("The capacity of the limit that is closest to its end.", "integer"),
+    "X-RateLimit-Remaining": _header("What is left of it.", "integer"),
+    "X-RateLimit-Reset": _header("When nothing of it is used any more, in seconds since 1970.", "integer"),
+}
+_TOLD: Final[dict[Headers, Schema]] = {
+    Headers.DRAFT: _DRAFT,
+    Headers.LEGACY: _LEGACY,
+    Headers.BOTH: _DRAFT | _LEGACY,
+    Headers.NONE: {},
+}
+_DETAIL: Final = {"type": "object", "properties": {"detail": {"type": "string"}}, "required": ["detail"]}
+
+
+class LimitsSchemaMixin:
+    """Adds, to what a view with throttles of limits_app answers: 429, and the headers of LIMITS["HEADERS"].
+
+    Responses that a view describes itself stay as they are, with more headers.
+    """
+
+    view: Any
+
+    def get_operation(self, *arguments: Any) -> Schema | None:
+        """The operation of a view; None for one that is left out of the schema."""
+        operation: Schema | None = super().get_operation(*arguments)  # type: ignore[misc]  # of the schema
+        if operation is not None and any(isinstance(one, LimitThrottle) for one in self.view.get_throttles()):
+            _describe(operation["responses"])
+        return operation
+
+
+class LimitsAutoSchema(LimitsSchemaMixin, AutoSchema):
+    """The schema of drf-spectacular with limits: REST_FRAMEWORK["DEFAULT_SCHEMA_CLASS"] names it."""
+
+
+def _describe(responses: Schema) -> None:
+    told = _TOLD[conf.get(conf.HEADERS)]
+    described = responses.get("429", {"content": {"application/json": {"schema": _DETAIL}}, "description": ""})
+    responses["429"] = {
+        **described,
+        "description": described["description"] or "Too many requests.",
+        "headers": _RETRY_AFTER | told | described.get("headers", {}),
+    }
+    for code, response in responses.items():
+        if code.startswith("2") and told:
+            response["headers"] = told | response.get("headers", {})

@@ -1,0 +1,114 @@
+"""Headers that tell clients what they have left, on responses and on refusals.
+
+`draft` is that of the IETF (draft-ietf-httpapi-ratelimit-headers-10), which takes any number of limits;
+`legacy` has room for one, and tells of the one that is closest to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from math import ceil
+from time import time
+from typing import Final, NamedTuple
+
+from django.http.response import HttpResponseBase
+
+from limits_app import conf
+from limits_app.conf import Headers
+from limits_app.core.claim import Claim
+from limits_app.core.limits import AnyLimit, Blocked, ResourceLimit
+
+__all__ = ["headers_of", "tell"]
+
+_SECOND_US: Final = 1_000_000
+
+
+class _Quota(NamedTuple):
+    """One limit as clients are told; `reset_seconds` is when nothing of it is used any more, None for permits."""
+
+    name: str
+    limit: AnyLimit
+    remaining: int
+    reset_seconds: int | None
+    refused: bool
+
+    def urgency(self) -> tuple[bool, float, int]:
+        """How close it is to its end."""
+        return self.refused, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
+
+
+def tell(response: HttpResponseBase, claims: Iterable[Claim]) -> None:
+    """Say in the headers of a response what the claims that were decided for it have left."""
+    for name, value in headers_of(claims).items():
+        response[name] = value
+
+
+def headers_of(claims: Iterable[Claim]) -> dict[str, str]:
+    """The headers, by name; nothing about what was decided without the store, which knows what is left."""
+    form = conf.get(conf.HEADERS)
+    quotas = [] if form is Headers.NONE else _quotas(claims)
+    if not quotas:
+        return {}
+    found = {} if form is Headers.LEGACY else _draft(quotas)
+    return found if form is Headers.DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
+
+
+def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
+    """The limits of claims in their order; of several scopes that have the same, the one that is closest to its end."""
+    read = [quota for claim in claims for quota in _read(claim)]
+    if len(read) == 1:
+        return [read[0][1]]
+    many = len({resource for resource, _ in read}) > 1
+    found: dict[str, _Quota] = {}
+    for resource, quota in read:
+        name = f"{resource}:{quota.name}" if many else quota.name
+        other = found.get(name)
+        if other is None or quota.urgency() >= other.urgency():
+            found[name] = quota._replace(name=name)
+    return list(found.values())
+
+
+def _read(claim: Claim) -> Iterator[tuple[str | None, _Quota]]:
+    now = claim.decided_at
+    for ask, amount, state in claim.asks():
+        rule, scoped = ask.rule, ask.part.scoped
+        if scoped.degraded:
+            continue
+        left = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
+        reset = None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND_US), 0)
+        refused = not claim.admitted and ask.take(state, now, amount) is None
+        if isinstance(rule.limit, Blocked):
+            left, reset = 0, None
+        yield scoped.scope.resource, _Quota(ask.key, rule.limit, left, reset, refused)
+
+
+def _draft(quotas: Iterable[_Quota]) -> dict[str, str]:
+    return {
+        "RateLimit-Policy": ", ".join([_policy(quota.name, quota.limit) for quota in quotas]),
+        "RateLimit": ", ".join([_left(quota) for quota in quotas]),
+    }
+
+
+@lru_cache(maxsize=4096)
+def _policy(name: str, limit: AnyLimit) -> str:
+    """What holds; a window that is not in whole seconds cannot be said."""
+    if isinstance(limit, ResourceLimit):
+        return f'"{name}";q={limit.capacity};qu="concurrent-requests"'
+    if isinstance(limit, Blocked):
+        return f'"{name}";q=0'
+    policy = f'"{name}";q={int(limit.capacity)}'
+    return f"{policy};w={int(limit.window_seconds)}" if float(limit.window_seconds).is_integer() else policy
+
+
+def _left(quota: _Quota) -> str:
+    text = f'"{quota.name}";r={quota.remaining}'
+    return text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}"
+
+
+def _legacy(quota: _Quota) -> dict[str, str]:
+    """The time is that of the clock on the wall, as most who send such headers have it."""
+    told = {"X-RateLimit-Limit": str(int(quota.limit.ceiling)), "X-RateLimit-Remaining": str(quota.remaining)}
+    if quota.reset_seconds is not None:
+        told["X-RateLimit-Reset"] = str(ceil(time()) + quota.reset_seconds)
+    return told

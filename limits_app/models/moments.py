@@ -1,0 +1,34 @@
+"""Moments: points in time as the code has them, in UTC, and as the site's settings and its databases do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+__all__ = ["as_setting", "from_column", "to_column"]
+
+
+def as_setting(moment: datetime) -> datetime:
+    """A moment with a time zone or without one, as the site's USE_TZ says."""
+    is_aware = timezone.is_aware(timezone.now())
+    if timezone.is_aware(moment) == is_aware:
+        return moment
+    return timezone.make_aware(moment) if is_aware else timezone.make_naive(moment)
+
+
+def to_column(moment: datetime, connection: BaseDatabaseWrapper) -> object:
+    """A moment as a parameter of a query that no model makes."""
+    return connection.ops.adapt_datetimefield_value(as_setting(moment))
+
+
+def from_column(value: object, connection: BaseDatabaseWrapper) -> datetime | None:
+    """A moment as a query that no model makes gives it, in UTC."""
+    moment = parse_datetime(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime):
+        return None
+    if timezone.is_naive(moment):
+        moment = timezone.make_aware(moment, connection.timezone)  # None is the site's own
+    return moment.astimezone(UTC)

@@ -1,0 +1,71 @@
+"""The tables of the database store: not configuration, and nobody's to edit.
+
+The store reads and writes them with statements of its own; here they get their shape and their migrations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import models
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    BinaryField = models.BinaryField[bytes, bytes]
+else:
+    BinaryField = models.BinaryField  # it takes no parameters when the code runs
+
+__all__ = ["DigestField", "LayoutDefinition", "ScopeState", "StoreVersion"]
+
+
+class DigestField(BinaryField):
+    """Bytes of a known, short length, which also MySQL can look up."""
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
+        """The type of the column; MySQL's for bytes of any length cannot have an index."""
+        return f"varbinary({self.max_length})" if connection.vendor == "mysql" else super().db_type(connection)
+
+
+class ScopeState(models.Model):
+    """What was used in one scope: the states of its limits, their logs, and who holds permits.
+
+    `stamp` is a new random number with every change.
+    """
+
+    scope = DigestField(max_length=16, primary_key=True)
+    stamp = models.BigIntegerField()
+    states = models.BinaryField()
+    logs = models.BinaryField(null=True)
+
+    class Meta:
+        db_table = "limits_app_state"
+
+    def __str__(self) -> str:
+        return bytes(self.scope).hex()
+
+
+class LayoutDefinition(models.Model):
+    """The limits by which states were counted, so that they can be read after the limits have changed."""
+
+    name = DigestField(max_length=8, primary_key=True)
+    definitions = models.BinaryField()
+
+    class Meta:
+        db_table = "limits_app_layout"
+
+    def __str__(self) -> str:
+        return bytes(self.name).hex()
+
+
+class StoreVersion(models.Model):
+    """The version of the configuration; one row, or none before the first change."""
+
+    id = models.IntegerField(primary_key=True)
+    version = models.BigIntegerField()
+
+    class Meta:
+        db_table = "limits_app_version"
+
+    def __str__(self) -> str:
+        return str(self.version)

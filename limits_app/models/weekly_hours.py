@@ -1,0 +1,148 @@
+"""Weekly hours: when a policy is in force, by the clock on the wall of a time zone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from functools import lru_cache
+from typing import ClassVar, Final, Self
+from zoneinfo import ZoneInfo
+
+__all__ = ["WeeklyHours"]
+
+_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY_MINUTES: Final = 24 * 60
+_WEEK_MINUTES: Final = 7 * _DAY_MINUTES
+_ENTRY: Final = re.compile(r"([a-z,-]+)(?: +([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2}))?")
+_LOOK_AHEAD: Final = range(-1, 9)
+"""The days around a moment in which hours change next, if they ever do."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WeeklyHours:
+    """Spans of minutes since Monday, midnight: each from its first minute until before its last."""
+
+    spans: tuple[Span, ...]
+    zone: ZoneInfo
+
+    NEVER: ClassVar[WeeklyHours]
+
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def parse(cls, text: str, zone: str) -> Self:
+        """Read `mon-fri 09:00-17:00; sat,sun`, in an IANA time zone; ValueError says what cannot be read.
+
+        Hours that end before they begin go on until the next day; days without hours are whole days.
+        """
+        spans = sorted(span for entry in text.lower().split(";") for span in _spans(entry.strip()))
+        return cls(tuple(_merged(spans)), _zone(zone))
+
+    def holds(self, moment: datetime) -> bool:
+        """Whether the clock on the wall is inside the hours."""
+        local = moment.astimezone(self.zone)
+        minute = local.weekday() * _DAY_MINUTES + local.hour * 60 + local.minute
+        return any(start <= minute < end for start, end in self.spans)
+
+    def overlaps(self, other: WeeklyHours) -> bool:
+        """Whether both ever hold at once; hours of different zones are taken to, because their distance changes."""
+        if self.zone.key != other.zone.key:
+            return True
+        return any(start < others_end and others < end for start, end in self.spans for others, others_end in other.spans)
+
+    def next_change(self, moment: datetime) -> datetime | None:
+        """When hours begin or end next; None when that never happens."""
+        holds = self.holds(moment)
+        changes = [other for other in self._candidates(moment) if other > moment and self.holds(other) != holds]
+        return min(changes, default=None)
+
+    def _candidates(self, moment: datetime) -> Iterator[datetime]:
+        """All moments around at which anything could change: ends of spans, and where the clock on the wall jumps."""
+        today = moment.astimezone(self.zone).date()
+        minutes = {edge % _WEEK_MINUTES for span in self.spans for edge in span}
+        for ahead in _LOOK_AHEAD:
+            midnight = datetime.combine(today + timedelta(days=ahead), time())
+            yield from self._jumps(midnight)
+            for minute in minutes:
+                day, rest = divmod(minute, _DAY_MINUTES)
+                if day == midnight.weekday():
+                    local = midnight + timedelta(minutes=rest)
+                    yield self._moment(local)
+                    yield self._moment(local.replace(fold=1))  # the same time again, when the clock was set back
+
+    def _jumps(self, midnight: datetime) -> Iterator[datetime]:
+        """The moment of a day at which its clocks are changed, if they are."""
+        before, after = self._moment(midnight), self._moment(midnight + timedelta(days=1))
+        offset = self._offset(before)
+        if self._offset(after) == offset:
+            return
+        while after - before > timedelta(seconds=1):
+            middle = before + (after - before) // 2
+            before, after = (middle, after) if self._offset(middle) == offset else (before, middle)
+        yield after.replace(microsecond=0)
+
+    def _moment(self, local: datetime) -> datetime:
+        return local.replace(tzinfo=self.zone).astimezone(UTC)
+
+    def _offset(self, moment: datetime) -> timedelta | None:
+        return moment.astimezone(self.zone).utcoffset()
+
+
+WeeklyHours.NEVER = WeeklyHours((), ZoneInfo("UTC"))
+
+
+def _spans(entry: str) -> Iterator[Span]:
+    match = _ENTRY.fullmatch(entry)
+    if match is None:
+        raise ValueError(f"{entry!r} is no hours: write days and times, such as 'mon-fri 09:00-17:00; sat,sun'")
+    start, end = 0, _DAY_MINUTES
+    if match[2]:
+        start, end = _minute(match[2], match[3]), _minute(match[4], match[5])
+    if start == _DAY_MINUTES:
+        raise ValueError(f"{entry!r}: hours begin at 23:59 at the latest")
+    if end <= start:
+        end += _DAY_MINUTES
+    for day in _days(match[1]):
+        first, last = day * _DAY_MINUTES + start, day * _DAY_MINUTES + end
+        yield first, min(last, _WEEK_MINUTES)
+        if last > _WEEK_MINUTES:
+            yield 0, last - _WEEK_MINUTES
+
+
+def _days(text: str) -> Iterator[int]:
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        for name in (first, last or first):
+            if name not in _DAYS:
+                raise ValueError(f"{name!r} is no day: write some of {', '.join(_DAYS)}, or from one to another")
+        start = _DAYS.index(first)
+        for ahead in range((_DAYS.index(last or first) - start) % 7 + 1):
+            yield (start + ahead) % 7
+
+
+def _minute(hour: str, minute: str) -> int:
+    total = int(hour) * 60 + int(minute)
+    if int(minute) >= 60 or total > _DAY_MINUTES:
+        raise ValueError(f"'{hour}:{minute}' is no time of day: write 00:00 to 24:00")
+    return total
+
+
+def _merged(spans: list[Span]) -> Iterator[Span]:
+    """Spans in order, those that meet made one."""
+    start, end = spans[0]
+    for first, last in spans[1:]:
+        if first > end:
+            yield start, end
+            start = first
+        end = max(end, last) if first <= end else last
+    yield start, end
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # a directory of zones, for instance, is an OSError
+        raise ValueError(f"{name!r} is no time zone: write its IANA name, such as 'Europe/Berlin'") from None

@@ -1,0 +1,181 @@
+"""The cache: compiled limit sets of this process, kept until something changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+from threading import Lock, RLock
+from time import monotonic, time
+from typing import Final, NamedTuple
+
+from django.db import InterfaceError, OperationalError, router
+
+from limits_app import conf
+from limits_app.core.forking import on_fork
+from limits_app.core.store import Store
+from limits_app.models import Policy, changes
+from limits_app.resolver.compiled import ResolvedSet
+from limits_app.resolver.resolving import Limits, check_names, resolve
+from limits_app.stores.memory import MemoryStore
+
+__all__ = ["Key", "Resolver", "ResolverInfo", "resolver"]
+
+logger = logging.getLogger("limits_app")
+
+Key = tuple[str, str | None, Limits]
+
+_BLIND_SECONDS: Final = 1.0
+"""How long what is known is used without asking a database that is down again."""
+
+
+class _Nowhere(MemoryStore):
+    """Stands for a store that is down; what is compiled for it is stale by the time anybody uses it."""
+
+    _numbers = count(1)
+
+    def version(self) -> int:
+        """Another one each time, and never the one that the store compares with."""
+        return next(self._numbers)
+
+
+_NOWHERE: Final = _Nowhere()
+
+
+class ResolverInfo(NamedTuple):
+    """How the cache of this process is doing."""
+
+    hits: int
+    misses: int
+    size: int
+
+
+class _Kept(NamedTuple):
+    """A limit set, until when it is kept (by the monotonic clock), and when a date changes it (by the system's)."""
+
+    limit_set: ResolvedSet
+    until: float
+    changes_at: float | None
+
+
+class _Flight:
+    """One thread asks the database for a key; others who need the same wait for it."""
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.passengers = 0
+
+
+class Resolver:
+    """Keeps compiled limit sets, at most RESOLVER_MAX_ENTRIES, each for RESOLVER_TTL_SECONDS.
+
+    A set that is older than the configuration is found out by its store when it is used, and then forgotten here;
+    one for which a date or an hour has come, by `clock`, which gives seconds since 1970.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time) -> None:
+        self.clock = clock
+        self._kept: dict[Key, _Kept] = {}
+        self._hits = 0
+        self._misses = 0
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """A child asks for itself; what is kept stays."""
+        self._lock = Lock()
+        self._flights: dict[Key, _Flight] = {}
+
+    def kept(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet | None:
+        """The limit set if it is there and fresh."""
+        try:
+            entry = self._kept.get((resource, entity, default_limits))
+        except TypeError:  # a name that cannot be, which resolving will say
+            return None
+        if entry is None or entry[1] < monotonic() or (entry[2] is not None and entry[2] <= self.clock()):
+            return None
+        self._hits += 1
+        return entry[0]
+
+    def limit_set(
+        self, resource: str, entity: str | None, default_limits: Limits = (), *, store: Store | None = None
+    ) -> ResolvedSet:
+        """The limit set, compiled and kept where it is not there yet; threads that need the same ask only once.
+
+        What a transaction reads that has changed limits itself is used once and not kept: it may be rolled back.
+        While the database is down, what was kept last is good enough; OperationalError or InterfaceError without that.
+        """
+        kept = self.kept(resource, entity, default_limits)
+        if kept is not None:
+            return kept
+        check_names(resource, entity)
+        key = (resource, entity, tuple(default_limits))
+        with self._alone(key):
+            # Whoever had to wait finds what the first one kept, unless that was for itself alone.
+            kept = self.kept(*key)
+            return self._resolved(key, store) if kept is None else kept
+
+    def without_store(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
+        """`limit_set` while nobody can ask the store; stale as soon as somebody can, where it is not kept already."""
+        return self.limit_set(resource, entity, default_limits, store=_NOWHERE)
+
+    def forget(
+        self, resource: str, entity: str | None, default_limits: Limits = (), stale: ResolvedSet | None = None
+    ) -> None:
+        """Resolve anew next time, unless somebody has done so since `stale` was kept."""
+        key = (resource, entity, tuple(default_limits))
+        with self._lock:
+            entry = self._kept.get(key)
+            if entry is not None and stale in {None, entry.limit_set}:
+                del self._kept[key]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+    def info(self) -> ResolverInfo:
+        """Hits, misses and size."""
+        return ResolverInfo(self._hits, self._misses, len(self._kept))
+
+    @contextmanager
+    def _alone(self, key: Key) -> Iterator[None]:
+        """Let one thread at a time in for a key."""
+        with self._lock:
+            flight = self._flights.setdefault(key, _Flight())
+            flight.passengers += 1
+        try:
+            with flight.lock:
+                yield
+        finally:
+            with self._lock:
+                flight.passengers -= 1
+                if not flight.passengers:
+                    self._flights.pop(key, None)
+
+    def _resolved(self, key: Key, store: Store | None) -> ResolvedSet:
+        self._misses += 1
+        try:
+            resolved = resolve(*key, store=store, now=self.clock()).limit_set
+        except (OperationalError, InterfaceError) as error:
+            known = self._kept.get(key)
+            if known is None:
+                raise
+            logger.warning("the database is down, limits on %s are those known last: %s", key[0], error)
+            self._keep(key, _Kept(known.limit_set, monotonic() + _BLIND_SECONDS, None))
+            return known.limit_set
+        if not changes.pending(router.db_for_read(Policy)):
+            until = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
+            self._keep(key, _Kept(resolved, until, resolved.changes_at))
+        return resolved
+
+    def _keep(self, key: Key, entry: _Kept) -> None:
+        most = conf.get(conf.RESOLVER_MAX_ENTRIES)
+        with self._lock:
+            self._kept.pop(key, None)
+            self._kept[key] = entry
+            for oldest in list(islice(self._kept, max(len(self._kept) - most, 0))):
+                del self._kept[oldest]
+
+
+resolver: Final = Resolver()

@@ -1,0 +1,136 @@
+"""Choosing: which of the policies that are about an entity hold at a moment, and what comes of them together.
+
+Of all levels the most specific one counts, as a whole: an entity that is itself blocked or unlimited, entity on this
+resource, entity on all resources, resource, system, and then the limits that the call itself brings.
+Within a level a policy with dates comes before one with weekly hours, and that before the one that always holds.
+A policy that extends is added to the next one down instead of replacing it, and its keys come first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Final
+
+from limits_app.conf import OnUnavailable
+from limits_app.core.limits import AnyLimit, Blocked
+from limits_app.models import OWN, Candidate, Enforcement, Link, PolicyEffect, PolicyScope
+
+__all__ = ["CALL", "PRECEDENCE", "Choice", "Held", "Standing", "Verdict", "changes_at", "choose", "rollout_position"]
+
+CALL: Final = "call"
+"""The level of limits that a call brings itself."""
+
+PRECEDENCE: Final = (OWN, *PolicyScope.values, CALL)
+
+
+class Standing(StrEnum):
+    """What becomes of one policy; another adds to the one that is extended."""
+
+    COUNTS = "counts"
+    EXTENDED = "extended"
+    REPLACED = "replaced"
+    NOT_NOW = "not now"
+    NOT_ROLLED_OUT = "not rolled out"
+    SHADOW = "shadow"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A policy, and what becomes of it."""
+
+    candidate: Candidate
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A limit that holds, and the policy that it comes from; `shared` is one bucket for everybody."""
+
+    limit: AnyLimit
+    candidate: Candidate
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What holds for one entity of a chain: `verdicts` in order of precedence, and the limits that come of them."""
+
+    entity: str | None
+    verdicts: tuple[Verdict, ...]
+    limits: tuple[Held, ...]
+    on_unavailable: OnUnavailable | None
+
+
+def choose(link: Link, now: datetime, *, shadow: bool = False) -> Choice:
+    """Say what holds for an entity now; with `shadow`, what would hold if policies in the shadow were enforced."""
+    position = rollout_position(link.entity)
+    verdicts, counting = [], []
+    is_open = True
+    for candidate in sorted(link.candidates, key=_precedence):
+        standing = _out(candidate, now, position, shadow=shadow)
+        if standing is None:
+            standing = Standing.REPLACED
+            if is_open:
+                standing = Standing.EXTENDED if counting else Standing.COUNTS
+                counting.append(candidate)
+                is_open = candidate.extends
+        verdicts.append(Verdict(candidate, standing))
+    on_unavailable = next((one.on_unavailable for one in counting if one.on_unavailable), None)
+    return Choice(link.entity, tuple(verdicts), _together(counting), on_unavailable)
+
+
+def changes_at(link: Link, now: datetime) -> datetime | None:
+    """When a date or an hour comes at which something else may hold for an entity; None for never."""
+    moments = [moment for one in link.candidates for moment in (one.valid_from, one.valid_until, _next(one, now))]
+    return min((moment for moment in moments if moment is not None and moment > now), default=None)
+
+
+def rollout_position(entity: str | None) -> int:
+    """Where an entity stands from 0 to 99, the same always and everywhere: a rollout takes in those below it."""
+    return int.from_bytes(blake2b((entity or "").encode("utf-8", "surrogatepass"), digest_size=8).digest()) % 100
+
+
+def _precedence(candidate: Candidate) -> tuple[int, bool, bool, int]:
+    return (
+        PRECEDENCE.index(candidate.level),
+        candidate.valid_from is None,
+        candidate.hours is None,
+        candidate.policy_id or 0,
+    )
+
+
+def _out(candidate: Candidate, now: datetime, position: int, *, shadow: bool) -> Standing | None:
+    """Why a policy is not obeyed; None where it is."""
+    if candidate.enforcement == Enforcement.OFF:
+        return Standing.OFF
+    if not _is_in_force(candidate, now):
+        return Standing.NOT_NOW
+    if position >= candidate.rollout_percent:
+        return Standing.NOT_ROLLED_OUT
+    return Standing.SHADOW if candidate.enforcement == Enforcement.SHADOW and not shadow else None
+
+
+def _is_in_force(candidate: Candidate, now: datetime) -> bool:
+    begins, ends = candidate.valid_from, candidate.valid_until
+    if (begins is not None and now < begins) or (ends is not None and now >= ends):
+        return False
+    return candidate.hours is None or candidate.hours.holds(now)
+
+
+def _next(candidate: Candidate, now: datetime) -> datetime | None:
+    return None if candidate.hours is None else candidate.hours.next_change(now)
+
+
+def _together(counting: list[Candidate]) -> tuple[Held, ...]:
+    """The limits of policies of which each but the last adds to the next, in the order of their keys."""
+    held: dict[str, Held] = {}
+    for candidate in reversed(counting):
+        if candidate.effect == PolicyEffect.BLOCKED:
+            return (Held(Blocked(), candidate),)
+        if candidate.effect == PolicyEffect.LIMITS:
+            held |= {limit.key: Held(limit, candidate, limit.key in candidate.shared) for limit in candidate.limits}
+    return tuple(held[key] for key in sorted(held))

@@ -1,0 +1,31 @@
+"""Versions: telling the stores that the configuration has changed."""
+
+from __future__ import annotations
+
+import logging
+
+from limits_app import conf
+from limits_app.core.errors import StoreUnavailable
+from limits_app.resolver.cache import resolver
+from limits_app.stores.guards import guard_of
+
+__all__ = ["advance_version"]
+
+logger = logging.getLogger("limits_app")
+
+
+def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of a signal
+    """Limits have changed: whatever was compiled before is stale now, in every process that shares a store.
+
+    A store that cannot be told is told when it is back. Until then this process resolves anew,
+    and others find out when what they keep is too old.
+    """
+    for alias in conf.get(conf.STORES):
+        guard = guard_of(alias)
+        try:
+            with guard.asking():
+                guard.store().advance_version()
+        except StoreUnavailable:
+            logger.exception("the store %r was not told that limits have changed", alias)
+            guard.advance_version_later()
+            resolver.clear()

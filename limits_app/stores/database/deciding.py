@@ -1,0 +1,83 @@
+"""What a step makes of the records that it has found; nothing is changed in place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from limits_app.core.claim import Claim
+from limits_app.core.plan import Ask, Charges
+from limits_app.stores.database import lending
+from limits_app.stores.database.records import Record
+from limits_app.stores.settling import settle_under
+
+__all__ = ["charged", "forgotten", "renewed", "settled"]
+
+
+def charged(claim: Claim, process: int, found: Sequence[Record], now: int) -> list[Record] | None:
+    """The records with all amounts of a claim, by the parts of its plan; None when a limit refuses."""
+    after = [_copy(record) for record in found]
+    parts, at = claim.plan.parts, 0
+    for ask, amount in claim.charges:
+        if ask.part is not parts[at]:
+            at += 1
+        states = after[at].states
+        state = ask.take(states[ask.index], now, amount)
+        if state is None:
+            return None
+        states[ask.index] = state
+    for place, ask, _ in claim.plan.leases:
+        at = parts.index(ask.part)
+        name, amount = _name(ask, claim, process), claim.charges[place][1]
+        after[at] = _lending(after[at], lending.lend(after[at].leases, name, ask.rule, amount=amount, now=now))
+    return after
+
+
+def settled(  # noqa: PLR0917 - the last two are given later
+    claim: Claim, process: int, changes: Charges, found: Sequence[Record], now: int
+) -> list[Record]:
+    """The records with the changes of a claim, by the parts among them; they may be those of other layouts."""
+    after = {record.scope: _copy(record) for record in found}
+    for ask, change in changes:
+        record = after[ask.part.short_key]
+        if ask.lease_key is not None:
+            leases = lending.take_back(record.leases, _name(ask, claim, process))
+            if leases is None:
+                continue
+            after[record.scope] = record = _lending(record, leases)
+        if record.codec.layout is ask.part.layout:
+            record.states[ask.index] = ask.settle(record.states[ask.index], now, change)
+        else:
+            settle_under(record.codec.layout, record.states, ask, change=change, now=now)
+    return list(after.values())
+
+
+def renewed(claim: Claim, process: int, found: dict[bytes, Record], now: int) -> bool:
+    """Lend the permits of a claim again, in `found`; False when one of them is lost."""
+    for _, ask, _ in claim.plan.leases:
+        record = found.get(ask.part.short_key)
+        if record is None:
+            return False
+        leases = lending.renew(record.leases, _name(ask, claim, process), ask.rule, now)
+        if leases is None:
+            return False
+        found[record.scope] = record._replace(leases=leases)
+    return True
+
+
+def forgotten(record: Record, keys: Collection[str] | None) -> Record:
+    """The record without what was used of some limits, or of all."""
+    return record._replace(states=record.codec.layout.forgotten(record.states, keys))
+
+
+def _copy(record: Record) -> Record:
+    scope, states, codec, leases, stamp, trail = record
+    return Record(scope, states.copy(), codec, leases, stamp, trail)
+
+
+def _lending(record: Record, leases: bytes) -> Record:
+    scope, states, codec, _, stamp, trail = record
+    return Record(scope, states, codec, leases, stamp, trail)
+
+
+def _name(ask: Ask, claim: Claim, process: int) -> bytes:
+    return (ask.lease_key or b"")[-lending.TAG_LENGTH :] + lending.lease_id(process, claim.number)

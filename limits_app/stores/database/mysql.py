@@ -1,0 +1,51 @@
+"""MySQL and MariaDB: steps are transactions of a few statements."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from limits_app.stores.database.links import Failure, Link
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from limits_app.stores.database.links import LinkOptions
+
+__all__ = ["MySQLLink"]
+
+_DEADLOCK: Final = 1213
+_FROM_THE_CLIENT: Final = range(2000, 3000)
+"""Errors that no server has sent: it is gone, or was never there."""
+_NO_ANSWER: Final = 0
+_SHUTTING_DOWN: Final = {1053, 1927, 4031}
+
+
+class MySQLLink(Link):
+    """A connection to MySQL or MariaDB, by the driver that Django uses."""
+
+    begins = "START TRANSACTION"
+    adds = ("INSERT IGNORE INTO", "")
+    clock = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+
+    @classmethod
+    def configure(cls, wrapper: BaseDatabaseWrapper, options: LinkOptions) -> None:
+        """Wait for the server not for long."""
+        given = wrapper.settings_dict["OPTIONS"]
+        given["connect_timeout"] = max(ceil(options.connect_timeout), 1)
+        given["read_timeout"] = given["write_timeout"] = max(ceil(2 * options.lock_timeout), 2)
+
+    def prepare(self) -> None:
+        """Wait not long for locks, and lock rows only, not what lies between them."""
+        seconds = max(round(self.options.lock_timeout), 1)
+        self.run(f"SET SESSION innodb_lock_wait_timeout = {seconds}")
+        self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        # The hour that comes twice when summer ends is two hours here.
+        self.run("SET time_zone = '+00:00'")
+
+    def meaning(self, error: Exception) -> Failure:
+        """By the number of the error."""
+        number = error.args[0] if error.args else _NO_ANSWER
+        return Failure(
+            number == _DEADLOCK, lost=number in _FROM_THE_CLIENT or number in _SHUTTING_DOWN or number == _NO_ANSWER
+        )

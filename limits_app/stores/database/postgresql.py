@@ -1,0 +1,92 @@
+"""PostgreSQL: steps take two round trips, and one where nobody else has changed the row meanwhile."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+from typing import TYPE_CHECKING, Any, Final
+
+from limits_app.stores.database import statements
+from limits_app.stores.database.links import Failure, Link, Promise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from limits_app.stores.database.links import LinkOptions
+    from limits_app.stores.database.statements import Change
+
+__all__ = ["PostgresLink"]
+
+_TRANSIENT: Final = {"40001", "40P01"}
+"""Serialization failure and deadlock."""
+_CLOCK: Final = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+_TOLERANCE_US: Final = 1_000_000
+
+
+class PostgresLink(Link):
+    """A connection to PostgreSQL, by psycopg."""
+
+    begins = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    clock = _CLOCK
+
+    @classmethod
+    def configure(cls, wrapper: BaseDatabaseWrapper, options: LinkOptions) -> None:
+        """Links are pooled by the store, and put values into statements themselves, which then travel together."""
+        given = wrapper.settings_dict["OPTIONS"]
+        given.pop("pool", None)
+        given.pop("server_side_binding", None)
+        given["connect_timeout"] = max(ceil(options.connect_timeout), 1)
+
+    def prepare(self) -> None:
+        """Wait neither for locks nor for anything else for long; prepare what is asked all the time."""
+        lock, statement = (
+            round(seconds * 1000) for seconds in (self.options.lock_timeout, 2 * self.options.lock_timeout)
+        )
+        self.batch([(f"SET lock_timeout = {lock}", ()), (f"SET statement_timeout = {statement}", ())])
+        self._raw.prepare_threshold = 0
+        self._prepared: Any = self.driver.Cursor(self._raw)
+
+    def meaning(self, error: Exception) -> Failure:
+        """By the code of the error, which only a server that lives sends."""
+        code = getattr(error, "sqlstate", None)
+        return Failure(code in _TRANSIENT, lost=code is None or self._raw.closed)
+
+    def batch(self, batch: Sequence[tuple[str, Sequence[object]]]) -> list[list[Any]]:
+        """All statements in one message."""
+        cursor = self.cursor
+        cursor.execute("; ".join([sql for sql, _ in batch]), [value for _, values in batch for value in values])
+        results = [cursor.fetchall() if cursor.description else []]
+        while cursor.nextset():
+            results.append(cursor.fetchall() if cursor.description else [])
+        return results
+
+    def swap(
+        self, change: Change, stamp: int, *, now: int, version: int | None, conclude: Callable[[], None]
+    ) -> int | None:
+        """One statement, which looks after everything itself."""
+        logs = [] if change.logs is None else [change.logs]
+        right = [] if version is None else [version]
+        right += [now, now + _TOLERANCE_US] if self.options.reads_clock else []
+        sql = _swap(logs=bool(logs), version=version is not None, moment=self.options.reads_clock)
+        self.promise = Promise(change.scope, self.number, stamp, conclude)
+        self._prepared.execute(sql, [change.states, stamp, *logs, change.scope, change.old, *right], prepare=True)
+        written = self._prepared.fetchone()
+        self.promise = None
+        if written is None:
+            return None
+        conclude()
+        return int(written[0])
+
+
+@cache
+def _swap(*, logs: bool, version: bool, moment: bool) -> str:
+    """Changes a row, if everything is still as the writer thinks."""
+    return f"""
+        UPDATE limits_app_state SET states = %s, stamp = %s{", logs = %s" if logs else ""}
+        WHERE scope = %s AND stamp = %s
+        {f"AND {statements.VERSION} = %s" if version else ""}
+        {f"AND {_CLOCK} BETWEEN %s AND %s" if moment else ""}
+        RETURNING {_CLOCK}
+    """  # noqa: S608 - clauses only; values are passed

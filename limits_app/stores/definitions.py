@@ -1,0 +1,44 @@
+"""Definitions of a layout as text, so that a store can read what an older configuration has written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from limits_app.core.layout import Layout, layout_of
+from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+
+__all__ = ["definitions_of", "layout_from"]
+
+
+def definitions_of(layout: Layout) -> bytes:
+    """Write the limits of a layout."""
+    return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits]]).encode()
+
+
+def layout_from(definitions: bytes) -> Layout:
+    """Compile the layout that `definitions_of` has written; TypeError or ValueError when a newer version wrote it."""
+    lease_us, limits = json.loads(definitions)
+    return layout_of(tuple(_limit(*fields) for fields in limits), lease_us)
+
+
+def _fields(limit: AnyLimit) -> list[object]:
+    if isinstance(limit, ResourceLimit):
+        return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
+    if isinstance(limit, Blocked):
+        return ["blocked"]
+    kind = "call" if isinstance(limit, CallLimit) else "rate"
+    return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst]
+
+
+def _limit(kind: str, *fields: Any) -> AnyLimit:
+    match kind, fields:
+        case "blocked", ():
+            return Blocked()
+        case "resource", (key, capacity, max_hold_seconds):
+            return ResourceLimit(key, capacity, max_hold_seconds)
+        case "call", (_, capacity, window_seconds, algorithm, burst):
+            return CallLimit(capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
+        case _, (key, capacity, window_seconds, algorithm, burst):
+            return RateLimit(key, capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
+    raise ValueError(f"not a limit: {kind} {fields}")

@@ -1,0 +1,54 @@
+-- Check all, then charge all. Replies: S stale, C another layout, R refused, A admitted, N admitted with newcomers.
+local first_ask, first_wanted = at, wanted
+
+if open.permits then
+  for _ = 1, asks do
+    local name, scope, offset, a, b, c, key
+    name, scope, offset, a, b, c, key, at = unpack_from('<sdddddd', plan, at)
+    if open[name] and open[name](states[scope], offset, now, KEYS[key]) then
+      raws[scope] = pack(formats[scope], unpack(states[scope]))
+      call('HSET', KEYS[before + scope], 's', raws[scope])
+      if states[scope][2] == 0 then call('PEXPIRE', KEYS[before + scope], milliseconds(least_idle)) end
+    end
+  end
+  at = first_ask
+end
+
+for _ = 1, asks do
+  local name, scope, offset, a, b, c, key, amount
+  name, scope, offset, a, b, c, key, at = unpack_from('<sdddddd', plan, at)
+  amount, wanted = unpack_from('<d', ARGV[2], wanted)
+  local full = take[name](states[scope], offset, now, amount, a, b, c, KEYS[key])
+  if not full then
+    local reply = {'R', pack('<d', now), unpack(raws)}
+    at, wanted = first_ask, first_wanted
+    for _ = 1, asks do
+      name, scope, offset, a, b, c, key, at = unpack_from('<sdddddd', plan, at)
+      amount, wanted = unpack_from('<d', ARGV[2], wanted)
+      if view[name] then
+        local s = {unpack_from(formats[scope], raws[scope])}
+        reply[#reply + 1] = view[name](s, offset, now, amount, a, b, c, KEYS[key])
+      end
+    end
+    return table.concat(reply)
+  end
+  if full > full_at[scope] then full_at[scope] = full end
+end
+
+local reply = {newcomers and 'N' or 'A', pack('<d', now)}
+if #restores > 0 then
+  -- What is told is what counts now; what is kept is what was there.
+  for index = 1, count do reply[2 + index] = pack(formats[index], unpack(states[index])) end
+  for index = 1, #restores do
+    local s, o, kept = unpack(restores[index])
+    for offset = 1, #kept do s[o + offset - 1] = kept[offset] end
+  end
+  for index = 1, count do keep(index) end
+else
+  for index = 1, count do reply[2 + index] = keep(index) end
+end
+for index = 1, #writes do call(unpack(writes[index])) end
+if tells_before then
+  for index = 1, count do reply[#reply + 1] = raws[index] end
+end
+return recorded(table.concat(reply))

@@ -1,0 +1,6 @@
+-- As core/algorithms/blocked.py: nothing passes.
+-- @take
+function take.blocked() return nil end
+
+-- @settle undo
+function settle.blocked() return 0 end

@@ -1,0 +1,229 @@
+"""The Redis store on a cluster: one script for each tag among the scopes of a request.
+
+The groups are asked in a fixed order, and when a later one refuses, what the earlier ones charged is given back.
+So nothing is ever admitted beyond a limit, but for a moment less may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from threading import Lock
+from time import sleep
+from typing import Any, Final
+
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisClusterException, RedisError
+
+from limits_app.core.claim import Claim, Record
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.plan import Charges, Part, Plan
+from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, Slot
+from limits_app.stores.redis.links import Link, Links, ServerError, Unanswered
+from limits_app.stores.redis.names import TAGS, Names, tag_of
+from limits_app.stores.redis.plans import PreparedPlan
+from limits_app.stores.redis.scripts import script
+from limits_app.stores.redis.store import CHANGED, NEVER_LEARNED, RedisStore, moment_of
+
+__all__ = ["ClusterLinks", "RedisClusterStore"]
+
+logger = logging.getLogger("limits_app")
+
+LOST_CLUSTER: Final = (RedisError, RedisClusterException, IndexError, AttributeError, KeyError)
+"""What redis-py raises when it does not know who has a key; its own structures have gaps while it looks around."""
+
+_MOST_PLANS: Final = 16_384
+_MOST_MOVES: Final = 5
+_SECONDS_BETWEEN_MOVES: Final = 0.02
+_MOVED: Final = frozenset({"MOVED", "ASK", "TRYAGAIN"})
+
+
+class ClusterLinks:
+    """The links to all servers of a cluster; a call goes to the one that has its keys."""
+
+    encrypted = True
+    """Tasks use threads."""
+
+    def __init__(self, client: Any, reply_key: Any, *, connect_seconds: float, reply_seconds: float) -> None:
+        self._client = client
+        self._reply_key = reply_key
+        self.reply_seconds = reply_seconds
+        self._seconds = {"connect_seconds": connect_seconds, "reply_seconds": reply_seconds}
+        self._lock = Lock()
+        self._by_node: dict[str, Links] = {}
+
+    def run(self, call: Call, slot: Slot | None = None) -> Any:
+        """As `Links.run`; follows keys that have moved to another server."""
+        for _ in range(_MOST_MOVES):
+            try:
+                return self._links(call.key).run(call, slot)
+            except Unanswered:
+                self._look_around()
+                raise
+            except StoreUnavailable as error:
+                self._look_around()
+                cause = error.__cause__
+                if not isinstance(cause, ServerError) or cause.code not in _MOVED:
+                    raise
+                sleep(_SECONDS_BETWEEN_MOVES)
+        raise StoreUnavailable("the keys of the cluster move faster than they can be followed")
+
+    def open(self, slot: Slot | None = None, reply_seconds: float | None = None) -> Link:
+        """A link to any of the servers."""
+        return self._links(None).open(slot, reply_seconds)
+
+    def close(self) -> None:
+        """Close what is idle."""
+        for links in list(self._by_node.values()):
+            links.close()
+
+    def _links(self, key: bytes | None) -> Links:
+        try:
+            node = self._client.get_node_from_key(key) if key else self._client.get_random_primary_node()
+            pool = self._client.get_redis_connection(node).connection_pool
+        except LOST_CLUSTER as error:
+            raise StoreUnavailable(f"the cluster has nobody for these keys: {error}") from error
+        with self._lock:
+            links = self._by_node.get(node.name)
+            if links is None:
+                links = self._by_node[node.name] = Links(pool, self._reply_key, **self._seconds)
+            return links
+
+    def _look_around(self) -> None:
+        """Learn who has which keys now."""
+        try:
+            self._client.nodes_manager.initialize()
+        except LOST_CLUSTER:
+            return
+
+
+class RedisClusterStore(RedisStore):
+    """A RedisStore on a cluster: `client` is a RedisCluster of redis-py, or `url` names one of its servers.
+
+    The scopes of a request are decided by the clock of the server that is asked first.
+    """
+
+    def __init__(self, *, url: str | None = None, client: RedisCluster | None = None, **options: Any) -> None:
+        self._groups: dict[Plan, list[PreparedPlan]] = {}
+        self._partly: dict[Claim, set[PreparedPlan]] = {}
+        super().__init__(url=url, client=client, **options)
+
+    def _open_links(self, connect_seconds: float, reply_seconds: float) -> tuple[Names, Any]:
+        names = Names(self._options["prefix"], spread=True)
+        try:
+            client = self._source.cluster()
+        except LOST_CLUSTER as error:
+            raise StoreUnavailable(f"the cluster cannot be reached: {error}") from error
+        return names, ClusterLinks(client, names.reply, connect_seconds=connect_seconds, reply_seconds=reply_seconds)
+
+    def acquire(self, claim: Claim) -> bool:
+        """See `Store.acquire`."""
+        done: list[tuple[PreparedPlan, bytes]] = []
+        groups = self._grouped(claim.plan)
+        records: dict[Part, Record] = {}
+        try:
+            for group in groups:
+                now = claim.decided_at if done else None
+                reply = self._acquire_group(claim, group, now)
+                if not claim.admitted:
+                    break
+                done.append((group, reply))
+                records |= zip(group.parts, claim.records, strict=True)
+        except BaseException:
+            claim.admitted = None
+            self._undo(claim, done)
+            raise
+        if len(done) < len(groups):
+            self._undo(claim, done)
+            if len(groups) > 1:
+                self.peek(claim)
+            return False
+        claim.records = [records[part] for part in claim.plan.parts]
+        return True
+
+    def settle(self, claim: Claim, changes: Charges) -> None:
+        """See `Store.settle`; groups that are settled stay so when another one fails."""
+        if claim.settled or not changes:
+            return
+        done = self._partly.setdefault(claim, set())
+        for group in self._grouped(claim.plan):
+            mine = [(ask, change) for ask, change in changes if ask in group.positions]
+            if mine and group not in done:
+                self._settle_in(claim, mine, group)
+                done.add(group)
+        del self._partly[claim]
+        self._settled(claim, changes)
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """See `Store.renew`; one call for each tag."""
+        by_tag: dict[bytes, list[Claim]] = {}
+        for claim in claims:
+            for tag in {tag_of(ask.part.short_key) for _, ask, _ in claim.plan.leases}:
+                by_tag.setdefault(tag, []).append(claim)
+        lost = [one for tag, some in by_tag.items() for one in self._renew_leases(some, tag)]
+        return [claim for claim in claims if claim in lost]
+
+    def peek(self, claim: Claim) -> None:
+        """See `Store.peek`; scopes are read one after the other."""
+        records = []
+        for part in claim.plan.parts:
+            claim.decided_at, (states,) = self._drive(self._loader.look([part], claim.plan.version))
+            records.append((None, states))
+        claim.records = records
+        self._heard(claim.decided_at)
+
+    def advance_version(self) -> int:
+        """See `Store.advance_version`; the version is kept beside the scopes of every tag."""
+        version = int(self._links.run(Plain(b"INCR", self._names.version_at(TAGS[0]))))
+        for tag in TAGS[1:]:
+            prepared = Prepared(script("raise_version"), [self._names.version_at(tag)], b"", numbers=1, tag=tag)
+            self._links.run(ScriptCall(prepared, (*self._moments.header(), version)))
+        self._changed()
+        return version
+
+    async def aacquire(self, claim: Claim) -> bool:
+        """`acquire` for asyncio, in a thread."""
+        return await asyncio.to_thread(self.acquire, claim)
+
+    async def asettle(self, claim: Claim, changes: Charges) -> None:
+        """`settle` for asyncio, in a thread."""
+        await asyncio.to_thread(self.settle, claim, changes)
+
+    def _grouped(self, plan: Plan) -> list[PreparedPlan]:
+        groups = self._groups.get(plan)
+        if groups is None:
+            if len(self._groups) >= _MOST_PLANS:
+                self._groups.clear()
+            tags = sorted({tag_of(part.short_key) for part in plan.parts}) or TAGS[:1]
+            groups = self._groups[plan] = [PreparedPlan(plan, self._names, self._codecs, tag) for tag in tags]
+            for group in groups:
+                self._define(group)
+        return groups
+
+    def _acquire_group(self, claim: Claim, group: PreparedPlan, now: int | None) -> bytes:
+        call = self._phrases.asking(claim, group, now)
+        reply = self._links.run(call)
+        while reply[0] == CHANGED:
+            self._drive(self._loader.carry(group.parts, claim.plan.version))
+            reply = self._links.run(call)
+        if self._decided(claim, group, reply, NEVER_LEARNED)[1]:
+            self._define(group)
+        return bytes(reply)
+
+    def _undo(self, claim: Claim, done: Sequence[tuple[PreparedPlan, bytes]]) -> None:
+        """Give back what was charged a moment ago; what cannot be given back now stays spent."""
+        for group, reply in done:
+            now = moment_of(reply)
+            claim.decided_at = now
+            leases = [
+                (self._names.leases(ask.part.short_key, ask.key), member)
+                for ask, _, member in self._phrases.leases(claim)
+                if ask in group.positions
+            ]
+            try:
+                if not self._drive(self._loader.put_back(group, reply, now, leases)):
+                    changes = [(ask, -amount) for ask, amount in claim.charges if ask in group.positions]
+                    self._links.run(self._phrases.changing(claim, changes, group, group.undo))
+            except StoreUnavailable:
+                logger.warning("what a refused request took on one server could not be given back", exc_info=True)

@@ -1,0 +1,145 @@
+"""How state is written: a layout's name, until when the record lives, and the integers of all states.
+
+Short, because a server keeps small records in few bytes: 7 bytes hold all that is exact as a Lua number.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import accumulate, chain
+from struct import Struct
+from typing import Final, cast
+
+from limits_app.core.algorithms import State
+from limits_app.core.algorithms.log import EMPTY_LOG, Log
+from limits_app.core.layout import Layout
+from limits_app.stores.definitions import definitions_of, layout_from
+
+__all__ = ["NAME_LENGTH", "PAIR", "Codec", "Codecs", "log_of"]
+
+NAME_LENGTH: Final = 6
+PAIR: Final = Struct("<dd")
+"""An entry of a log; and what a lease says of itself."""
+
+_EXPIRES_LENGTH: Final = 4
+_LAST_SECOND: Final = 2**32 - 1
+_MOST_CODECS: Final = 4096
+_FIELDS: Final[Mapping[str, Sequence[int]]] = {
+    "token_bucket": (7, 7),
+    "leaky_bucket": (7, 7),
+    "fixed_window": (7, 7),
+    "gcra": (7, 7, 7),
+    # What goes before the log, and where it stands: its first entry, how many there are, and how long it is kept.
+    "sliding_window": (7, 7, 7, 7, 7, 2, 2, 4),
+    "permits": (6, 4, 7, 7),
+    "blocked": (),
+}
+_LOG_PLACE: Final = 5
+
+
+class Codec:
+    """Writes and reads the states of one layout."""
+
+    __slots__ = ("_ends", "_fields", "_logs", "definitions", "format", "layout", "name", "offsets", "size")
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.definitions = definitions_of(layout)
+        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        fields = [_FIELDS[rule.twin[0]] for rule in layout.rules]
+        self.offsets = list(accumulate(map(len, fields), initial=0))[:-1]
+        """The number of the first integer of each limit."""
+        self._logs = [rule.has_log for rule in layout.rules]
+        self._fields = list(chain.from_iterable(fields))
+        self._ends = list(accumulate(self._fields, initial=NAME_LENGTH + _EXPIRES_LENGTH))
+        self.format = b"<c%dI%d%s" % (
+            NAME_LENGTH,
+            _EXPIRES_LENGTH,
+            b"".join(b"I%d" % size for size in self._fields),
+        )
+        self.size = self._ends[-1]
+
+    def decode(self, record: bytes, at: int = 0, logs: Mapping[int, Log] | None = None) -> list[State]:
+        """The states of a record that starts at `at`; `logs` by place, in so far as they are known."""
+        numbers = self._numbers(record, at)
+        states: list[State] = []
+        for index, (offset, rule) in enumerate(zip(self.offsets, self.layout.rules, strict=True)):
+            if self._logs[index]:
+                log = (logs or {}).get(index, EMPTY_LOG)
+                states.append((*numbers[offset : offset + _LOG_PLACE], log))  # type: ignore[arg-type]  # `Rule` says so
+            else:
+                states.append(tuple(numbers[offset : offset + len(rule.start)]))
+        return states
+
+    def encode(self, states: Sequence[State], expires_us: int) -> bytes:
+        """The record of the states, whose logs are written from their first entry on."""
+        numbers = chain.from_iterable(
+            (*state[:-1], 0, len(cast("Log", state[-1])), 0) if has_log else state
+            for state, has_log in zip(states, self._logs, strict=True)
+        )
+        expires = min(expires_us // 1_000_000, _LAST_SECOND).to_bytes(_EXPIRES_LENGTH, "little")
+        packed = [number.to_bytes(size, "little") for number, size in zip(numbers, self._fields, strict=True)]
+        return b"".join([self.name, expires, *packed])
+
+    def log(self, record: bytes, index: int, packed: bytes | None) -> Log:
+        """The log that belongs to a record, from the string in which it stands."""
+        place = self.offsets[index] + _LOG_PLACE
+        head, entries = self._numbers(record, 0)[place : place + 2]
+        return log_of(PAIR.iter_unpack((packed or b"")[head * PAIR.size : (head + entries) * PAIR.size]))
+
+    def places(self, record: bytes) -> list[list[int]]:
+        """Where the logs of a record stand."""
+        numbers = self._numbers(record, 0)
+        return [
+            numbers[offset + _LOG_PLACE : offset + _LOG_PLACE + 2]
+            for offset, has_log in zip(self.offsets, self._logs, strict=True)
+            if has_log
+        ]
+
+    def expires_us(self, record: bytes) -> int:
+        """Until when a record lives; 0 when it stands for none."""
+        return 1_000_000 * int.from_bytes(record[NAME_LENGTH : NAME_LENGTH + _EXPIRES_LENGTH], "little")
+
+    def _numbers(self, record: bytes, at: int) -> list[int]:
+        return [
+            int.from_bytes(record[at + end : at + end + size], "little")
+            for end, size in zip(self._ends, self._fields, strict=False)
+        ]
+
+
+class Codecs:
+    """The codecs of the layouts that this process has met."""
+
+    def __init__(self) -> None:
+        self._codecs: dict[Layout, Codec] = {}
+        self._by_name: dict[bytes, Codec] = {}
+
+    def of(self, layout: Layout) -> Codec:
+        """The codec of a layout."""
+        codec = self._codecs.get(layout)
+        if codec is None:
+            if len(self._codecs) >= _MOST_CODECS:
+                self._codecs.clear()
+                self._by_name.clear()
+            codec = self._codecs[layout] = Codec(layout)
+            self._by_name[codec.name] = codec
+        return codec
+
+    def named(self, name: bytes) -> Codec | None:
+        """The codec of the layout with a name, if it was met."""
+        return self._by_name.get(name)
+
+    def defined(self, definitions: bytes) -> Codec | None:
+        """The codec of definitions; None when a version has written them that knows more."""
+        try:
+            return self.of(layout_from(definitions))
+        except (TypeError, ValueError):
+            return None
+
+
+def log_of(entries: Iterable[tuple[float, float]]) -> Log:
+    """A log of pairs of time and running total."""
+    pairs = [(int(time), int(total)) for time, total in entries]
+    return Log(array("q", [time for time, _ in pairs]), array("q", [total for _, total in pairs]))

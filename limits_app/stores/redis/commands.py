@@ -1,0 +1,117 @@
+"""Commands: what is sent to a server, packed once for each plan, and how its reply is read. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final, Protocol
+
+from limits_app.stores.redis.scripts import Script
+
+__all__ = ["Call", "Plain", "Prepared", "ScriptCall", "Slot", "bulk", "command"]
+
+_HEADER: Final = 6
+
+
+def bulk(value: bytes) -> bytes:
+    """A string as the protocol has it."""
+    return b"$%d\r\n%s\r\n" % (len(value), value)
+
+
+def command(*words: bytes) -> bytes:
+    """A whole command."""
+    return b"*%d\r\n%s" % (len(words), b"".join(map(bulk, words)))
+
+
+class Slot:
+    """Whose call it is: a name that no other link has, and a number that grows from call to call."""
+
+    __slots__ = ("_key_at", "key", "name", "number")
+
+    def __init__(self, name: bytes, key_at: Callable[[bytes, bytes | None], bytes]) -> None:
+        self.name = name
+        self._key_at = key_at
+        self.key = bulk(key_at(name, None))
+        self.number = 0
+
+    def at(self, tag: bytes) -> bytes:
+        """The key of its record beside the scopes with a tag."""
+        return bulk(self._key_at(self.name, tag))
+
+
+class Call(Protocol):
+    """Something that can be sent."""
+
+    script: Script | None
+    key: bytes | None
+    """One of its keys, which says which server of a cluster is asked."""
+
+    def packed(self, slot: Slot, *, again: bool) -> bytes:
+        """The bytes; `again` when it may have been executed before, without an answer."""
+
+
+class Plain:
+    """A command that may be executed twice."""
+
+    __slots__ = ("_packed", "key")
+    script: Script | None = None
+
+    def __init__(self, *words: bytes) -> None:
+        self.key: bytes | None = words[1]
+        self._packed = command(*words)
+
+    def packed(self, slot: Slot, *, again: bool) -> bytes:  # noqa: ARG002 - as `Call` has it
+        """See `Call.packed`."""
+        return self._packed
+
+
+class Prepared:
+    """A script with its keys and its plan, but for what differs from call to call.
+
+    On a cluster all keys have one `tag`.
+    """
+
+    __slots__ = ("head", "key", "script", "struct", "tag", "tail")
+
+    def __init__(
+        self,
+        script: Script,
+        keys: Sequence[bytes],
+        plan: bytes,
+        *,
+        numbers: int = 0,
+        extra: int = 0,
+        tag: bytes | None = None,
+    ) -> None:
+        self.script = script
+        self.key = keys[0] if keys else None
+        self.tag = tag
+        self.struct = Struct(f"<{_HEADER + numbers}d")
+        self.head = b"*%d\r\n$7\r\nEVALSHA\r\n%s%s" % (
+            6 + len(keys) + extra,
+            bulk(script.digest),
+            bulk(b"%d" % (1 + len(keys))),
+        )
+        self.tail = b"%s%s$%d\r\n" % (b"".join(map(bulk, keys)), bulk(plan), self.struct.size)
+
+
+class ScriptCall:
+    """One call of a prepared script; `extra` are further arguments, as `bulk` writes them."""
+
+    __slots__ = ("_extra", "_numbers", "_prepared", "key", "script")
+
+    def __init__(self, prepared: Prepared, numbers: Sequence[float], extra: bytes = b"") -> None:
+        self.script: Script | None = prepared.script
+        self.key = prepared.key
+        self._prepared = prepared
+        self._numbers = numbers
+        self._extra = extra
+
+    def packed(self, slot: Slot, *, again: bool) -> bytes:
+        """See `Call.packed`."""
+        prepared = self._prepared
+        if not again:
+            slot.number += 1
+        key = slot.key if prepared.tag is None else slot.at(prepared.tag)
+        numbers = prepared.struct.pack(slot.number, again, *self._numbers)
+        return b"".join((prepared.head, key, prepared.tail, numbers, b"\r\n", self._extra))

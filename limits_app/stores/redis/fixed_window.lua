@@ -1,0 +1,26 @@
+-- As core/algorithms/fixed_window.py: (start of the window, amount in it).
+-- @take
+function take.fixed_window(s, o, now, amount, capacity, window)
+  local start, count = s[o], s[o + 1]
+  if count == 0 or now - start >= window then start, count = now, 0 end
+  count = count + amount
+  if count > capacity then return nil end
+  s[o], s[o + 1] = start, count
+  return start + window
+end
+
+-- @settle
+function settle.fixed_window(s, o, now, change, capacity, window)
+  if change <= 0 then return 0 end
+  local start, count = s[o], s[o + 1]
+  if count == 0 or now - start >= window then start, count = now, 0 end
+  s[o], s[o + 1] = start, min(count + change, 4503599627370496)
+  return start + window
+end
+
+-- @undo
+function settle.fixed_window(s, o, now, change, capacity, window)
+  if s[o] > admitted_at or now - s[o] >= window then return 0 end
+  s[o + 1] = max(s[o + 1] + change, 0)
+  return s[o] + window
+end

@@ -1,0 +1,237 @@
+"""Links: connections that are held, each used by one thread or task at a time.
+
+They are made as the connection pool of the site's client makes its own, so that TLS, passwords, Unix sockets and
+Sentinel work; what is sent and read afterwards goes past the client, which would take as long as the server.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from struct import Struct
+from time import monotonic
+from typing import Any, Final
+
+import hiredis
+from redis.backoff import NoBackoff
+from redis.connection import SSLConnection
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.forking import on_fork
+from limits_app.stores.redis.commands import Call, Slot, command
+
+__all__ = ["CHUNK", "LOST", "MOST_IDLE", "Link", "Links", "ServerError", "Unanswered"]
+
+CHUNK: Final = 16_384
+LOST: Final = (OSError, RedisError)
+"""What a lost connection raises."""
+
+_TIMEVAL: Final = Struct("@ll")
+MOST_IDLE: Final = 64
+"""How many links are kept for the next rush."""
+
+_SECONDS_FOR_THE_SILENT: Final = 0.04
+_MOST_TRIES: Final = 8
+
+
+class ServerError(Exception):
+    """What a server replies when it cannot do what it was asked."""
+
+    @property
+    def code(self) -> str:
+        """The first word."""
+        return str(self).partition(" ")[0]
+
+
+class Unanswered(StoreUnavailable):
+    """The server may have done it, or not; whoever asks again with the same slot will know."""
+
+    def __init__(self, message: str, slot: Slot) -> None:
+        super().__init__(message)
+        self.slot = slot
+
+
+class Link:
+    """A connection and the slot of whoever uses it. Raises one of LOST when it is lost."""
+
+    __slots__ = ("_connection", "_reader", "slot", "socket")
+
+    def __init__(self, connection: Any, slot: Slot, reply_seconds: float) -> None:
+        self._connection = connection
+        self.slot = slot
+        self._reader = hiredis.Reader(replyError=ServerError)
+        connection.connect()
+        self.socket: socket.socket = connection._sock
+        self.limit(reply_seconds)
+
+    def exchange(self, data: bytes) -> Any:
+        """Send, and wait for the reply; what the server complains about is returned, not raised."""
+        self.socket.sendall(data)
+        receive, read = self.socket.recv, self.read
+        while True:
+            reply = read(receive(CHUNK))
+            if reply is not False:
+                return reply
+
+    def read(self, chunk: bytes) -> Any:
+        """The reply of which a further piece has come; False while it is not complete."""
+        if not chunk:
+            raise ConnectionResetError("the server has closed the connection")
+        self._reader.feed(chunk)
+        return self._reader.gets()
+
+    def parsed(self) -> Any:
+        """The next of several replies that came in one piece; False when there is none."""
+        return self._reader.gets()
+
+    def limit(self, seconds: float) -> None:
+        """Have the kernel limit how long a plain socket blocks, which saves a system call for each that could."""
+        if type(self.socket) is not socket.socket:
+            self.socket.settimeout(seconds)
+            return
+        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
+        self.socket.settimeout(None)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def close(self) -> None:
+        """Close the connection; in a child, only its own end of it."""
+        self._connection.disconnect()
+
+
+class Links:
+    """The links to one server, made when they are needed and kept while they work."""
+
+    def __init__(
+        self,
+        pool: Any,
+        reply_key: Callable[[bytes, bytes | None], bytes],
+        *,
+        connect_seconds: float,
+        reply_seconds: float,
+    ) -> None:
+        self._pool = pool
+        self._reply_key = reply_key
+        self.reply_seconds = reply_seconds
+        self._options = {
+            "socket_connect_timeout": connect_seconds,
+            "socket_timeout": max(connect_seconds, reply_seconds),
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "retry_on_error": [],
+            "health_check_interval": 0,
+        }
+        self._idle: deque[Link] = deque()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """A child makes links of its own."""
+        self.close()
+
+    def close(self) -> None:
+        """Close what is idle."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def run(self, call: Call, slot: Slot | None = None) -> Any:
+        """The reply to a call, which is executed once, even when the reply was lost on the way.
+
+        `slot` is that of an earlier try which was never answered.
+        Raises StoreUnavailable when the server cannot be reached or cannot do it.
+        """
+        try:
+            link = self._idle.pop() if slot is None else self.open(slot)
+        except IndexError:
+            link = self.open()
+        try:
+            reply = link.exchange(call.packed(link.slot, again=slot is not None))
+        except LOST as error:
+            return self.again(link, call, error)
+        except BaseException:
+            # Whoever is interrupted here leaves a reply behind that nobody must take for another.
+            link.close()
+            raise
+        if reply.__class__ is ServerError:
+            return self.complained(link, call, reply)
+        if len(self._idle) < MOST_IDLE:  # here and not by a call, which every request would pay for
+            self._idle.append(link)
+        else:
+            link.close()
+        return reply
+
+    def keep(self, link: Link) -> None:
+        """Keep a link for the next call, if there are not too many."""
+        if len(self._idle) < MOST_IDLE:
+            self._idle.append(link)
+        else:
+            link.close()
+
+    def open(self, slot: Slot | None = None, reply_seconds: float | None = None) -> Link:
+        """A new link."""
+        if slot is None:
+            slot = Slot(os.urandom(8), self._reply_key)
+        try:
+            return Link(self.connection(), slot, reply_seconds or self.reply_seconds)
+        except LOST as error:
+            raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether connections speak TLS, whose sockets cannot be waited for without blocking."""
+        return issubclass(self._pool.connection_class, SSLConnection)
+
+    def connection(self) -> Any:
+        """A connection of redis-py that is not connected yet."""
+        return self._pool.connection_class(**(self._pool.connection_kwargs | self._options))
+
+    def again(self, link: Link, call: Call, error: Exception) -> Any:
+        """Ask again over a new connection; the server knows whether it has done it before.
+
+        A server that was silent is asked once more and shortly, one that hangs up as often as there is time.
+        """
+        deadline = monotonic() + self.reply_seconds
+        for _ in range(_MOST_TRIES):
+            link.close()
+            timed_out = isinstance(error, BlockingIOError | TimeoutError)
+            try:
+                link = self.open(link.slot, min(_SECONDS_FOR_THE_SILENT, self.reply_seconds) if timed_out else None)
+                reply = link.exchange(call.packed(link.slot, again=True))
+                link.limit(self.reply_seconds)
+            except StoreUnavailable as unreachable:
+                raise Unanswered(str(unreachable), link.slot) from error
+            except LOST as lost:
+                error = lost
+                if timed_out or monotonic() > deadline:
+                    break
+                continue
+            except BaseException:
+                link.close()
+                raise
+            if reply.__class__ is ServerError:
+                return self.complained(link, call, reply)
+            self.keep(link)
+            return reply
+        link.close()
+        raise Unanswered(f"Redis does not answer: {error}", link.slot) from error
+
+    def complained(self, link: Link, call: Call, error: ServerError) -> Any:
+        """Load a script that the server has forgotten; anything else means that it cannot do its work."""
+        reply: Any = error
+        if error.code == "NOSCRIPT" and call.script is not None:
+            try:
+                reply = link.exchange(command(b"SCRIPT", b"LOAD", call.script.text))
+                if reply.__class__ is not ServerError:
+                    reply = link.exchange(call.packed(link.slot, again=True))
+            except LOST as lost:
+                link.close()
+                raise Unanswered(f"Redis does not answer: {lost}", link.slot) from lost
+        if reply.__class__ is ServerError:
+            # What is connected to a primary that has become a replica has to look for the new one.
+            link.close()
+            raise StoreUnavailable(f"Redis refuses: {reply}") from reply
+        self.keep(link)
+        return reply

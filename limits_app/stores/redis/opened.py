@@ -1,0 +1,30 @@
+"""The Redis stores that this process has opened: one for each server and way to it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from limits_app.stores.redis.store import RedisStore
+
+__all__ = ["open_store"]
+
+_OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
+_LOCK: Final = Lock()
+# Held while a process forks, so that no child gets it locked.
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+
+def open_store(kind: type[RedisStore], alias: str | None, url: str | None, options: Mapping[str, Any]) -> RedisStore:
+    """Open a store of a kind, or give the one that is open."""
+    options = {**kind.DEFAULTS, **options}
+    place = (kind, alias, url, *sorted(options.items()))
+    with _LOCK:
+        store = _OPENED.get(place)
+        if store is None:
+            given = options if alias is None else {"alias": alias, **options}
+            store = _OPENED[place] = kind(url=url, **given)
+        return store

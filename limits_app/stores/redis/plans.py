@@ -1,0 +1,126 @@
+"""Plans: what a shape of request sends, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Final, overload
+
+from limits_app.core.algorithms import State
+from limits_app.core.plan import Part, Plan
+from limits_app.stores.redis.codec import Codecs, log_of
+from limits_app.stores.redis.commands import Prepared
+from limits_app.stores.redis.names import Names
+from limits_app.stores.redis.scripts import script
+
+__all__ = ["PreparedPlan", "Records"]
+
+_SCOPE: Final = Struct("<d")
+_HEAD: Final = Struct("<ddd")
+_ASK: Final = Struct("<6d")
+_VIEW: Final = Struct("<3d")
+_REPLY_HEAD: Final = 9
+_FIRST: Final = 3
+"""The place of the first integer in Lua, after the name and until when the record lives."""
+
+
+class PreparedPlan:
+    """The scripts that acquire and settle for one plan, and how to read what they reply."""
+
+    __slots__ = ("acquire", "asks", "codecs", "parts", "permits", "places", "positions", "settle", "undo", "views")
+
+    def __init__(self, plan: Plan, names: Names, codecs: Codecs, tag: bytes | None = None) -> None:
+        """`tag` leaves out all scopes but those that have it."""
+        self.parts = [part for part in plan.parts if tag is None or names.tag(part.short_key) == tag]
+        self.places = [place for place, ask in enumerate(plan.asks) if ask.part in self.parts]
+        self.asks = [plan.asks[place] for place in self.places]
+        self.permits = any(ask.rule.is_permit for ask in self.asks)
+        self.codecs = [codecs.of(part.layout) for part in self.parts]
+        self.positions = {ask: position for position, ask in enumerate(self.asks)}
+        places = {part: place for place, part in enumerate(self.parts)}
+        self.views = [(places[ask.part], ask.index) for ask in self.asks if ask.rule.has_log]
+        keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
+        checked = _HEAD.pack(-1 if plan.version is None else plan.version, before, len(self.parts)) + blob
+        # What was admitted is settled whatever has changed since.
+        unchecked = _HEAD.pack(-1, before, len(self.parts)) + blob
+
+        def prepare(verb: str, packed: bytes, extra: int) -> Prepared:
+            twins = frozenset(ask.rule.twin[0] for ask in self.asks)
+            return Prepared(
+                script(verb, twins), keys, packed, numbers=len(self.asks), extra=extra + self.permits, tag=tag
+            )
+
+        self.acquire = prepare("acquire" if tag is None else "join", checked, 0)
+        self.settle = prepare("settle", unchecked, 1)
+        self.undo = self.settle if tag is None else prepare("undo", unchecked, 1)
+
+    def _packed(self, names: Names, places: Mapping[Part, int], *, versioned: bool) -> tuple[list[bytes], int, bytes]:
+        """The keys, how many stand before those of the scopes, and what the scripts are told of scopes and limits."""
+        first = self.parts[0].short_key if self.parts else b"\0"
+        keys = [names.version(first)] if versioned else []
+        before = 1 + len(keys)
+        keys += [names.scope(part.short_key) for part in self.parts]
+        packed = [codec.name + codec.format + b"\0" + _SCOPE.pack(codec.size) for codec in self.codecs]
+        for ask in self.asks:
+            place, key = places[ask.part], 0
+            if ask.rule.has_log or ask.rule.is_permit:
+                name = names.log if ask.rule.has_log else names.leases
+                keys.append(name(ask.part.short_key, ask.key))
+                key = 1 + len(keys)
+            twin, *parameters = ask.rule.twin
+            a, b, c = (*parameters, 0, 0, 0)[:3]
+            offset = self.codecs[place].offsets[ask.index] + _FIRST
+            packed.append(twin.encode() + b"\0" + _ASK.pack(1 + place, offset, a, b, c, key))
+        return keys, before, b"".join(packed)
+
+    def before(self, reply: bytes) -> list[tuple[bytes, bytes]] | None:
+        """The records after and before a group was admitted; None when a log has changed as well."""
+        at, records = _REPLY_HEAD, list[bytes]()
+        for codec in (*self.codecs, *self.codecs):
+            records.append(reply[at : at + codec.size])
+            at += codec.size
+        pairs = list(zip(records[: len(self.codecs)], records[len(self.codecs) :], strict=True))
+        logs = all(codec.places(new) == codec.places(old) for codec, (new, old) in zip(self.codecs, pairs, strict=True))
+        return pairs if logs else None
+
+
+class Records(Sequence[tuple[None, list[State]]]):
+    """The records in a reply, decoded when somebody looks."""
+
+    __slots__ = ("_decoded", "_prepared", "_refused", "_reply")
+
+    def __init__(self, prepared: PreparedPlan, reply: bytes, *, refused: bool) -> None:
+        self._prepared = prepared
+        self._reply = reply
+        self._refused = refused
+        self._decoded: list[tuple[None, list[State]]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._prepared.codecs)
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[None, list[State]]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[None, list[State]]]: ...
+
+    def __getitem__(self, index: int | slice) -> tuple[None, list[State]] | list[tuple[None, list[State]]]:
+        if self._decoded is None:
+            self._decoded = [(None, states) for states in self._states()]
+        return self._decoded[index]
+
+    def _states(self) -> Iterator[list[State]]:
+        at, decoded = _REPLY_HEAD, []
+        for codec in self._prepared.codecs:
+            decoded.append(codec.decode(self._reply, at))
+            at += codec.size
+        if self._refused:
+            for (place, index), seen in zip(self._prepared.views, _VIEW.iter_unpack(self._reply[at:]), strict=True):
+                decoded[place][index] = _seen(decoded[place][index], *seen)
+        return iter(decoded)
+
+
+def _seen(state: State, forgotten: float, time: float, total: float) -> State:
+    """The state of a sliding window that refused: of its log only the entry is known with which enough comes back."""
+    log = log_of([(time, total)] if time else [])
+    return (int(forgotten), *state[1:5], log)  # type: ignore[arg-type]  # `Rule` sees it as integers

@@ -1,0 +1,37 @@
+-- What every script starts with. KEYS[1] is the record of the link that asks; ARGV[1] says what the plan is,
+-- ARGV[2] what this call wants, both packed as little-endian doubles, which are exact for all our integers.
+local floor, max, min, pack, unpack_from = math.floor, math.max, math.min, struct.pack, struct.unpack
+local call = redis.call
+local plan = ARGV[1]
+local number, again, now, admitted_at, idle_factor, least_idle, wanted = unpack_from('<dddddd', ARGV[2])
+
+-- A reply that was lost is given again, and nothing is done twice.
+if again > 0 then
+  local record = call('HGET', KEYS[1], 'r')
+  if record and unpack_from('<d', record) == number then return string.sub(record, 9) end
+end
+
+-- Keep a reply for as long as its link may ask for it.
+local function recorded(reply)
+  local created = call('HSET', KEYS[1], 'r', pack('<d', number) .. reply)
+  if created == 1 or number % 16 == 0 then call('PEXPIRE', KEYS[1], 3600000) end
+  return reply
+end
+
+if now < 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local function whole(value)
+  return string.format('%.0f', value)
+end
+
+-- How long state is kept that is full again after so many microseconds.
+local function idle(us)
+  return max(us * idle_factor, least_idle)
+end
+
+local function milliseconds(us)
+  return whole(floor(us / 1000) + 1)
+end

@@ -1,0 +1,19 @@
+-- Change what was charged, and give permits back. Replies: C another layout, A done, N done with newcomers.
+for _ = 1, asks do
+  local name, scope, offset, a, b, c, key, change
+  name, scope, offset, a, b, c, key, at = unpack_from('<sdddddd', plan, at)
+  change, wanted = unpack_from('<d', ARGV[2], wanted)
+  if change ~= 0 then
+    full_at[scope] = max(full_at[scope], settle[name](states[scope], offset, now, change, a, b, c, KEYS[key]), 1)
+  end
+end
+for index = 1, count do
+  if full_at[index] > 0 then
+    keep(index)
+    if watched[index] and tonumber(watched[index]) > now then
+      call('PUBLISH', ARGV[#ARGV], KEYS[before + index])
+    end
+  end
+end
+for index = 1, #writes do call(unpack(writes[index])) end
+return recorded(newcomers and 'N' or 'A')

@@ -1,0 +1,5 @@
+-- @take
+take.token_bucket = take_draining
+
+-- @settle undo
+settle.token_bucket = settle_draining

@@ -1,0 +1,164 @@
+"""Checks of hazards: what is allowed, and dangerous."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.core.checks.registry import registry as django_registry
+from django.db import ProgrammingError, connection
+from pytest_django import Settings
+
+from limits_app import CallLimit, checks, conf, limits
+from limits_app.core.store import Store
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.services.failing import FailingStore
+
+MEMORY = {"default": {"KIND": "memory"}}
+REDIS = "django_redis.cache.RedisCache"
+LIMITS = "limits_app.integrations.middleware.LimitsMiddleware"
+USERS = "django.contrib.auth.middleware.AuthenticationMiddleware"
+
+
+def ids(messages: list[Any]) -> list[str]:
+    """The identifiers of messages, without what they have in common; each has a hint."""
+    assert all(message.hint for message in messages)
+    return [message.id.removeprefix("limits_app.") for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, []),
+        ({"ON_UNAVAILABLE": "local"}, ["W040"]),
+        ({"ON_UNAVAILABLE": "local", "EXPECTED_PROCESSES": 8}, []),
+        ({"ON_UNAVAILABLE": "allow"}, []),
+        ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "process"}}}, ["W041"]),
+        ({"STORES": {"default": {"KIND": "memory"}, "other": {"KIND": "process"}}}, []),
+        ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}}, []),
+        ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "process", "STATE_DIR": "/x"}}}, []),
+        ({"ON_UNAVAILABLE": "local", "STORE": "missing"}, []),
+    ],
+)
+def test_hazards_in_the_settings_are_reported(settings: Settings, given: dict[str, Any], found: list[str]) -> None:
+    settings.LIMITS = given
+    assert ids(checks.check_hazards()) == found
+
+
+@pytest.mark.parametrize(
+    ("cache", "everywhere", "found"),
+    [
+        ({"BACKEND": REDIS, "OPTIONS": {"IGNORE_EXCEPTIONS": True}}, False, ["W042"]),
+        ({"BACKEND": REDIS}, True, ["W042"]),
+        ({"BACKEND": REDIS, "OPTIONS": {"IGNORE_EXCEPTIONS": False}}, True, []),
+        ({"BACKEND": REDIS}, False, []),
+        ({"BACKEND": "django.core.cache.backends.dummy.DummyCache"}, True, []),
+    ],
+)
+def test_a_cache_that_hides_an_outage_is_reported(
+    settings: Settings, cache: dict[str, Any], everywhere: bool, found: list[str]
+) -> None:
+    settings.CACHES = {"default": cache}
+    settings.DJANGO_REDIS_IGNORE_EXCEPTIONS = everywhere
+    assert ids(checks.check_hazards()) == found
+
+
+@pytest.mark.parametrize(("name", "found"), [(":memory:", ["W049"]), ("/var/lib/limits.sqlite3", [])])
+def test_a_database_that_only_one_connection_sees_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, found: list[str]
+) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "database"}}}
+    monkeypatch.setitem(connection.settings_dict, "NAME", name)
+    assert ids(checks.check_hazards()) == found
+
+
+@pytest.mark.parametrize(
+    ("order", "found"), [([LIMITS, USERS], ["W043"]), ([USERS, LIMITS], []), ([LIMITS], []), ([USERS], [])]
+)
+def test_a_middleware_that_knows_no_users_is_reported(settings: Settings, order: list[str], found: list[str]) -> None:
+    settings.MIDDLEWARE = order
+    assert ids(checks.check_hazards()) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"STORES": MEMORY}, ["W044"]),
+        ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}, "STATE_DIR": "/x"}, []),
+        ({}, ["W045"]),
+        ({"STATE_DIR": "/var/lib/limits"}, []),
+    ],
+)
+def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(
+    settings: Settings, given: dict[str, Any], found: list[str]
+) -> None:
+    settings.LIMITS = given
+    assert ids(checks.check_deployment()) == found
+    reported = run_checks(tags=["limits_app"], include_deployment_checks=True)
+    assert [report.id for report in reported] == [f"limits_app.{name}" for name in found]
+    assert run_checks(tags=["limits_app"]) == []
+
+
+def test_nothing_is_asked_unless_databases_may_be(settings: Settings) -> None:
+    settings.LIMITS = {"STATE_DIR": "/nowhere/that/could/be"}
+    assert checks.check_stores() == []
+    assert checks.check_stores in django_registry.get_checks()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_local_policy_needs_the_number_of_processes(settings: Settings) -> None:
+    settings.LIMITS = {"STORES": MEMORY}
+    limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="local")
+    limits.set_resource_limits("web", [CallLimit(1, 60)])
+    [report] = checks.check_stores(["default"])
+    assert ids([report]) == ["W046"]
+    assert "policy of resource api is 'local'" in report.msg
+    settings.LIMITS = {"STORES": MEMORY, "EXPECTED_PROCESSES": 2}
+    assert checks.check_stores(["default"]) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_before_the_tables_are_made_no_policy_is_looked_for(settings: Settings) -> None:
+    settings.LIMITS = {"STORES": MEMORY}
+
+    def no_table(*args: object) -> None:
+        raise ProgrammingError("no such table")
+
+    with connection.execute_wrapper(no_table):
+        assert checks.check_stores(["default"]) == []
+
+
+@pytest.mark.django_db
+def test_stores_that_work_and_agree_about_the_time_are_fine(settings: Settings, tmp_path: Path) -> None:
+    settings.LIMITS = {"STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 1}
+    assert checks.check_stores(["default"]) == []
+
+
+@pytest.mark.django_db
+def test_a_store_that_cannot_be_used_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings.LIMITS = {"STATE_DIR": str(tmp_path)}
+    store = FailingStore(MemoryStore())
+    store.down = True
+    _open(store, monkeypatch)
+    [report] = checks.check_stores(["default"])
+    assert ids([report]) == ["W047"]
+    assert "cannot be used: connection refused" in report.msg
+
+
+@pytest.mark.django_db
+def test_clocks_that_differ_are_reported(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings.LIMITS = {"STATE_DIR": str(tmp_path)}
+    _open(MemoryStore(clock=FakeClock()), monkeypatch)
+    [report] = checks.check_stores(["default"])
+    assert ids([report]) == ["W048"]
+    assert "differ by -" in report.msg
+
+
+def _open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)

@@ -1,0 +1,64 @@
+"""A REST API in these tests: views under throttles, the framework's own or ours, on a clock that both read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+from rest_framework.views import APIView
+
+__all__ = ["Members", "Named", "Person", "ask", "of", "view_of"]
+
+
+class Person:
+    """Somebody who is logged in, as far as throttles look."""
+
+    is_authenticated = True
+
+    def __init__(self, pk: int) -> None:
+        self.pk = pk
+
+
+class Named(BaseAuthentication):
+    """Whoever says a number is that person; whoever says anything else is turned away."""
+
+    def authenticate(self, request: Request) -> tuple[Any, None] | None:
+        said = request.headers.get("X-Person")
+        return (Person(int(said)), None) if said else None
+
+
+class Members(IsAuthenticated):
+    """Only for people who are logged in."""
+
+
+def view_of(*throttles: type, **attributes: Any) -> Callable[..., Any]:
+    """A view under some throttles."""
+
+    def get(self: APIView, request: Request, **captured: object) -> Response:
+        return Response("fine")
+
+    names = {"throttle_classes": throttles, "authentication_classes": [Named], "permission_classes": []}
+    verbs = {"get": get, "post": get}
+    kind = type("View", (APIView,), names | verbs | attributes)
+    view: Callable[..., Any] = kind.as_view()
+    return view
+
+
+def of(module: ModuleType, name: str, **attributes: Any) -> type:
+    """A throttle class of a module, with attributes of its own."""
+    return type(name, (getattr(module, name),), attributes)
+
+
+def ask(view: Callable[..., Any], person: int | None = None, **extra: Any) -> Any:
+    """Ask a view by itself, without middleware."""
+    headers = extra.pop("headers", {}) | ({"X-Person": str(person)} if person else {})
+    request = APIRequestFactory().get("/", headers=headers, **extra)
+    response = view(request)
+    request.close()
+    return response

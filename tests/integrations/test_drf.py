@@ -1,0 +1,439 @@
+"""What throttles do beyond the framework's own: limits of administrators, one acquisition, costs, headers, schema."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client
+from django.urls import path
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.validation import validate_schema
+from pytest_django import Settings
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+from limits_app import services
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations.drf import rates
+from limits_app.integrations.drf.schema import LimitsAutoSchema
+from limits_app.integrations.drf.throttle import LimitThrottle
+from limits_app.integrations.identity import entity_of_key
+from limits_app.stores import registry
+from limits_app.testing import FakeClock
+from tests.integrations.conftest import MIDDLEWARE
+from tests.integrations.rest import Members, ask, of, view_of
+from tests.integrations.site import endpoint, left, limit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def api(settings: Settings, clock: FakeClock) -> None:
+    """A site with the framework, and entities as they are by default."""
+    settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": "3/min", "anon": "2/min", "uploads": "1/hour"}}
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def send(request: pytest.FixtureRequest, serve: Any) -> Callable[..., Any]:
+    """Serve a view behind the middleware, and ask it through either handler."""
+    sync_client, async_client = Client(), AsyncClient()
+
+    def get(person: int | None = None) -> Any:
+        headers = {"X-Person": str(person)} if person else {}
+        if request.param == "wsgi":
+            return sync_client.get("/", headers=headers)
+        return async_to_sync(async_client.get)("/", headers=headers)
+
+    return get
+
+
+def throttle(resource: str | None = "api", **attributes: Any) -> type:
+    """A throttle of a resource."""
+    return type("Throttle", (LimitThrottle,), {"resource": resource} | attributes)
+
+
+def statuses(view: Callable[..., Any], times: int, person: int | None = 1) -> list[int]:
+    return [ask(view, person).status_code for _ in range(times)]
+
+
+# ---------------------------------------------------------------- resources, entities, costs
+
+
+def test_a_throttle_is_about_a_resource_on_which_administrators_set_limits() -> None:
+    view = view_of(throttle())
+    assert statuses(view, 3) == [200] * 3
+    limit("api", CallLimit(2, 60))
+    assert statuses(view, 3) == [200, 200, 429]
+    services.set_entity_limits("user:1", [], resource="api", effect="unlimited")
+    assert statuses(view, 3) == [200] * 3
+
+
+def test_or_about_that_which_the_view_has_as_its_scope() -> None:
+    limit("reports", CallLimit(1, 60))
+    assert statuses(view_of(LimitThrottle, throttle_scope="reports"), 2) == [200, 429]
+
+
+def test_without_either_it_throttles_nothing() -> None:
+    limit("system", CallLimit(1, 60))
+    services.set_system_limits([CallLimit(1, 60)])
+    assert statuses(view_of(LimitThrottle), 3) == [200] * 3
+
+
+def test_limits_of_the_class_hold_where_nothing_is_set() -> None:
+    view = view_of(throttle(default_limits=[CallLimit(1, 60)]))
+    assert statuses(view, 2) == [200, 429]
+    limit("api", CallLimit(5, 60))
+    assert statuses(view, 2) == [200, 200]
+
+
+def test_a_change_counts_from_the_next_request_on() -> None:
+    view = view_of(rates.UserRateThrottle)
+    assert statuses(view, 4) == [200, 200, 200, 429]
+    limit("user", CallLimit(5, 60))
+    assert statuses(view, 6)[-1] == 429
+    services.set_entity_limits("user:1", [CallLimit(100, 60)], resource="user")
+    assert statuses(view, 6) == [200] * 6
+    assert statuses(view, 6, person=2) == [200] * 5 + [429]
+
+
+@pytest.mark.parametrize(
+    ("cost", "limits", "after"),
+    [
+        pytest.param(1, [CallLimit(10, 60)], {"call_count": 9}, id="one"),
+        pytest.param(4, [CallLimit(10, 60)], {"call_count": 6}, id="several"),
+        pytest.param(4, [RateLimit("rpm", 10, 60)], {"rpm": 6}, id="of_a_rate"),
+        pytest.param(1, [RateLimit("rpm", 10, 60)], {"rpm": 9}, id="one_of_a_rate"),
+        pytest.param(2.5, [RateLimit("rpm", 10, 60)], {"rpm": 7.5}, id="with_decimals"),
+        pytest.param(0, [CallLimit(10, 60)], {"call_count": 10}, id="nothing"),
+        pytest.param(
+            4, [CallLimit(10, 60), ResourceLimit("slots", 2)], {"call_count": 6, "slots": 2}, id="and_one_permit"
+        ),
+    ],
+)
+def test_a_request_has_a_cost(cost: float, limits: list[Any], after: dict[str, float]) -> None:
+    limit("api", *limits)
+    ask(view_of(throttle(cost=cost)), 1)
+    assert left("api", "user:1") == after
+
+
+def test_the_cost_may_depend_on_the_request() -> None:
+    def get_cost(self: object, request: Request, view: APIView) -> int:
+        return int(request.headers["X-Cost"])
+
+    limit("api", CallLimit(10, 60))
+    view = view_of(throttle(get_cost=get_cost))
+    seen = [ask(view, 1, headers={"X-Cost": cost}).status_code for cost in ("6", "5", "4", "1")]
+    assert seen == [200, 429, 200, 429]
+
+
+def test_a_cost_that_can_never_be_paid_is_422() -> None:
+    limit("api", CallLimit(3, 60))
+    refused = ask(view_of(throttle(cost=4)), 1)
+    assert (refused.status_code, refused.has_header("Retry-After")) == (422, False)
+    assert refused.data["detail"].code == "too_much_at_once"
+    assert left("api", "user:1") == {"call_count": 3}
+
+
+def test_a_cost_that_cannot_be_is_an_error() -> None:
+    limit("api", CallLimit(3, 60))
+    with pytest.raises(ValueError, match="must not be negative"):
+        ask(view_of(throttle(cost=-1)), 1)
+
+
+def test_whoever_is_blocked_is_told_no_time() -> None:
+    services.set_entity_limits("user:1", [], effect="blocked")
+    refused = ask(view_of(throttle()), 1)
+    assert (refused.status_code, refused.has_header("Retry-After")) == (429, False)
+
+
+def test_permits_are_held_until_the_response_was_sent() -> None:
+    seen = []
+
+    def get(self: APIView, request: Request) -> Response:
+        seen.append(left("api", "user:1"))
+        return Response("fine")
+
+    limit("api", ResourceLimit("slots", 2))
+    ask(view_of(throttle(), get=get), 1)
+    assert (seen, left("api", "user:1")) == ([{"slots": 1}], {"slots": 2})
+
+
+def test_a_missing_permit_is_worth_another_try_soon() -> None:
+    limit("api", ResourceLimit("slots", 1))
+    with ThreadPoolExecutor(1) as somewhere_else:
+        held = somewhere_else.submit(services.acquire, "api", entity="user:1").result()
+        refused = ask(view_of(throttle()), 1)
+        held.release()
+    assert (refused.status_code, refused["Retry-After"]) == (429, "1")
+
+
+def test_the_entity_is_found_after_authentication(settings: Settings) -> None:
+    limit("api", CallLimit(5, 60))
+    ask(view_of(throttle()), 7)
+    assert left("api", "user:7") == {"call_count": 4}
+    settings.LIMITS = settings.LIMITS | {"API_KEY_OF_REQUEST": lambda request: request.headers.get("X-Key")}
+    ask(view_of(throttle()), 7, headers={"X-Key": "s3cret"})
+    assert left("api", entity_of_key("s3cret")) == {"call_count": 4}
+
+
+def test_who_may_not_come_in_is_not_charged() -> None:
+    limit("api", CallLimit(5, 60))
+    assert statuses(view_of(throttle(), permission_classes=[Members]), 3, person=None) == [403] * 3
+    assert left("api", "ip:127.0.0.1") == {"call_count": 5}
+
+
+def test_the_site_itself_may_be_charged() -> None:
+    limit("api", CallLimit(2, 60))
+    view = view_of(throttle(get_entity=lambda *_: None))
+    assert [ask(view, person).status_code for person in (1, 2, 3)] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("scope", ["a b", "1st", "x" * 80, "caf\N{LATIN SMALL LETTER E WITH ACUTE}", "a:b", ""])
+def test_scopes_of_any_name_have_a_resource_of_their_own(scope: str) -> None:
+    views = [view_of(of(rates, "UserRateThrottle", scope=f"{scope}{end}", rate="1/min")) for end in ("!", "?")]
+    assert [statuses(view, 2) for view in views] == [[200, 429], [200, 429]]
+
+
+# ---------------------------------------------------------------- several throttles are one
+
+
+def test_what_one_throttle_refuses_no_other_one_charges(clock: FakeClock) -> None:
+    limit("first", CallLimit(9, 60, RateLimitAlgorithm.FIXED_WINDOW))
+    limit("second", CallLimit(1, 60, RateLimitAlgorithm.FIXED_WINDOW))
+    view = view_of(throttle("first"), throttle("second"))
+    assert statuses(view, 4) == [200, 429, 429, 429]
+    assert (left("first", "user:1"), left("second", "user:1")) == ({"call_count": 8}, {"call_count": 0})
+
+
+def test_nor_does_the_order_matter() -> None:
+    limit("first", CallLimit(9, 60, RateLimitAlgorithm.SLIDING_WINDOW))
+    limit("second", CallLimit(1, 60, RateLimitAlgorithm.SLIDING_WINDOW))
+    assert statuses(view_of(throttle("second"), throttle("first")), 3) == [200, 429, 429]
+    assert left("first", "user:1") == {"call_count": 8}
+
+
+def test_costs_are_those_of_each_throttle() -> None:
+    limit("first", CallLimit(10, 60), RateLimit("rpm", 10, 60))
+    limit("second", CallLimit(10, 60), ResourceLimit("slots", 2))
+    ask(view_of(throttle("first", cost=3), throttle("second", cost=2)), 1)
+    assert left("first", "user:1") == {"call_count": 7, "rpm": 7}
+    assert left("second", "user:1") == {"call_count": 8, "slots": 2}
+
+
+def test_one_that_can_never_be_paid_charges_nothing() -> None:
+    limit("first", CallLimit(10, 60))
+    limit("second", CallLimit(10, 60))
+    assert ask(view_of(throttle("first"), throttle("second", cost=11)), 1).status_code == 422
+    assert left("first", "user:1") == {"call_count": 10}
+
+
+def test_a_view_may_have_throttles_of_other_kinds_and_none_of_ours_that_matter() -> None:
+    class Open(BaseThrottle):
+        def allow_request(self, request: object, view: object) -> bool:
+            return True
+
+    limit("api", CallLimit(1, 60))
+    assert statuses(view_of(Open, throttle(), LimitThrottle, rates.ScopedRateThrottle), 2) == [200, 429]
+
+
+def test_two_rates_for_one_scope_both_hold(clock: FakeClock) -> None:
+    burst = of(rates, "UserRateThrottle", rate="1/sec")
+    sustained = type("Sustained", (rates.UserRateThrottle,), {"rate": "2/hour"})
+    view = view_of(burst, sustained)
+    seen = []
+    for _ in range(3):
+        seen += statuses(view, 2)
+        clock.advance(1)
+    assert seen == [200, 429, 200, 429, 429, 429]
+    limit("user.Sustained", CallLimit(9, 60))
+    assert statuses(view, 2) == [200, 429]
+
+
+def test_several_throttles_obey_a_change_at_once() -> None:
+    view = view_of(throttle("first"), throttle("second"))
+    limit("first", CallLimit(1, 60))
+    assert statuses(view, 2) == [200, 429]
+    limit("first", CallLimit(3, 60))
+    assert statuses(view, 3) == [200, 200, 429]
+    limit("second", CallLimit(1, 60))
+    limit("first", CallLimit(9, 60))
+    assert statuses(view, 2) == [200, 429]
+
+
+def test_a_hundred_are_a_hundred_under_twenty_threads(clock: FakeClock) -> None:
+    limit("first", CallLimit(100, 3600, RateLimitAlgorithm.SLIDING_WINDOW))
+    limit("second", CallLimit(150, 3600))
+    view = view_of(throttle("first"), throttle("second"))
+    ask(view, 2)
+    with ThreadPoolExecutor(20) as pool:
+        seen = Counter(pool.map(lambda _: ask(view, 1).status_code, range(2_000)))
+    assert seen == {200: 100, 429: 1_900}
+    assert left("second", "user:1") == {"call_count": 50}
+
+
+# ---------------------------------------------------------------- beside other ways in
+
+
+def test_a_request_is_charged_once_by_a_throttle_and_an_endpoint(send: Any, serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": lambda request: "tenant:acme"}
+    serve({"": view_of(throttle())})
+    endpoint(limit("api", CallLimit(5, 60)))
+    assert send(1).status_code == 200
+    assert left("api", "tenant:acme") == {"call_count": 4}
+
+
+def test_what_a_throttle_refuses_the_endpoint_gets_back(send: Any, serve: Any) -> None:
+    serve({"": view_of(throttle("exports"))})
+    endpoint(limit("api", CallLimit(5, 60)))
+    limit("exports", CallLimit(1, 60))
+    assert [send(1).status_code for _ in range(3)] == [200, 429, 429]
+    assert left("api", "ip:127.0.0.1") == {"call_count": 4}
+
+
+def test_an_amount_that_is_named_later_does_not_give_back_what_others_share() -> None:
+    def get(self: APIView, request: Request) -> Response:
+        request._request.limits.charge("first", "user:1", {"call_count": 3})
+        return Response("fine")
+
+    limit("first", CallLimit(10, 60))
+    limit("second", CallLimit(10, 60))
+    ask(view_of(throttle("first"), throttle("second"), get=get), 1)
+    assert (left("first", "user:1"), left("second", "user:1")) == ({"call_count": 6}, {"call_count": 9})
+
+
+# ---------------------------------------------------------------- headers
+
+
+def told(response: Any) -> Any:
+    return response.get("RateLimit")
+
+
+def test_the_middleware_tells_of_throttles_too(send: Any, serve: Any) -> None:
+    serve({"": view_of(throttle("first"), throttle("second"))})
+    limit("first", CallLimit(2, 60))
+    limit("second", CallLimit(9, 60))
+    assert told(send(1)) == '"first:call_count";r=1;t=30, "second:call_count";r=8;t=7'
+    send(1)
+    refused = send(1)
+    assert (refused.status_code, told(refused)) == (
+        429,
+        '"first:call_count";r=0;t=60, "second:call_count";r=7;t=14',
+    )
+    assert (refused["Retry-After"], refused["Cache-Control"]) == ("30", "no-store")
+
+
+def test_without_the_middleware_the_view_tells(serve: Any, settings: Settings) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE[:-1]
+    serve({"": view_of(throttle())})
+    limit("api", CallLimit(1, 60))
+    allowed, refused = (Client().get("/") for _ in range(2))
+    assert (told(allowed), told(refused)) == ('"call_count";r=0;t=60', '"call_count";r=0;t=60')
+    assert (allowed.has_header("Cache-Control"), refused["Cache-Control"]) == (False, "no-store")
+
+
+def test_while_the_store_is_down_it_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise StoreUnavailable("connection refused")
+
+    limit("first", CallLimit(1, 60))
+    limit("second", CallLimit(1, 60))
+    for verb in ("acquire", "version", "peek", "settle"):
+        monkeypatch.setattr(registry.store(), verb, unreachable)
+    for view in (view_of(throttle("first")), view_of(throttle("first"), throttle("second"))):
+        refused = ask(view, 1)
+        assert (refused.status_code, refused["Retry-After"]) == (503, "1")
+        assert refused.data["detail"].code == "limits_unavailable"
+
+
+# ---------------------------------------------------------------- proxies
+
+
+def test_a_header_is_not_believed_where_the_framework_would(settings: Settings) -> None:
+    view = view_of(of(rates, "AnonRateThrottle", rate="1/min"))
+    seen = [ask(view, headers={"X-Forwarded-For": f"198.51.100.{last}"}).status_code for last in range(3)]
+    assert seen == [200, 429, 429]
+
+
+def test_but_from_trusted_proxies(settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"TRUSTED_PROXIES": ["127.0.0.1"]}
+    view = view_of(of(rates, "AnonRateThrottle", rate="1/min"))
+    seen = [ask(view, headers={"X-Forwarded-For": f"1.2.3.4, 198.51.100.{last}"}).status_code for last in (1, 2, 1)]
+    assert seen == [200, 200, 429]
+
+
+# ---------------------------------------------------------------- schema
+
+
+class Described(APIView):
+    """A view of which the schema says something."""
+
+    throttle_classes = (throttle(),)
+    schema = LimitsAutoSchema()
+
+    @extend_schema(responses={200: str})
+    def get(self, request: Request) -> Response:
+        return Response("fine")
+
+    @extend_schema(responses={201: str, 429: OpenApiResponse(str, description="Slow down.")})
+    def post(self, request: Request) -> Response:
+        return Response("fine")
+
+    @extend_schema(exclude=True)
+    def put(self, request: Request) -> Response:
+        return Response("fine")
+
+
+class Open(APIView):
+    """A view without throttles of ours."""
+
+    schema = LimitsAutoSchema()
+
+    @extend_schema(responses={200: str})
+    def get(self, request: Request) -> Response:
+        return Response("fine")
+
+
+def operations(view: type[APIView]) -> Any:
+    """The operations of a view in a schema that is sound."""
+    schema = SchemaGenerator(patterns=[path("x/", view.as_view())]).get_schema(request=None, public=True)
+    validate_schema(schema)
+    return schema["paths"]["/x/"]
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        ("draft", ["RateLimit-Policy", "RateLimit"]),
+        ("legacy", ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]),
+        ("none", []),
+    ],
+)
+def test_the_schema_has_refusals_and_headers(form: str, names: list[str], settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"HEADERS": form}
+    responses = operations(Described)["get"]["responses"]
+    assert list(responses) == ["200", "429"]
+    assert list(responses["200"].get("headers", {})) == names
+    assert list(responses["429"]["headers"]) == ["Retry-After", *names]
+    assert responses["429"]["content"]["application/json"]["schema"]["required"] == ["detail"]
+
+
+def test_what_a_view_says_itself_stays() -> None:
+    described = operations(Described)
+    assert list(described) == ["get", "post"]
+    refused = described["post"]["responses"]["429"]
+    assert (refused["description"], next(iter(refused["headers"]))) == ("Slow down.", "Retry-After")
+    assert refused["content"]["application/json"]["schema"] == {"type": "string"}
+
+
+def test_views_without_throttles_of_ours_have_none() -> None:
+    assert list(operations(Open)["get"]["responses"]) == ["200"]

@@ -1,0 +1,330 @@
+"""What the REST framework documents of its throttles, in our words, and asked of its classes and of ours alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.core.exceptions import ImproperlyConfigured
+from pytest_django import Settings
+from rest_framework import throttling as theirs
+from rest_framework.test import APIRequestFactory
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+
+from limits_app.integrations.drf import rates as ours
+from limits_app.testing import FakeClock
+from tests.integrations.rest import Members, ask, of, view_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RATES = {"anon": "2/min", "user": "3/min", "uploads": "1/hour", "burst": "2/sec", "daily": "4/day", "free": None}
+
+
+@pytest.fixture(params=[theirs, ours], ids=["theirs", "ours"])
+def module(request: pytest.FixtureRequest, settings: Settings, clock: FakeClock, monkeypatch: Any) -> ModuleType:
+    """The framework's throttles and ours, on the same clock."""
+    settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": RATES}
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+    monkeypatch.setattr(theirs.SimpleRateThrottle, "timer", staticmethod(lambda: clock() / 1e6 + 1e9))
+    monkeypatch.setattr(theirs.SimpleRateThrottle, "THROTTLE_RATES", RATES)
+    cache.clear()
+    module: ModuleType = request.param
+    return module
+
+
+def statuses(view: Callable[..., Any], times: int, person: int | None = None, **extra: Any) -> list[int]:
+    """What a view answers, several times."""
+    return [ask(view, person, **extra).status_code for _ in range(times)]
+
+
+# ---------------------------------------------------------------- rates
+
+
+@pytest.mark.parametrize(
+    ("rate", "allowed", "seconds"),
+    [
+        ("1/s", 1, 1),
+        ("2/sec", 2, 1),
+        ("3/second", 3, 1),
+        ("2/m", 2, 60),
+        ("2/min", 2, 60),
+        ("4/minute", 4, 60),
+        ("2/h", 2, 3_600),
+        ("2/hour", 2, 3_600),
+        ("1/d", 1, 86_400),
+        ("5/day", 5, 86_400),
+    ],
+)
+def test_a_rate_is_so_many_requests_in_any_such_period(
+    rate: str, allowed: int, seconds: int, module: ModuleType, clock: FakeClock
+) -> None:
+    view = view_of(of(module, "UserRateThrottle", rate=rate))
+    assert statuses(view, allowed + 2) == [200] * allowed + [429] * 2
+    clock.advance(seconds - 0.5)
+    assert statuses(view, 1) == [429]
+    clock.advance(0.5)
+    assert statuses(view, allowed + 1) == [200] * allowed + [429]
+
+
+def test_the_window_slides(module: ModuleType, clock: FakeClock) -> None:
+    view = view_of(of(module, "UserRateThrottle", rate="2/min"))
+    seen = []
+    for wait in (0, 40, 19, 2, 38, 2):
+        clock.advance(wait)
+        seen += statuses(view, 1)
+    assert seen == [200, 200, 429, 200, 429, 200]
+
+
+def test_a_refused_request_counts_nothing(module: ModuleType, clock: FakeClock) -> None:
+    view = view_of(of(module, "UserRateThrottle", rate="1/min"))
+    statuses(view, 1)
+    for _ in range(59):
+        clock.advance(1)
+        assert statuses(view, 1) == [429]
+    clock.advance(1)
+    assert statuses(view, 1) == [200]
+
+
+def test_a_rate_of_none_throttles_nobody(module: ModuleType) -> None:
+    assert statuses(view_of(of(module, "UserRateThrottle", scope="free")), 9) == [200] * 9
+
+
+def test_a_rate_of_zero_throttles_everybody(module: ModuleType) -> None:
+    assert statuses(view_of(of(module, "UserRateThrottle", rate="0/min")), 2) == [429, 429]
+
+
+def test_a_rate_of_the_class_comes_before_that_of_its_scope(module: ModuleType) -> None:
+    assert statuses(view_of(of(module, "UserRateThrottle", rate="1/min")), 2) == [200, 429]
+
+
+def test_a_scope_without_a_rate_is_an_error_that_names_it(module: ModuleType) -> None:
+    with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'nothing' scope"):
+        ask(view_of(of(module, "UserRateThrottle", scope="nothing")))
+
+
+def test_a_throttle_without_scope_and_rate_is_an_error(module: ModuleType) -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"You must set either `.scope` or `.rate`"):
+        ask(view_of(of(module, "UserRateThrottle", scope=None)))
+
+
+def test_a_class_may_read_rates_in_its_own_way(module: ModuleType) -> None:
+    def parse(self: object, rate: str) -> tuple[int, int]:
+        return 2, 600
+
+    assert statuses(view_of(of(module, "UserRateThrottle", rate="2 in ten minutes", parse_rate=parse)), 3)[2] == 429
+
+
+def test_a_class_may_bring_a_table_of_rates(module: ModuleType) -> None:
+    view = view_of(of(module, "UserRateThrottle", THROTTLE_RATES={"user": "1/day"}))
+    assert statuses(view, 2) == [200, 429]
+
+
+def test_a_rate_may_be_found_at_run_time(module: ModuleType) -> None:
+    view = view_of(of(module, "UserRateThrottle", get_rate=lambda self: "1/day"))
+    assert statuses(view, 2) == [200, 429]
+
+
+# ---------------------------------------------------------------- who is throttled
+
+
+def test_users_are_throttled_each_by_themselves(module: ModuleType) -> None:
+    view = view_of(module.UserRateThrottle)
+    assert statuses(view, 4, person=1) == [200, 200, 200, 429]
+    assert statuses(view, 4, person=2) == [200, 200, 200, 429]
+
+
+def test_a_user_is_the_same_from_everywhere(module: ModuleType) -> None:
+    view = view_of(module.UserRateThrottle)
+    seen = [ask(view, 1, REMOTE_ADDR=f"203.0.113.{last}").status_code for last in range(4)]
+    assert seen == [200, 200, 200, 429]
+
+
+def test_visitors_are_throttled_by_address(module: ModuleType) -> None:
+    view = view_of(module.UserRateThrottle)
+    assert statuses(view, 4, REMOTE_ADDR="203.0.113.1") == [200, 200, 200, 429]
+    assert statuses(view, 1, REMOTE_ADDR="203.0.113.2") == [200]
+
+
+def test_the_throttle_for_visitors_lets_users_through(module: ModuleType) -> None:
+    view = view_of(module.AnonRateThrottle)
+    assert statuses(view, 5, person=1) == [200] * 5
+    assert statuses(view, 3) == [200, 200, 429]
+
+
+def test_throttles_of_one_class_are_shared_by_all_views(module: ModuleType) -> None:
+    views = [view_of(module.UserRateThrottle) for _ in range(4)]
+    assert [ask(view, 1).status_code for view in views] == [200, 200, 200, 429]
+
+
+def test_scopes_are_counted_apart(module: ModuleType) -> None:
+    first, second = (view_of(of(module, "UserRateThrottle", scope=scope)) for scope in ("burst", "daily"))
+    assert statuses(first, 3) == [200, 200, 429]
+    assert statuses(second, 5) == [200, 200, 200, 200, 429]
+
+
+def test_a_request_that_is_turned_away_before_is_not_counted(module: ModuleType) -> None:
+    view = view_of(of(module, "UserRateThrottle", rate="1/min"), permission_classes=[Members])
+    assert statuses(view, 3) == [403, 403, 403]
+    assert statuses(view, 2, person=1) == [200, 429]
+
+
+@pytest.mark.parametrize("key", ["everybody", "device-7", "x" * 400, "\N{ROCKET}"])
+def test_a_class_may_say_who_it_is(key: str, module: ModuleType) -> None:
+    view = view_of(of(module, "SimpleRateThrottle", rate="2/min", scope="own", get_cache_key=lambda *_: key[:200]))
+    assert statuses(view, 1, person=1) + statuses(view, 2, person=2) == [200, 200, 429]
+
+
+def test_a_class_that_names_nobody_throttles_nobody(module: ModuleType) -> None:
+    view = view_of(of(module, "SimpleRateThrottle", rate="1/min", scope="own", get_cache_key=lambda *_: None))
+    assert statuses(view, 3) == [200] * 3
+
+
+def test_a_class_may_find_the_client_in_its_own_way(module: ModuleType) -> None:
+    def by_device(self: object, request: Any) -> str:
+        return str(request.headers.get("X-Device", ""))
+
+    view = view_of(of(module, "AnonRateThrottle", get_ident=by_device))
+    assert statuses(view, 3, headers={"X-Device": "a"}) == [200, 200, 429]
+    assert statuses(view, 1, headers={"X-Device": "b"}) == [200]
+
+
+def test_a_throttle_that_says_nothing_is_an_error(module: ModuleType) -> None:
+    with pytest.raises(NotImplementedError):
+        ask(view_of(of(module, "SimpleRateThrottle", rate="1/min", scope="own")))
+
+
+# ---------------------------------------------------------------- scopes of views
+
+
+def test_a_view_names_its_scope(module: ModuleType) -> None:
+    view = view_of(module.ScopedRateThrottle, throttle_scope="uploads")
+    assert statuses(view, 2, person=1) == [200, 429]
+    assert statuses(view, 2, person=2) == [200, 429]
+
+
+def test_views_of_one_scope_share_it(module: ModuleType) -> None:
+    views = [view_of(module.ScopedRateThrottle, throttle_scope="burst") for _ in range(3)]
+    assert [ask(view).status_code for view in views] == [200, 200, 429]
+
+
+def test_views_of_different_scopes_do_not(module: ModuleType) -> None:
+    first, second = (view_of(module.ScopedRateThrottle, throttle_scope=scope) for scope in ("uploads", "daily"))
+    assert (statuses(first, 2), statuses(second, 2)) == ([200, 429], [200, 200])
+
+
+@pytest.mark.parametrize("attributes", [{}, {"throttle_scope": ""}, {"throttle_scope": None}])
+def test_a_view_without_a_scope_is_not_throttled(attributes: dict[str, Any], module: ModuleType) -> None:
+    assert statuses(view_of(module.ScopedRateThrottle, **attributes), 5) == [200] * 5
+
+
+def test_a_scope_of_a_view_without_a_rate_is_an_error(module: ModuleType) -> None:
+    with pytest.raises(ImproperlyConfigured, match="No default throttle rate set for 'nothing' scope"):
+        ask(view_of(module.ScopedRateThrottle, throttle_scope="nothing"))
+
+
+def test_a_class_may_look_for_the_scope_elsewhere(module: ModuleType) -> None:
+    view = view_of(of(module, "ScopedRateThrottle", scope_attr="part"), part="uploads")
+    assert statuses(view, 2) == [200, 429]
+
+
+# ---------------------------------------------------------------- several throttles, and waiting
+
+
+def test_every_throttle_of_a_view_must_let_it_through(module: ModuleType, clock: FakeClock) -> None:
+    view = view_of(of(module, "UserRateThrottle", scope="burst"), of(module, "UserRateThrottle", scope="daily"))
+    assert statuses(view, 3) == [200, 200, 429]
+    clock.advance(1)
+    assert statuses(view, 3)[-1] == 429
+
+
+def test_a_refusal_says_when_to_come_back_in_whole_seconds(module: ModuleType, clock: FakeClock) -> None:
+    view = view_of(of(module, "UserRateThrottle", rate="1/min"))
+    ask(view)
+    clock.advance(10.5)
+    refused = ask(view)
+    assert (refused.status_code, refused["Retry-After"]) == (429, "50")
+    assert refused.data["detail"] == "Request was throttled. Expected available in 50 seconds."
+    assert refused.data["detail"].code == "throttled"
+
+
+@pytest.mark.parametrize(("elapsed", "seconds"), [(0, "60"), (0.1, "60"), (30, "30"), (59, "1"), (59.9, "1")])
+def test_the_wait_shrinks_as_time_goes_by(elapsed: float, seconds: str, module: ModuleType, clock: FakeClock) -> None:
+    view = view_of(of(module, "UserRateThrottle", rate="1/min"))
+    ask(view)
+    clock.advance(elapsed)
+    assert ask(view)["Retry-After"] == seconds
+
+
+def test_of_several_waits_the_longest_is_told(module: ModuleType) -> None:
+    view = view_of(
+        of(module, "UserRateThrottle", scope="short", rate="1/min"),
+        of(module, "UserRateThrottle", scope="long", rate="1/hour"),
+    )
+    ask(view)
+    assert ask(view)["Retry-After"] == "3600"
+
+
+def test_a_throttle_of_another_kind_goes_along(module: ModuleType) -> None:
+    class Never(BaseThrottle):
+        def allow_request(self, request: object, view: object) -> bool:
+            return False
+
+        def wait(self) -> float:
+            return 7
+
+    refused = ask(view_of(module.UserRateThrottle, Never))
+    assert (refused.status_code, refused["Retry-After"]) == (429, "7")
+
+
+def test_wait_says_seconds(module: ModuleType, clock: FakeClock) -> None:
+    throttle, view = of(module, "AnonRateThrottle", rate="1/min")(), APIView()
+    allowed = [throttle.allow_request(view.initialize_request(APIRequestFactory().get("/")), view) for _ in range(2)]
+    clock.advance(20)
+    assert allowed == [True, False]
+    assert throttle.wait() == 60
+
+
+def test_the_methods_of_a_view_count_together(module: ModuleType) -> None:
+    view = view_of(of(module, "UserRateThrottle", rate="2/min"))
+    seen = [view(getattr(APIRequestFactory(), verb)("/")).status_code for verb in ("get", "post", "get")]
+    assert seen == [200, 200, 429]
+
+
+# ---------------------------------------------------------------- proxies
+
+
+def forwarded(view: Callable[..., Any], header: str, peer: str = "203.0.113.9") -> int:
+    """Ask through proxies."""
+    status: int = ask(view, headers={"X-Forwarded-For": header}, REMOTE_ADDR=peer).status_code
+    return status
+
+
+@pytest.mark.parametrize(
+    ("proxies", "first", "second", "same"),
+    [
+        pytest.param(1, "198.51.100.1", "198.51.100.1", True, id="one_proxy_and_one_client"),
+        pytest.param(1, "198.51.100.1", "198.51.100.2", False, id="one_proxy_and_two_clients"),
+        pytest.param(1, "8.8.8.8, 198.51.100.1", "9.9.9.9, 198.51.100.1", True, id="what_stands_before_is_forged"),
+        pytest.param(2, "198.51.100.1, 192.0.2.1", "198.51.100.1, 192.0.2.2", True, id="two_proxies"),
+        pytest.param(2, "198.51.100.1, 192.0.2.1", "198.51.100.2, 192.0.2.1", False, id="two_proxies_and_two_clients"),
+        pytest.param(5, "198.51.100.1, 192.0.2.1", "198.51.100.1, 192.0.2.2", True, id="fewer_than_there_should_be"),
+        pytest.param(0, "198.51.100.1", "198.51.100.2", True, id="no_proxies"),
+    ],
+)
+def test_the_client_stands_as_many_places_from_the_end_as_there_are_proxies(
+    proxies: int, first: str, second: str, same: bool, module: ModuleType, settings: Settings
+) -> None:
+    settings.REST_FRAMEWORK = {"NUM_PROXIES": proxies, "DEFAULT_THROTTLE_RATES": RATES}
+    view = view_of(of(module, "AnonRateThrottle", rate="1/min"))
+    assert (forwarded(view, first), forwarded(view, second)) == (200, 429 if same else 200)
+
+
+def test_without_a_header_the_client_is_who_connects(module: ModuleType, settings: Settings) -> None:
+    settings.REST_FRAMEWORK = {"NUM_PROXIES": 1, "DEFAULT_THROTTLE_RATES": RATES}
+    view = view_of(of(module, "AnonRateThrottle", rate="1/min"))
+    assert statuses(view, 2) == [200, 429]
+    assert statuses(view, 1, REMOTE_ADDR="203.0.113.77") == [200]

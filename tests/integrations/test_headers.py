@@ -1,0 +1,263 @@
+"""What clients are told about their limits, on responses and on refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import time_machine
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from pytest_django import Settings
+
+from limits_app import services
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations.decorators import limited
+from limits_app.stores import registry
+from limits_app.testing import FakeClock
+from tests.integrations.conftest import MIDDLEWARE
+from tests.integrations.site import Ask, endpoint, fine, limit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NAMES = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+
+
+@pytest.fixture
+def form(settings: Settings) -> Any:
+    """Choose a form of headers."""
+
+    def choose(form: str) -> None:
+        settings.LIMITS = settings.LIMITS | {"HEADERS": form}
+
+    return choose
+
+
+def told(response: Any) -> dict[str, str]:
+    """The headers about limits."""
+    return {name: response[name] for name in NAMES if response.has_header(name)}
+
+
+@pytest.mark.parametrize(
+    ("limits", "policy", "left"),
+    [
+        pytest.param([CallLimit(10, 60)], '"call_count";q=10;w=60', '"call_count";r=9;t=6', id="calls"),
+        pytest.param([RateLimit("rpm", 100, 60)], '"rpm";q=100;w=60', '"rpm";r=99;t=1', id="a_rate"),
+        pytest.param([RateLimit("rpm", 100, 60, burst=5)], '"rpm";q=100;w=60', '"rpm";r=4;t=1', id="a_burst"),
+        pytest.param([RateLimit("rps", 4, 0.5)], '"rps";q=4', '"rps";r=3;t=1', id="a_window_of_less_than_a_second"),
+        pytest.param([RateLimit("rate", 2.5, 10)], '"rate";q=2;w=10', '"rate";r=1;t=4', id="a_capacity_with_decimals"),
+        pytest.param(
+            [ResourceLimit("slots", 3)],
+            '"slots";q=3;qu="concurrent-requests"',
+            '"slots";r=2',
+            id="permits_have_no_time",
+        ),
+        pytest.param(
+            [CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW)],
+            '"call_count";q=10;w=60',
+            '"call_count";r=9;t=60',
+            id="a_fixed_window",
+        ),
+        pytest.param(
+            [CallLimit(10, 60), RateLimit("tpm", 500, 3600), ResourceLimit("slots", 3)],
+            '"call_count";q=10;w=60, "slots";q=3;qu="concurrent-requests", "tpm";q=500;w=3600',
+            '"call_count";r=9;t=6, "slots";r=2, "tpm";r=499;t=8',
+            id="several",
+        ),
+    ],
+)
+def test_a_response_says_what_holds_and_what_is_left(
+    limits: list[Limit], policy: str, left: str, ask: Ask, serve: Any
+) -> None:
+    serve({"": fine})
+    endpoint(limit("api", *limits))
+    assert told(ask()) == {"RateLimit-Policy": policy, "RateLimit": left}
+
+
+@pytest.mark.parametrize(
+    ("name", "headers"),
+    [
+        ("draft", NAMES[:2]),
+        ("legacy", NAMES[2:]),
+        ("both", NAMES),
+        ("none", ()),
+    ],
+)
+def test_the_site_chooses_the_headers(name: str, headers: tuple[str, ...], ask: Ask, serve: Any, form: Any) -> None:
+    form(name)
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(1, 60)))
+    assert tuple(told(ask())) == headers
+    refused = ask()
+    assert (refused.status_code, tuple(told(refused))) == (429, headers)
+
+
+@time_machine.travel("2026-01-01T00:00:00Z", tick=False)
+def test_the_older_headers_are_about_the_limit_that_is_closest_to_its_end(ask: Ask, serve: Any, form: Any) -> None:
+    form("legacy")
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(2, 60), RateLimit("tpm", 100, 3600), ResourceLimit("slots", 9)))
+    now = 1767225600
+    assert told(ask()) == {
+        "X-RateLimit-Limit": "2",
+        "X-RateLimit-Remaining": "1",
+        "X-RateLimit-Reset": str(now + 30),
+    }
+    assert told(ask())["X-RateLimit-Remaining"] == "0"
+    refused = told(ask())
+    assert (refused["X-RateLimit-Limit"], refused["X-RateLimit-Reset"]) == ("2", str(now + 60))
+
+
+@time_machine.travel("2026-01-01T00:00:00Z", tick=False)
+def test_they_leave_out_when_a_permit_comes_back(ask: Ask, serve: Any, form: Any) -> None:
+    form("legacy")
+    serve({"": fine})
+    endpoint(limit("api", ResourceLimit("slots", 2)))
+    assert told(ask()) == {"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "1"}
+
+
+def test_a_limit_that_refuses_counts_more_than_one_with_less_left(ask: Ask, serve: Any, form: Any) -> None:
+    form("legacy")
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(1, 60), RateLimit("tpm", 1000, 60)), amounts={"tpm": 600, "call_count": 0})
+    ask()
+    assert told(ask())["X-RateLimit-Limit"] == "1000"
+
+
+def test_a_refusal_says_what_is_left_and_no_cache_keeps_it(ask: Ask, serve: Any, clock: FakeClock) -> None:
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(2, 60), RateLimit("tpm", 10, 600)), amounts={"tpm": 6})
+    ask()
+    clock.advance(30)
+    refused = ask()
+    assert told(refused) == {
+        "RateLimit-Policy": '"call_count";q=2;w=60, "tpm";q=10;w=600',
+        "RateLimit": '"call_count";r=2;t=0, "tpm";r=4;t=330',
+    }
+    assert refused["Cache-Control"] == "no-store"
+
+
+def test_what_was_given_back_for_a_refusal_is_not_told(ask: Ask, serve: Any) -> None:
+    serve({"": limited("exports")(fine)})
+    endpoint(limit("api", CallLimit(9, 60)))
+    limit("exports", CallLimit(1, 60))
+    assert told(ask())["RateLimit"] == '"api:call_count";r=8;t=7, "exports:call_count";r=0;t=60'
+    assert told(ask())["RateLimit"] == '"call_count";r=0;t=60'
+
+
+def test_of_two_scopes_with_the_same_limit_the_fuller_one_is_told(ask: Ask, serve: Any) -> None:
+    serve({"": limited("api", entity="tenant:acme")(fine)})
+    endpoint(limit("api", CallLimit(5, 60)))
+    ask(who="bob")
+    assert told(ask())["RateLimit"] == '"call_count";r=3;t=24'
+
+
+def test_whoever_is_blocked_has_nothing(ask: Ask, serve: Any) -> None:
+    serve({"": fine})
+    endpoint(limit("api"))
+    services.set_entity_limits("ann", [], effect="blocked")
+    assert told(ask()) == {"RateLimit-Policy": '"blocked";q=0', "RateLimit": '"blocked";r=0'}
+
+
+def test_where_nothing_is_limited_nothing_is_told(ask: Ask, serve: Any) -> None:
+    serve({"": fine})
+    services.set_entity_limits("ann", [], effect="unlimited")
+    assert told(ask()) == {}
+    endpoint(limit("api"))
+    assert told(ask()) == {}
+
+
+def test_more_than_can_ever_be_admitted_is_told_no_headers(ask: Ask, serve: Any) -> None:
+    serve({"": limited("api", requested={"tpm": 11})(fine)})
+    limit("api", RateLimit("tpm", 10, 60))
+    response = ask()
+    assert (response.status_code, told(response)) == (422, {})
+
+
+def test_what_a_view_takes_by_itself_is_told(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        request.limits.acquire("api", requested={"tpm": 4})  # type: ignore[attr-defined]  # the middleware adds it
+        return fine(request)
+
+    serve({"": view})
+    limit("api", RateLimit("tpm", 10, 60))
+    assert told(ask())["RateLimit"] == '"tpm";r=6;t=24'
+    ask()
+    refused = ask()
+    assert (refused.status_code, told(refused)["RateLimit"]) == (429, '"tpm";r=2;t=48')
+
+
+def test_waiting_in_vain_is_refused_without_headers_of_what_was_never_decided(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        services.limit_set("api", "ann").acquire(timeout=0)
+        return fine(request)
+
+    serve({"": view})
+    limit("api")
+    ask()
+    refused = ask()
+    assert (refused.status_code, refused["Retry-After"], told(refused)) == (429, "60", {})
+
+
+def test_a_stream_has_them_too(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(iter([b"a", b"b"]))
+
+    serve({"": view})
+    endpoint(limit("api", CallLimit(10, 60)))
+    assert told(ask())["RateLimit"] == '"call_count";r=9;t=6'
+
+
+def test_without_the_middleware_the_decorator_tells(ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE[:-1]
+    serve({"": limited("api")(fine)})
+    limit("api")
+    assert told(ask())["RateLimit"] == '"call_count";r=0;t=60'
+    assert told(ask())["RateLimit"] == '"call_count";r=0;t=60'
+
+
+def unreachable(*args: object) -> Any:
+    raise StoreUnavailable("connection refused")
+
+
+def test_what_is_decided_while_the_store_is_down_is_not_told(
+    ask: Ask, serve: Any, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"ON_UNAVAILABLE": "allow"}
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(10, 60)))
+    for verb in ("acquire", "version", "peek", "settle"):
+        monkeypatch.setattr(registry.store(), verb, unreachable)
+    response = ask()
+    assert (response.status_code, told(response)) == (200, {})
+
+
+def refuse(request: HttpRequest, error: Exception) -> HttpResponse | None:
+    """What a site says instead."""
+    if "X-Plain" in request.headers:
+        return None
+    name = type(error).__name__
+    return HttpResponse(f"no: {name}", status=420, headers={"Cache-Control": "max-age=60"})
+
+
+def test_a_site_may_say_no_in_its_own_way(ask: Ask, serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": f"{__name__}.refuse"}
+    serve({"": fine})
+    endpoint(limit("api"))
+    ask()
+    refused = ask()
+    assert (refused.status_code, refused.content) == (420, b"no: LimitExceeded")
+    assert (refused["Retry-After"], refused["Cache-Control"]) == ("60", "no-store")
+    assert told(refused)["RateLimit"] == '"call_count";r=0;t=60'
+    assert ask(X_Plain="1").status_code == 429
+
+
+def test_a_handler_that_fails_makes_no_error_of_a_refusal(
+    ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": lambda request, error: 1 / 0}
+    serve({"": fine})
+    endpoint(limit("api"))
+    ask()
+    assert ask().status_code == 429
+    assert "LIMITS['REFUSAL_HANDLER']" in caplog.text

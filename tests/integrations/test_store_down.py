@@ -1,0 +1,101 @@
+"""Requests while the store of their limits is down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.http import HttpRequest, HttpResponse
+from pytest_django import Settings
+
+from limits_app import services
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit
+from limits_app.integrations.decorators import limited
+from limits_app.integrations.endpoints import endpoints
+from limits_app.integrations.request_limits import limits_of
+from limits_app.models import Resource
+from limits_app.stores import registry
+from limits_app.stores.guards import guard_of
+from tests.integrations.site import Ask, endpoint, fine, limit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def unreachable(*args: object) -> Any:
+    raise StoreUnavailable("connection refused")
+
+
+def tell(request: HttpRequest) -> HttpResponse:
+    """Say whether anything was decided without the store."""
+    return HttpResponse("degraded" if limits_of(request).degraded else "decided")
+
+
+def by_policy(policy: str) -> Resource:
+    """Set a limit, and what happens while the store is down."""
+    services.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable=policy)
+    return Resource.objects.get(name="api")
+
+
+@pytest.fixture
+def down(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have the store go down."""
+
+    def go() -> None:
+        for verb in ("acquire", "version", "peek", "settle"):
+            monkeypatch.setattr(registry.store(), verb, unreachable)
+
+    return go
+
+
+def test_block_is_503_with_the_time_of_the_next_probe(serve: Any, ask: Ask, down: Any, settings: Settings) -> None:
+    serve({"": fine})
+    endpoint(by_policy("block"))
+    down()
+    for _ in range(5):
+        response = ask()
+        assert (response.status_code, response["Retry-After"]) == (503, "1")
+        assert response["Cache-Control"] == "no-store"
+
+
+def test_a_slower_probe_is_waited_for(serve: Any, ask: Ask, down: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve({"": limited("api")(fine)})
+    by_policy("block")
+    monkeypatch.setattr(guard_of(), "probe_seconds", 6.5)
+    down()
+    assert ask()["Retry-After"] == "7"
+
+
+@pytest.mark.parametrize("policy", ["allow", "local"])
+def test_whoever_is_let_through_can_see_that_nobody_counted(serve: Any, ask: Ask, down: Any, policy: str) -> None:
+    serve({"": tell})
+    endpoint(by_policy(policy))
+    assert ask(who="bob").content == b"decided"
+    down()
+    assert ask().content == b"degraded"
+
+
+def test_a_share_that_is_used_up_is_a_refusal_as_ever(serve: Any, ask: Ask, down: Any) -> None:
+    serve({"": limited("api")(tell)})
+    by_policy("local")
+    down()
+    assert [ask().status_code for _ in range(3)] == [200, 429, 429]
+
+
+def test_endpoints_are_those_known_last_while_the_database_is_down(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint(limit("api"), "/")
+    settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
+    with connection.execute_wrapper(_closed), pytest.raises(OperationalError):
+        endpoints.current()
+    known = endpoints.current()
+    with connection.execute_wrapper(_closed):
+        assert endpoints.current() is known
+        assert endpoints.current() is known
+    assert caplog.text.count("endpoints are those known last") == 1
+
+
+def _closed(*args: object) -> object:
+    raise OperationalError("server closed the connection")

@@ -1,0 +1,81 @@
+"""Two hundred callers before a real server that takes fifty requests a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from limits_app.outbound import HttpClient, Pace, PacedClient, Request, Response
+from limits_app.outbound.events import Event, Learned
+from tests.outbound.upstream import LimitedServer, limited_server
+
+CAPACITY = 50
+CALLERS = 200
+SECONDS = 6.0
+MEASURED = 3.5
+
+
+class Siege:
+    """Everybody calls again and again, and all of it is written down."""
+
+    def __init__(self, server: LimitedServer) -> None:
+        self.learned_at = 0.0
+        self.left: list[tuple[float, str]] = []
+        self.pace = Pace(observer=self)
+        self.http = HttpClient(server.url, max_connections=CALLERS)
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, Learned) and not self.learned_at:
+            self.learned_at = time.monotonic()
+
+    async def send(self, request: Request) -> Response:
+        self.left.append((time.monotonic(), request.path))
+        return await self.http.send(request)
+
+    async def aclose(self) -> None:
+        await self.http.aclose()
+
+    async def run(self) -> None:
+        client = PacedClient(self, self.pace)
+
+        async def call(number: int) -> None:
+            turn = 0
+            while True:
+                answer = await client.send(Request(path=f"/{turn}/{number}"))
+                assert answer.ok
+                turn += 1
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call(number)) for number in range(CALLERS)]
+            await asyncio.sleep(SECONDS)
+            for task in tasks:
+                task.cancel()
+        assert (self.pace.waiting, self.pace.in_flight) == (0, 0)
+        await client.aclose()
+
+    def left_at(self, path: str, seen: float) -> float:
+        """When the request left that the server saw at a moment."""
+        return max(moment for moment, other in self.left if other == path and moment <= seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", ["with every answer", "with refusals", "in the old way"])
+def test_callers_use_what_a_server_has_and_are_never_refused_once_they_know(told: str) -> None:
+    with limited_server(
+        CAPACITY, headers_always=told == "with every answer", legacy=told == "in the old way"
+    ) as server:
+        siege = Siege(server)
+        asyncio.run(siege.run())
+    # Requests that were under way when the limit was learned may be refused; none that left later.
+    assert [path for seen, path in server.refused if siege.left_at(path, seen) > siege.learned_at] == []
+    begin = next(seen for seen, _ in server.admitted if seen > siege.learned_at + 0.9)
+    used = sum(1 for seen, _ in server.admitted if begin <= seen < begin + MEASURED)
+    assert used >= 0.97 * CAPACITY * MEASURED
+    # Whoever was refused kept the place: callers leave in the order in which they came, and then come again.
+    waited = [path for moment, path in siege.left if moment > siege.learned_at + 0.5]
+    first_turns = [int(path.split("/")[2]) for path in waited if path.startswith("/0/")]
+    assert first_turns == sorted(first_turns)
+    assert all(path.startswith("/0/") for path in waited[: len(first_turns)])
+    assert len(first_turns) >= CALLERS - CAPACITY - 60

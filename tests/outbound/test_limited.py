@@ -1,0 +1,185 @@
+"""Clients that ask limits first: what is charged, what is given back, and who is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from limits_app import Acquisition, CallLimit, LimitSet, LimitTimeout, RateLimit, ResourceLimit
+from limits_app.core.amounts import Amount
+from limits_app.outbound import (
+    Breaker,
+    BreakerClient,
+    BreakerRules,
+    LimitedClient,
+    NotNow,
+    Pace,
+    PacedClient,
+    PooledClient,
+    Quota,
+    Request,
+    Response,
+    UpstreamFailed,
+)
+from limits_app.stores.memory import MemoryStore
+from tests.outbound.timelines import Scripted, answer, on_a_fake_clock, refusal, started, steps
+
+BROKEN = UpstreamFailed("eu", "ReadError", maybe_sent=True)
+
+
+def limit_set(*limits: RateLimit | CallLimit | ResourceLimit, **config: object) -> LimitSet:
+    """A set on the clock of the loop."""
+    loop = asyncio.get_running_loop()
+    return LimitSet(limits, store=MemoryStore(clock=lambda: round(loop.time() * 1_000_000)), config=config)
+
+
+def used(limits: LimitSet) -> dict[str, object]:
+    return {key: stats["used"] for key, stats in limits.get_stats().items()}
+
+
+TPM = RateLimit("tpm", 100, 60)
+DB = ResourceLimit("db", 2)
+ASK = Request(method="POST", path="/", amounts={"tpm": 30})
+
+
+@on_a_fake_clock
+async def test_what_was_requested_is_charged_and_permits_come_back() -> None:
+    limits = limit_set(TPM, DB, CallLimit(9, 60))
+    assert (await LimitedClient(Scripted([answer()]), limits).send(ASK)).ok
+    assert used(limits) == {"tpm": 30, "db": 0, "call_count": 1}
+
+
+@on_a_fake_clock
+async def test_what_was_really_used_is_read_from_the_answer() -> None:
+    def usage(request: Request, response: Response) -> dict[str, Amount]:
+        return {"tpm": int(response.header("X-Tokens") or 0)}
+
+    limits = limit_set(TPM)
+    await LimitedClient(Scripted([answer(X_Tokens="12")]), limits, usage=usage).send(ASK)
+    assert used(limits) == {"tpm": 12}
+
+
+@on_a_fake_clock
+async def test_a_refusal_of_the_upstream_uses_nothing() -> None:
+    limits = limit_set(TPM)
+    assert (await LimitedClient(Scripted([refusal()]), limits).send(ASK)).refused
+    assert used(limits) == {"tpm": 0}
+
+
+@on_a_fake_clock
+async def test_a_call_that_failed_or_was_cancelled_leaves_nothing_held() -> None:
+    limits = limit_set(TPM, DB)
+    client = LimitedClient(Scripted([BROKEN, answer()], takes_seconds=1), limits)
+    with pytest.raises(UpstreamFailed):
+        await client.send(ASK)
+    task = started(client.send(ASK))
+    await steps()
+    assert used(limits) == {"tpm": 30, "db": 1}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert used(limits) == {"tpm": 0, "db": 0}
+    await client.aclose()
+
+
+@on_a_fake_clock
+async def test_a_request_waits_for_its_limits_and_not_for_ever() -> None:
+    client = Scripted([answer()])
+    limited = LimitedClient(client, limit_set(CallLimit(1, 10)))
+    for _ in range(3):
+        await limited.send(Request(path="/"))
+    assert client.moments == pytest.approx([0.0, 10.0, 20.0], abs=0.1)  # waiting has a little jitter
+    with pytest.raises(LimitTimeout):
+        await limited.send(Request(path="/", wait_seconds=5))
+
+
+# --------------------------------------------------------------------------------------------- pools
+
+
+class InOrder:
+    """The first set of a pool that is not put aside and admits."""
+
+    def __init__(self, sets: Sequence[LimitSet]) -> None:
+        self.sets = sets
+        self.aside = [0.0] * len(sets)
+
+    def __getitem__(self, index: int, /) -> LimitSet:
+        return self.sets[index]
+
+    def cool_down(self, index: int, seconds: float) -> None:
+        self.aside[index] = asyncio.get_running_loop().time() + seconds
+
+    async def aacquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> Acquisition:
+        now = asyncio.get_running_loop().time()
+        ready = [one for one, until in zip(self.sets, self.aside, strict=True) if until <= now]
+        for one in ready:
+            acquisition = await one.atry_acquire(requested)
+            if acquisition:
+                return acquisition
+        return await (ready or self.sets)[0].aacquire(requested, timeout)
+
+
+def two_regions() -> InOrder:
+    return InOrder([limit_set(CallLimit(5, 60), name=name) for name in ("eu", "us")])
+
+
+@on_a_fake_clock
+async def test_the_pool_says_who_is_asked() -> None:
+    eu, us = Scripted([answer()]), Scripted([answer()])
+    client = PooledClient(two_regions(), {"eu": eu, "us": us})
+    for _ in range(8):
+        await client.send(Request(path="/"))
+    assert (len(eu.sent), len(us.sent)) == (5, 3)
+    await client.aclose()
+    assert eu.closed
+    assert us.closed
+
+
+@on_a_fake_clock
+async def test_a_member_that_fails_is_left_alone_while_it_cools_down_and_the_other_serves() -> None:
+    pool = two_regions()
+    eu, us = Scripted([answer(500), answer(500), answer()]), Scripted([answer()])
+    rules = BreakerRules(min_calls=2, cool_down_seconds=5)
+    members = {name: BreakerClient(one, Breaker(rules, name=name)) for name, one in [("eu", eu), ("us", us)]}
+    client = PooledClient(pool, members)
+    statuses = [(await client.send(Request(path="/"))).status for _ in range(4)]
+    assert statuses == [500, 500, 200, 200]
+    assert (len(eu.sent), len(us.sent)) == (2, 2)
+    # What was acquired for a member that could not be asked is a call that was spent; a pool that knows spends no more.
+    assert pool.aside[0] == pytest.approx(1_005.0)
+    await asyncio.sleep(5)
+    assert (await client.send(Request(path="/"))).ok
+    assert len(eu.sent) == 3
+
+
+@on_a_fake_clock
+async def test_a_member_that_refuses_for_a_time_is_put_aside_for_that_long() -> None:
+    pool = two_regions()
+    eu, us = Scripted([refusal(Retry_After="20")]), Scripted([answer()])
+    client = PooledClient(pool, {"eu": eu, "us": us})
+    assert (await client.send(Request(path="/"))).refused
+    assert (await client.send(Request(path="/"))).ok
+    assert pool.aside == [1_020.0, 0.0]
+
+
+@on_a_fake_clock
+async def test_when_nobody_can_be_asked_the_first_who_can_again_is_named() -> None:
+    members = {}
+    for name, seconds in [("eu", 50.0), ("us", 20.0)]:
+        members[name] = PacedClient(Scripted([answer()]), Pace(Quota("q", 1, seconds), name=name))
+    client = PooledClient(two_regions(), members)
+    request = Request(path="/", wait_seconds=5)
+    for _ in range(2):
+        assert (await client.send(request)).ok
+    with pytest.raises(NotNow, match="us") as caught:
+        await client.send(request)
+    assert caught.value.retry_after == pytest.approx(20.02)
+
+
+@on_a_fake_clock
+async def test_members_that_do_not_match_the_pool_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"limit set 0 of the pool must have config \{'name': 'us'\}"):
+        PooledClient(two_regions(), {"us": Scripted([answer()]), "eu": Scripted([answer()])})

@@ -1,0 +1,243 @@
+"""The queue: bounded, in order, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from limits_app.outbound import Closed, FailedItem, FailurePolicy, LeftItem, WorkQueue
+from limits_app.outbound.events import Depth, ItemFailed
+from tests.outbound.timelines import Recorder, on_a_fake_clock, started, steps
+
+
+class Bench:
+    """Work on items: each takes a second; some fail."""
+
+    def __init__(self, *bad: int) -> None:
+        self.bad = bad
+        self.done: list[int] = []
+        self.tried: list[tuple[int, float]] = []
+
+    async def work(self, item: int) -> None:
+        self.tried.append((item, asyncio.get_running_loop().time() - 1_000.0))
+        await asyncio.sleep(1)
+        if item in self.bad:
+            raise ValueError(f"item {item}")
+        self.done.append(item)
+
+
+@on_a_fake_clock
+async def test_items_are_worked_on_in_order_by_so_many_workers() -> None:
+    bench = Bench()
+    async with WorkQueue(bench.work, workers=2) as queue:
+        for item in range(6):
+            await queue.put(item)
+        await steps()
+        assert (queue.waiting, queue.running) == (4, 2)
+        await queue.join()
+    assert bench.tried == [(item, float(item // 2)) for item in range(6)]
+    assert (queue.done, queue.left, queue.failures) == (6, [], [])
+
+
+@on_a_fake_clock
+async def test_whoever_brings_more_than_there_is_room_for_waits() -> None:
+    bench = Bench()
+    async with WorkQueue(bench.work, workers=1, capacity=2) as queue:
+        assert [await queue.offer(item) for item in range(3)] == [True, True, False]
+        await steps()  # the worker takes the first
+        assert await queue.offer(3)
+        bringing = [started(queue.put(item)) for item in (4, 5)]
+        await steps()
+        assert [one.done() for one in bringing] == [False, False]
+        assert not await queue.offer(6)
+        await asyncio.sleep(1)
+        await steps()
+        assert [one.done() for one in bringing] == [True, False]
+    assert bench.done == [0, 1, 3, 4]
+    with pytest.raises(Closed):
+        await bringing[1]
+
+
+@on_a_fake_clock
+async def test_whoever_goes_away_while_waiting_for_room_brings_nothing() -> None:
+    bench = Bench()
+    async with WorkQueue(bench.work, workers=1, capacity=1) as queue:
+        await queue.put(0)
+        bringing = [started(queue.put(item)) for item in (1, 2, 3)]
+        await steps()
+        bringing[1].cancel()
+        await asyncio.gather(*bringing, return_exceptions=True)
+    assert bench.done == [0, 1, 3]
+
+
+@on_a_fake_clock
+async def test_closing_works_off_everything_that_was_taken() -> None:
+    bench = Bench()
+    queue = WorkQueue(bench.work, workers=3)
+    async with queue:
+        for item in range(10):
+            await queue.put(item)
+        assert await queue.aclose() == []
+        with pytest.raises(Closed, match="queue was closed"):
+            await queue.put(11)
+        assert not await queue.offer(11)
+    assert sorted(bench.done) == list(range(10))
+
+
+@on_a_fake_clock
+async def test_what_is_not_done_in_time_is_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    queue = WorkQueue(bench.work, workers=2, grace_seconds=1.5)
+    async with queue:
+        for item in range(6):
+            await queue.put(item)
+    assert bench.done == [0, 1]
+    assert queue.left == [LeftItem(2, begun=True), LeftItem(3, begun=True), LeftItem(4, False), LeftItem(5, False)]
+    assert "not everything was done in time" in caplog.text
+    assert await queue.aclose() == queue.left
+
+
+@on_a_fake_clock
+async def test_a_queue_that_never_started_gives_everything_back() -> None:
+    queue = WorkQueue(Bench().work)
+    await queue.put(1)
+    assert await queue.aclose() == [LeftItem(1, begun=False)]
+
+
+@on_a_fake_clock
+async def test_closing_that_is_cancelled_gives_everything_back_all_the_same() -> None:
+    bench = Bench()
+    queue = WorkQueue(bench.work, workers=1)
+    async with queue:
+        await queue.put(0)
+        await queue.put(1)
+        closing = started(queue.aclose())
+        await steps()
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+    assert queue.left == [LeftItem(0, begun=True), LeftItem(1, begun=False)]
+
+
+# --------------------------------------------------------------------------------------------- what fails
+
+
+@on_a_fake_clock
+async def test_what_fails_is_tried_again_after_pauses_that_double_and_is_kept_then() -> None:
+    watch, bench = Recorder(), Bench(1)
+    async with WorkQueue(bench.work, workers=1, tries=3, pause_seconds=2, observer=watch) as queue:
+        for item in range(3):
+            await queue.put(item)
+    assert bench.tried == [(0, 0.0), (1, 1.0), (1, 4.0), (1, 9.0), (2, 10.0)]
+    assert [(failed.item, str(failed.error)) for failed in queue.failures] == [(1, "item 1")]
+    assert watch.of(ItemFailed) == [ItemFailed("queue", "ValueError: item 1")]
+    assert watch.of(Depth)[-1] == Depth("queue", 0, 0)
+
+
+@on_a_fake_clock
+async def test_what_fails_can_be_dropped() -> None:
+    bench = Bench(1)
+    async with WorkQueue(bench.work, on_failure=FailurePolicy.DROP) as queue:
+        for item in range(3):
+            await queue.put(item)
+    assert (queue.done, queue.failures, queue.left) == (2, [], [])
+
+
+@on_a_fake_clock
+async def test_what_fails_can_stop_everything_and_then_the_rest_is_left() -> None:
+    bench = Bench(1)
+    async with WorkQueue(bench.work, workers=2, capacity=4, on_failure=FailurePolicy.STOP) as queue:
+        for item in range(4):
+            await queue.put(item)
+        await steps()
+        await queue.put(4)
+        await queue.put(5)
+        bringing = started(queue.put(6))
+        await queue.join()
+        with pytest.raises(Closed):
+            await bringing
+    assert [failed.item for failed in queue.failures] == [1]
+    assert sorted([*bench.done, *(left.item for left in queue.left)]) == [0, 2, 3, 4, 5]
+
+
+@on_a_fake_clock
+async def test_what_fails_can_be_handed_over() -> None:
+    taken: list[FailedItem[int]] = []
+
+    async def take(failed: FailedItem[int]) -> None:
+        taken.append(failed)
+
+    async with WorkQueue(Bench(0, 2).work, workers=1, on_failure=take) as queue:
+        for item in range(3):
+            await queue.put(item)
+    assert [failed.item for failed in taken] == [0, 2]
+    assert queue.failures == []
+
+
+@on_a_fake_clock
+async def test_what_could_not_be_handed_over_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    async def full(failed: FailedItem[int]) -> None:
+        raise OSError("no space left")
+
+    async with WorkQueue(Bench(0).work, on_failure=full) as queue:
+        await queue.put(0)
+    assert [failed.item for failed in queue.failures] == [0]
+    assert "could not be handed over" in caplog.text
+
+
+@on_a_fake_clock
+async def test_work_that_cancels_itself_has_failed_and_its_worker_goes_on() -> None:
+    async def work(item: int) -> None:
+        if item == 0:
+            raise asyncio.CancelledError
+
+    async with WorkQueue(work, workers=1) as queue:
+        await queue.put(0)
+        await queue.put(1)
+    assert queue.done == 1
+    assert [(failed.item, str(failed.error)) for failed in queue.failures] == [
+        (0, "the work was cancelled from within")
+    ]
+
+
+@pytest.mark.parametrize("grace", [0.0, 3.0, 7.5, 100.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_item_that_was_taken_is_somewhere_at_the_end(seed: int, grace: float) -> None:
+    """Items of any length, some of which fail; bringers of which some go away; an end at any time."""
+    dice = random.Random(seed)
+
+    @on_a_fake_clock
+    async def scenario() -> None:
+        taken, done = [], []
+
+        async def work(item: int) -> None:
+            await asyncio.sleep(dice.random())
+            if dice.random() < 0.2:
+                raise ValueError(item)
+            done.append(item)
+
+        queue = WorkQueue(work, workers=3, capacity=5, tries=2, pause_seconds=0.1)
+
+        async def bring(first: int) -> None:
+            for item in range(first, first + 20):
+                await asyncio.sleep(dice.random() / 10)
+                await queue.put(item)
+                taken.append(item)
+
+        async with queue:
+            bringers = [started(bring(first)) for first in (0, 100, 200)]
+            await asyncio.sleep(4)
+            bringers[1].cancel()
+            await queue.aclose(grace_seconds=grace)
+        await asyncio.gather(*bringers, return_exceptions=True)
+        found = [*done, *(one.item for one in queue.failures), *(one.item for one in queue.left)]
+        assert sorted(found) == sorted(taken)
+        assert (queue.waiting, queue.running) == (0, 0)
+
+    scenario()
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        WorkQueue(Bench().work, workers=0)

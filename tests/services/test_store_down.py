@@ -1,0 +1,557 @@
+"""What happens while a store is down, and when it is back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import OperationalError, connection
+from pytest_django import Settings
+
+from limits_app import (
+    CallLimit,
+    InvalidLimit,
+    LimitExceeded,
+    NeverAdmissible,
+    RateLimit,
+    ResourceLimit,
+    StoreUnavailable,
+    conf,
+    limits,
+    signals,
+)
+from limits_app.conf import OnUnavailable
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limits import Blocked, Limit
+from limits_app.core.plan import ScopedLimits
+from limits_app.resolver import ResolvedSet, resolver
+from limits_app.services.failure import without_store
+from limits_app.stores import guards, registry
+from limits_app.stores.breaker import TROUBLED, BreakerState
+from limits_app.stores.guards import Guard, guard_of
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.services.failing import FailingStore
+
+BACK = 2
+"""Seconds after which a store that answers again is certainly found out."""
+
+
+@pytest.fixture(autouse=True)
+def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> FailingStore:
+    """The store of the site, whose guard goes by the same clock."""
+    settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": 4}
+    store = FailingStore(MemoryStore(clock=clock))
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=clock, jitter=lambda: 1.0))
+    return store
+
+
+@pytest.fixture
+def told() -> Iterator[list[str]]:
+    """Which signals were sent about which store."""
+    heard: list[str] = []
+
+    def degraded(alias: str, error: object, **details: object) -> None:
+        heard.append(f"{alias} degraded: {error}")
+
+    def restored(alias: str, **details: object) -> None:
+        heard.append(f"{alias} restored")
+
+    signals.store_degraded.connect(degraded)
+    signals.store_restored.connect(restored)
+    yield heard
+    signals.store_degraded.disconnect(degraded)
+    signals.store_restored.disconnect(restored)
+
+
+def on_api(policy: str, *given: Limit) -> None:
+    """Set limits on `api`, and what happens while the store is down; known to this process."""
+    limits.set_resource_limits("api", given or [CallLimit(8, 60)], on_unavailable=policy)
+    resolver.limit_set("api", "a")
+
+
+def admitted(times: int, entity: str = "a") -> int:
+    """How many of some attempts are admitted."""
+    return sum(bool(limits.try_acquire("api", entity=entity)) for _ in range(times))
+
+
+def give_up(store: FailingStore) -> None:
+    """Have the store go down, and everybody know it."""
+    store.down = True
+    while guard_of().breaker.state is not BreakerState.OPEN:
+        with suppress(StoreUnavailable):
+            limits.try_acquire("other", default_limits=(CallLimit(1, 60),))
+
+
+def test_block_refuses_with_the_time_of_the_next_probe(store: FailingStore) -> None:
+    on_api("block")
+    store.down = True
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable, match=r"the store 'default' is down: connection refused") as caught:
+            limits.acquire("api", entity="a")
+        assert caught.value.retry_after == 0.5
+        assert isinstance(caught.value.__cause__, StoreUnavailable)
+
+
+def test_block_is_what_happens_where_nothing_is_said(store: FailingStore, settings: Settings) -> None:
+    on_api("")
+    store.down = True
+    with pytest.raises(StoreUnavailable):
+        limits.try_acquire("api", entity="a")
+    settings.LIMITS = {**settings.LIMITS, "ON_UNAVAILABLE": "allow"}
+    assert limits.try_acquire("api", entity="a").outcome.degraded
+
+
+def test_allow_admits_whatever_fits_at_all(store: FailingStore) -> None:
+    on_api("allow", CallLimit(2, 60), RateLimit("tpm", 10, 60), ResourceLimit("db", 1))
+    store.down = True
+    for _ in range(5):
+        with limits.acquire("api", entity="a", requested={"tpm": 10}) as acquisition:
+            acquisition.update({"tpm": 3})
+            assert acquisition.outcome.degraded
+            assert acquisition.outcome.as_dict()["degraded"] is True
+            assert acquisition.fences == {"db": 0}
+    with pytest.raises(NeverAdmissible):
+        limits.acquire("api", entity="a", requested={"tpm": 11})
+
+
+def test_permits_that_nobody_counts_are_never_lost(store: FailingStore, caplog: pytest.LogCaptureFixture) -> None:
+    on_api("allow", ResourceLimit("db", 1))
+    store.down = True
+    with limits.acquire("api", entity="a") as acquisition:
+        acquisition.limit_set.store.renewer.run()
+    assert "ran out" not in caplog.text
+
+
+@pytest.mark.parametrize("policy", [OnUnavailable.ALLOW, OnUnavailable.LOCAL])
+def test_what_is_blocked_beside_limits_stays_blocked(policy: OnUnavailable, clock: FakeClock) -> None:
+    scoped = ScopedLimits(scope_of("api", "a"), layout_of((CallLimit(8, 60), Blocked())))
+    found = ResolvedSet.composed([scoped], MemoryStore(clock=clock))
+    found.on_unavailable = policy
+    with without_store(guard_of(), found) as meanwhile:
+        assert not meanwhile.try_acquire()
+
+
+def test_local_gives_out_the_share_of_this_process(store: FailingStore) -> None:
+    on_api("local")
+    store.down = True
+    assert admitted(10) == 2
+    assert admitted(10, "b") == 2
+    with pytest.raises(LimitExceeded) as caught:
+        limits.acquire("api", entity="a")
+    assert caught.value.outcome.degraded
+    assert caught.value.outcome.violations[0].capacity == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "share"),
+    [
+        (CallLimit(3, 60), 1),
+        (CallLimit(2.5, 60), 1),
+        (CallLimit(0.5, 60, burst=1), 1),
+        (CallLimit(100, 3600, burst=20), 5),
+        (ResourceLimit("db", 12), 3),
+        (ResourceLimit("db", 2), 1),
+    ],
+)
+def test_a_share_is_whole_and_at_least_one(store: FailingStore, limit: Limit, share: int) -> None:
+    on_api("local", limit)
+    store.down = True
+    held = [limits.try_acquire("api", entity="a", requested={limit.key: 1}) for _ in range(20)]
+    assert sum(map(bool, held)) == share
+
+
+def test_local_without_expected_processes_gives_out_everything(store: FailingStore, settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": None}
+    on_api("local")
+    store.down = True
+    assert admitted(10) == 8
+
+
+def test_local_cannot_give_out_more_than_its_share_at_once(store: FailingStore) -> None:
+    on_api("local", RateLimit("tpm", 100, 60))
+    store.down = True
+    with pytest.raises(StoreUnavailable, match="is down"):
+        limits.try_acquire("api", entity="a", requested={"tpm": 26})
+    with pytest.raises(NeverAdmissible, match="its most is 25"):
+        limits.try_acquire("api", entity="a", requested={"tpm": 101})
+
+
+def test_whoever_is_blocked_or_unlimited_stays_so(store: FailingStore) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.set_entity_limits("vip", [], effect="unlimited")
+    limits.set_entity_limits("spam", [], effect="blocked")
+    store.down = True
+    assert admitted(5, "vip") == 5
+    assert admitted(5, "spam") == 0
+    assert not limits.try_acquire("api", entity="spam").outcome.degraded
+    assert limits.store_health()["default"].degraded == dict.fromkeys(OnUnavailable, 0)
+
+
+def test_once_given_up_the_store_is_not_asked_any_more(store: FailingStore) -> None:
+    on_api("allow")
+    store.down = True
+    asked = store.asked
+    assert admitted(10) == 10
+    assert store.asked - asked == 3
+    asked = store.asked
+    assert admitted(100) == 100
+    assert admitted(10, "unknown until now") == 10
+    assert store.asked == asked
+
+
+def test_it_is_asked_again_now_and_then_until_it_is_back(store: FailingStore, clock: FakeClock) -> None:
+    on_api("allow", CallLimit(1, 3600))
+    give_up(store)
+    asked = store.asked
+    clock.advance(10)
+    assert 20 <= store.asked - asked <= 40
+    store.down = False
+    clock.advance(1)
+    assert guard_of().breaker.state is BreakerState.CLOSED
+    assert admitted(5) == 1
+
+
+def test_decisions_without_the_store_are_counted(store: FailingStore) -> None:
+    on_api("allow")
+    limits.set_resource_limits("web", [CallLimit(1, 60)], on_unavailable="block")
+    store.down = True
+    admitted(7)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            limits.try_acquire("web", entity="a")
+    health = limits.store_health()["default"]
+    assert health.degraded == {OnUnavailable.ALLOW: 7, OnUnavailable.BLOCK: 2, OnUnavailable.LOCAL: 0}
+    assert health.as_dict() == {
+        "state": "open",
+        "error": "connection refused",
+        "degraded": {"allow": 7, "block": 2, "local": 0},
+        "unsettled": 0,
+    }
+
+
+def test_signals_tell_once_that_it_is_down_and_once_that_it_is_back(
+    store: FailingStore, clock: FakeClock, told: list[str]
+) -> None:
+    on_api("allow")
+    store.down = True
+    admitted(20)
+    clock.advance(10)
+    admitted(20)
+    assert told == ["default degraded: connection refused"]
+    store.down = False
+    clock.advance(BACK)
+    admitted(20)
+    assert told == ["default degraded: connection refused", "default restored"]
+    store.down = True
+    admitted(20)
+    assert len(told) == 3
+
+
+def test_one_failure_among_many_calls_gives_nothing_up(
+    store: FailingStore, clock: FakeClock, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    on_api("allow", CallLimit(1000, 60))
+    store.down = True
+    assert limits.try_acquire("api", entity="a").outcome.degraded
+    store.down = False
+    assert not limits.try_acquire("api", entity="a").outcome.degraded
+    assert admitted(3) == 3
+    guard_of().failed(StoreUnavailable("again"))
+    assert TROUBLED
+    clock.advance(20)
+    assert not TROUBLED
+    assert told == []
+    assert caplog.text.count("could not answer") == 1
+
+
+def test_what_decided_meanwhile_is_forgotten_when_the_store_is_back(store: FailingStore, clock: FakeClock) -> None:
+    on_api("local", CallLimit(8, 86_400))
+    for _ in range(2):
+        store.down = True
+        assert admitted(10) == 2
+        store.down = False
+        clock.advance(15)
+        assert guard_of().breaker.calm
+
+
+def test_who_waits_for_a_share_goes_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
+    on_api("local", CallLimit(4, 86_400))
+    give_up(store)
+    assert admitted(2) == 1
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limits.acquire, "api", entity="a", timeout=None)
+        while not guard_of().meanwhile().line.busy:
+            Event().wait(0.001)
+        store.down = False
+        clock.advance(BACK)
+        assert not waiting.result(10).outcome.degraded
+
+
+def test_who_waits_at_a_store_that_goes_down_is_answered_by_policy(store: FailingStore, clock: FakeClock) -> None:
+    on_api("allow", CallLimit(1, 60))
+    assert admitted(1) == 1
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(limits.acquire, "api", entity="a", timeout=None)
+        while not store.line.busy:
+            Event().wait(0.001)
+        store.down = True
+        clock.advance(60)
+        assert waiting.result(10).outcome.degraded
+
+
+def test_a_release_never_fails_and_is_made_up_for(
+    store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_api("block", RateLimit("tpm", 10, 86_400), ResourceLimit("db", 2))
+    for _ in range(2):
+        with limits.acquire("api", entity="a", requested={"tpm": 5}) as acquisition:
+            store.down = True
+            acquisition.update({"tpm": 1})
+        store.down = False
+    assert acquisition.settled
+    assert limits.store_health()["default"].unsettled == 2
+    assert caplog.text.count("that is settled later") == 1
+    clock.advance(BACK)
+    assert limits.store_health()["default"].unsettled == 0
+    assert acquisition.settled
+    stats = limits.status("api", entity="a").limits
+    assert (round(float(stats["tpm"]["used"] or 0)), stats["db"]["holders"]) == (2, 0)
+
+
+def test_a_release_does_not_wait_for_a_store_that_was_given_up(store: FailingStore, clock: FakeClock) -> None:
+    on_api("block", ResourceLimit("db", 2))
+    held = limits.acquire("api", entity="a")
+    give_up(store)
+    asked = store.asked
+    held.release()
+    assert store.asked == asked
+    clock.advance(BACK)
+    assert limits.store_health()["default"].unsettled == 1
+    store.down = False
+    clock.advance(BACK)
+    assert limits.store_health()["default"].unsettled == 0
+
+
+def test_a_release_is_tried_again_until_the_store_takes_it(store: FailingStore, clock: FakeClock) -> None:
+    on_api("block", ResourceLimit("db", 2))
+    held = limits.acquire("api", entity="a")
+    store.down = True
+    held.release()
+    clock.advance(0.6)
+    assert guard_of().breaker.state is BreakerState.CLOSED
+    store.down = False
+    with guard_of().breaker.call():
+        limits.acquire("api", entity="b").release()
+    clock.advance(BACK)
+    assert limits.store_health()["default"].unsettled == 0
+    assert limits.status("api", entity="a").limits["db"]["holders"] == 0
+
+
+def test_the_error_of_a_block_is_what_its_caller_sees(store: FailingStore) -> None:
+    on_api("block", ResourceLimit("db", 2))
+    with pytest.raises(KeyError, match="mine"):
+        _fail_inside(store)
+
+
+def _fail_inside(store: FailingStore) -> None:
+    with limits.acquire("api", entity="a"):
+        store.down = True
+        raise KeyError("mine")
+
+
+def test_what_was_admitted_meanwhile_is_never_given_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
+    on_api("local", ResourceLimit("db", 8))
+    give_up(store)
+    held = limits.acquire("api", entity="a")
+    store.down = False
+    clock.advance(BACK)
+    asked = store.asked
+    held.release()
+    assert store.asked == asked
+    assert limits.status("api", entity="a").limits["db"]["holders"] == 0
+
+
+def test_a_check_is_answered_by_policy_too(store: FailingStore) -> None:
+    on_api("local")
+    store.down = True
+    outcome = limits.check("api", entity="a")
+    assert (outcome.degraded, outcome.passed[0].remaining) == (True, 2)
+
+
+def test_an_outage_does_not_look_like_no_usage(store: FailingStore, clock: FakeClock) -> None:
+    on_api("allow")
+    give_up(store)
+    asked = store.asked
+    for look in (limits.status, limits.explain, limits.limit_set, limits.reset):
+        with pytest.raises(StoreUnavailable, match="is down"):
+            look("api", entity="a")
+    assert store.asked == asked
+    store.down = False
+    clock.advance(BACK)
+    assert limits.status("api", entity="a").limits["call_count"]["used"] == 0
+
+
+def test_a_change_counts_at_once_here_and_elsewhere_when_the_store_is_back(
+    store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    on_api("allow")
+    version = store.version()
+    give_up(store)
+    limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="block")
+    assert "was not told that limits have changed" in caplog.text
+    with pytest.raises(StoreUnavailable):
+        limits.try_acquire("api", entity="a")
+    store.down = False
+    clock.advance(BACK)
+    assert store.version() == version + 1
+    assert admitted(3) == 1
+
+
+def test_limits_that_are_first_seen_during_an_outage_count_in_the_store_afterwards(
+    store: FailingStore, clock: FakeClock
+) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="allow")
+    give_up(store)
+    assert admitted(3) == 3
+    kept = resolver.kept("api", "a")
+    assert kept is not None
+    with pytest.raises(StaleConfiguration):
+        kept.try_acquire()
+    store.down = False
+    clock.advance(BACK)
+    assert admitted(3) == 1
+    assert limits.limit_set("api", "a").try_acquire() is not None
+
+
+def test_a_store_that_cannot_be_opened_is_down(
+    monkeypatch: pytest.MonkeyPatch, store: FailingStore, clock: FakeClock
+) -> None:
+    on_api("allow")
+    resolver.clear()
+    opened = registry.store
+
+    def cannot_open(alias: str | None = None) -> FailingStore:
+        raise StoreUnavailable("no space left")
+
+    monkeypatch.setattr(registry, "store", cannot_open)
+    assert admitted(5) == 5
+    clock.advance(BACK)
+    assert limits.store_health()["default"].error == "no space left"
+    monkeypatch.setattr(registry, "store", opened)
+    clock.advance(BACK)
+    assert not limits.try_acquire("api", entity="a").outcome.degraded
+
+
+def test_asyncio_is_answered_by_policy_alike(store: FailingStore, clock: FakeClock) -> None:
+    on_api("local")
+    store.down = True
+
+    async def course() -> list[bool]:
+        return [bool(await limits.atry_acquire("api", entity="a")) for _ in range(6)]
+
+    async def refused() -> None:
+        with pytest.raises(LimitExceeded):
+            await limits.aacquire("api", entity="a")
+
+    assert async_to_sync(course)() == [True, True, False, False, False, False]
+    async_to_sync(refused)()
+    store.down = False
+    clock.advance(BACK)
+    guard_of().failed(StoreUnavailable("only once"))
+    assert async_to_sync(course)() == [True] * 6
+
+
+def test_an_empty_policy_word_is_the_only_other_one() -> None:
+    with pytest.raises(InvalidLimit, match="not a valid choice"):
+        limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="perhaps")
+
+
+def test_while_the_database_is_down_limits_are_those_known_last(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "RESOLVER_TTL_SECONDS": 1e-9}
+    limits.set_resource_limits("api", [CallLimit(2, 60)])
+    assert admitted(1) == 1
+    with connection.execute_wrapper(_unreachable):
+        assert admitted(3) == 1
+    assert "limits on api are those known last: server closed" in caplog.text
+
+
+@pytest.mark.parametrize("word", ["block", "allow"])
+def test_while_the_database_is_down_a_setting_decides_about_the_unknown(settings: Settings, word: str) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNRESOLVED": word}
+    with connection.execute_wrapper(_unreachable):
+        if word == "allow":
+            assert admitted(3) == 3
+            assert async_to_sync(_ask)()
+            return
+        with pytest.raises(StoreUnavailable, match="the database cannot say which limits hold") as caught:
+            limits.acquire("api", entity="a")
+        assert caught.value.retry_after == 0.5
+    assert limits.store_health()["default"].state is BreakerState.CLOSED
+
+
+def test_a_guarded_store_leaves_its_guard_behind_when_it_is_sent_away(tmp_path: object, settings: Settings) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "process", "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 1}}}
+    there = pickle.loads(pickle.dumps(limits.limit_set("api", "a")))
+    assert there.store is registry.store()
+
+
+def test_a_child_settles_nothing_of_its_parent(store: FailingStore) -> None:
+    on_api("block", ResourceLimit("db", 2))
+    held = limits.acquire("api", entity="a")
+    give_up(store)
+    held.release()
+    child = os.fork()
+    if child == 0:
+        os._exit(guard_of().unsettled)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert guard_of().unsettled == 1
+
+
+def test_other_settings_are_other_guards(store: FailingStore, settings: Settings, told: list[str]) -> None:
+    give_up(store)
+    old = guard_of()
+    settings.LIMITS = {**settings.LIMITS, "BREAKER_MIN_CALLS": 7}
+    assert not TROUBLED
+    assert guard_of() is not old
+    told.clear()
+    for _ in range(6):
+        old.breaker.probed()
+    assert old.breaker.state is BreakerState.CLOSED
+    assert told == []
+    assert old._look() is None
+
+
+def test_guards_log_in_words_that_say_what_happens(
+    store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "limits_app"):
+        give_up(store)
+        store.down = False
+        clock.advance(BACK)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [
+        "the store 'default' could not answer",
+        "the store 'default' is down, policies decide without it: connection refused",
+        "the store 'default' is back",
+    ]
+
+
+def _unreachable(*args: object) -> object:
+    raise OperationalError("server closed the connection")
+
+
+async def _ask() -> bool:
+    return bool(await limits.atry_acquire("api", entity="b"))

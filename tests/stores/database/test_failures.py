@@ -1,0 +1,214 @@
+"""Databases that fail: locked, full, killed, and replies that get lost after the database has done its work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from random import Random
+from threading import Barrier
+from time import monotonic
+
+import psycopg
+import pytest
+from django.db import connections, transaction
+from pytest_django import DjangoDbBlocker
+
+from limits_app.core.claim import Claim
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.database import DatabaseStore
+from limits_app.testing.conformance.contract import claim_of, limits_in, scoped
+from tests.servers.mariadb import mariadb_server
+from tests.servers.postgres import PostgresServer, postgres_server
+from tests.servers.proxy import Proxy, proxy
+from tests.stores.database.conftest import Open
+from tests.stores.database.databases import ALIAS, Settings, database
+from tests.stores.support import limits_of, until, used
+
+YEAR = 366 * 86_400
+FIXED = RateLimitAlgorithm.FIXED_WINDOW
+
+
+@contextmanager
+def locked(limits: LimitSet) -> Iterator[None]:
+    """Somebody else has the row of a scope locked."""
+    with transaction.atomic(using=ALIAS), connections[ALIAS].cursor() as cursor:
+        cursor.execute(
+            "UPDATE limits_app_state SET stamp = stamp + 1 WHERE scope = %s",
+            [limits_of(limits.store, CallLimit(9, YEAR, FIXED))._shapes.all().parts[0].short_key],
+        )
+        yield
+
+
+def test_a_row_that_stays_locked_is_an_error_in_time_and_nothing_was_charged(open_store: Open) -> None:
+    limits = limits_of(open_store(lock_timeout=0.2), CallLimit(9, YEAR, FIXED))
+    assert limits.try_acquire()
+    with locked(limits):
+        started = monotonic()
+        with pytest.raises(StoreUnavailable, match="limits"):
+            limits.try_acquire()
+        assert monotonic() - started < 3
+    assert limits.try_acquire()
+    assert used(limits) == 2
+
+
+@pytest.mark.parametrize("start", [postgres_server, mariadb_server])
+def test_a_server_that_is_killed_under_load_is_an_error_and_works_again_once_it_is_back(
+    start: Callable[..., object], django_db_blocker: DjangoDbBlocker
+) -> None:
+    with start() as server, django_db_blocker.unblock(), database(server.settings):  # type: ignore[attr-defined]
+        store = DatabaseStore(ALIAS)
+        limits = limits_of(store, CallLimit(10**6, YEAR, FIXED), ResourceLimit("db", 9))
+        barrier = Barrier(4)
+
+        def load(_: int) -> int:
+            done = 0
+            barrier.wait()
+            while True:
+                try:
+                    with limits.try_acquire() as acquired:
+                        done += bool(acquired)
+                except StoreUnavailable:
+                    return done
+                if done == 20:
+                    barrier.wait()
+
+        with ThreadPoolExecutor(4) as executor:
+            loads = [executor.submit(load, number) for number in range(3)]
+            barrier.wait()
+            barrier.wait()
+            server.kill()
+            done = sum(one.result(30) for one in loads)
+        started = monotonic()
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            limits.try_acquire()
+        assert monotonic() - started < 2
+        server.start()
+        assert limits.try_acquire()
+        assert done <= float(str(used(limits))) - 1 <= done + 3  # whoever was interrupted may have been charged
+        store.close()
+
+
+def test_a_server_without_free_connections_is_an_error_until_it_has_some(django_db_blocker: DjangoDbBlocker) -> None:
+    options = ("max_connections=4", "superuser_reserved_connections=0", "max_wal_senders=0")
+    with postgres_server(*options) as server, django_db_blocker.unblock(), database(server.settings):
+        store = DatabaseStore(ALIAS)
+        limits = limits_of(store, CallLimit(9, YEAR))
+        others = [psycopg.connect(f"host=127.0.0.1 port={server.port} user=limits dbname=postgres") for _ in range(4)]
+        with pytest.raises(StoreUnavailable, match="too many clients"):
+            limits.try_acquire()
+        for other in others:
+            other.close()
+        until(lambda: _works(limits))
+        store.close()
+
+
+def _works(limits: LimitSet) -> bool:
+    try:
+        return bool(limits.try_acquire())
+    except StoreUnavailable:
+        return False
+
+
+def test_claims_over_the_same_scopes_in_any_order_never_stand_in_each_others_way(open_store: Open) -> None:
+    store = open_store()
+    parts = [scoped(store, CallLimit(10**4, YEAR, FIXED), entity=who) for who in ("one", "two", "three")]
+    families = [limits_in(store, *order) for order in (parts, parts[::-1], parts[1:] + parts[:1], parts[:2])]
+    with ThreadPoolExecutor(4) as executor:
+        admitted = list(executor.map(lambda number: bool(families[number % 4].try_acquire()), range(80)))
+    assert all(admitted)
+    assert [used(limits_in(store, part)) for part in parts] == [80, 80, 60]
+
+
+def test_a_deadlock_that_somebody_else_brings_about_is_got_out_of(
+    postgres: PostgresServer, django_db_blocker: DjangoDbBlocker
+) -> None:
+    settings = {**postgres.settings, "OPTIONS": {"options": "-c deadlock_timeout=500ms"}}
+    with django_db_blocker.unblock(), database(postgres.settings):
+        connections[ALIAS].settings_dict.update(settings)
+        store = DatabaseStore(ALIAS, lock_timeout=5)
+        family = limits_in(store, *[scoped(store, CallLimit(9, YEAR, FIXED), entity=who) for who in ("one", "two")])
+        assert family.try_acquire()
+        first, second = sorted(part.short_key for part in family._shapes.all().parts)
+        lock = "SELECT 1 FROM limits_app_state WHERE scope = %s FOR UPDATE"
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        where = f"host=127.0.0.1 port={postgres.port} user=limits dbname=postgres"
+        with psycopg.connect(where) as other, psycopg.connect(where, autocommit=True) as watcher:
+            other.execute("SET LOCAL deadlock_timeout = '30s'")
+            other.execute(lock, [second])
+            with ThreadPoolExecutor(1) as executor:
+                acquired = executor.submit(family.try_acquire)
+                until(lambda: watcher.execute(waits).fetchone() == (1,))
+                other.execute(lock, [first])
+                other.rollback()
+                assert acquired.result(20)
+        assert used(limits_in(store, family.scoped[0])) == 2
+        store.close()
+
+
+class Loser:
+    """Loses a share of the replies to what is committed."""
+
+    def __init__(self) -> None:
+        self.share = 0.0
+        self.random = Random(1)
+
+    def __call__(self, command: bytes) -> bool:
+        """Whether the reply to a command is lost."""
+        commits = b"COMMIT" in command or b"_pg3_" in command
+        return commits and self.random.random() < self.share
+
+
+@pytest.fixture
+def loser() -> Loser:
+    return Loser()
+
+
+@pytest.fixture
+def lossy(postgres: PostgresServer, loser: Loser, django_db_blocker: DjangoDbBlocker) -> Iterator[Proxy]:
+    with proxy(postgres.port, loser) as made, django_db_blocker.unblock(), database(postgres.settings):
+        yield made
+
+
+@pytest.fixture
+def lossy_store(postgres: PostgresServer, lossy: Proxy) -> Iterator[DatabaseStore]:
+    settings: Settings = {**postgres.settings, "PORT": str(lossy.port)}
+    connections[ALIAS].settings_dict.update(settings)
+    store = DatabaseStore(ALIAS)
+    yield store
+    store.close()
+
+
+def again(verb: Callable[[], object]) -> None:
+    """Do something until it is known to be done."""
+    for _ in range(20):
+        try:
+            verb()
+        except StoreUnavailable:
+            continue
+        return
+    raise AssertionError("it never succeeds")
+
+
+@pytest.mark.parametrize("people", [["one"], ["one", "two"]], ids=["one_scope", "two_scopes"])
+def test_a_thousand_acquisitions_are_charged_and_settled_once_each_when_a_fifth_of_the_replies_is_lost(
+    lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, people: list[str]
+) -> None:
+    parts = [scoped(lossy_store, RateLimit("units", 10**6, YEAR), entity=who) for who in people]
+    limits = limits_in(lossy_store, *parts)
+    loser.share = 0.2
+    claims: list[Claim] = []
+    for _ in range(500):
+        claim = claim_of(limits, {"units": 10})
+        again(lambda claim=claim: lossy_store.acquire(claim))  # type: ignore[misc]  # bound now
+        assert claim.admitted
+        claims.append(claim)
+    for claim in claims:
+        changes = [(ask, -4 * ask.scale) for ask, _ in claim.charges]
+        again(lambda claim=claim, changes=changes: lossy_store.settle(claim, changes))  # type: ignore[misc]  # bound now
+        assert claim.settled
+    loser.share = 0
+    assert lossy.lost > 150
+    assert [used(limits_in(lossy_store, part), "units") for part in parts] == [pytest.approx(3000, abs=2)] * len(people)

@@ -1,0 +1,212 @@
+"""The database store: its own connections, what others write meanwhile, and what it says when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+from django.test import override_settings
+from pytest_django import DjangoDbBlocker
+
+from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores import registry
+from limits_app.stores.database import DatabaseStore, open_database_store
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import give_back, taken
+from tests.stores.database.conftest import Open
+from tests.stores.database.databases import ALIAS, Settings, database, opened
+from tests.stores.support import holders, limits_of, running, used
+
+DAY = 86_400
+_DIFFERENT = count(1)
+"""So that each test has a store of its own."""
+
+
+def test_what_a_request_rolls_back_takes_no_count_with_it(open_store: Open) -> None:
+    limits = limits_of(open_store(), CallLimit(2, DAY))
+    with transaction.atomic(using=ALIAS):
+        connections[ALIAS].ensure_connection()
+        assert limits.try_acquire()
+        transaction.set_rollback(True, using=ALIAS)
+    assert [bool(limits.try_acquire()) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_stores_that_write_in_turn_admit_exactly_what_fits(open_store: Open, algorithm: RateLimitAlgorithm) -> None:
+    stores = [open_store(), open_store()]
+    sets = [limits_of(store, RateLimit("units", 30, 366 * DAY, algorithm)) for store in stores]
+    turns = [0, 0, 0, 0, 1, 0, 1, 1, 1, 0, 0] * 4
+    assert sum(bool(sets[turn].try_acquire({"units": 1})) for turn in turns) == 30
+
+
+def test_a_permit_that_another_process_holds_is_not_there(open_store: Open) -> None:
+    one, other = (limits_of(open_store(), ResourceLimit("db", 1)) for _ in range(2))
+    for _ in range(3):
+        held = one.try_acquire()
+        assert held
+        assert not other.try_acquire()
+        held.release()
+        with other.try_acquire() as got:
+            assert got
+
+
+def test_random_timelines_are_decided_as_in_memory(open_store: Open) -> None:
+    clock, random = FakeClock(), Random(7)
+    # Nothing is renewed meanwhile, since each store would do that at its own moments.
+    stores = [open_store(clock=clock, lease_seconds=10**6) for _ in range(2)]
+    rates = [RateLimit(algorithm.value, 50, 1, algorithm) for algorithm in RateLimitAlgorithm]
+    kinds = [*rates, CallLimit(40, 1), ResourceLimit("db", 3)]
+    sets = [limits_of(store, *kinds) for store in (MemoryStore(clock=clock, lease_seconds=10**6), *stores)]
+    open_claims = []
+    for _ in range(300):
+        clock.move(random.choice([0, 900, 5_000, 40_000, 400_000]))
+        amounts = {rate.key: random.randint(0, 20) for rate in rates} | {"db": random.randint(0, 2)}
+        memory, shared = sets[0].try_acquire(amounts), random.choice(sets[1:]).try_acquire(amounts)
+        assert bool(memory) == bool(shared)
+        assert memory.outcome.as_dict() == shared.outcome.as_dict()
+        open_claims.append((memory, shared))
+        if random.random() < 0.7:
+            usage = {rate.key: random.randint(0, 20) for rate in rates}
+            for one in open_claims.pop(random.randrange(len(open_claims))):
+                if one:
+                    one.update(usage)
+                one.release()
+        assert sets[0].get_stats() == random.choice(sets[1:]).get_stats()
+
+
+def test_threads_and_stores_together_admit_exactly_what_fits(open_store: Open) -> None:
+    sets = [limits_of(open_store(), CallLimit(60, 366 * DAY), ResourceLimit("db", 50)) for _ in range(2)]
+    with ThreadPoolExecutor(4) as executor:
+        admitted = executor.map(lambda number: bool(sets[number % 2].try_acquire()), range(80))
+    assert sum(admitted) == 50
+
+
+def test_a_change_of_the_version_counts_in_every_store_at_once(open_store: Open) -> None:
+    one, other = open_store(), open_store()
+    limits = limits_of(one, CallLimit(9, DAY), version=one.version())
+    for _ in range(3):
+        assert limits.try_acquire()
+    other.advance_version()
+    with pytest.raises(StaleConfiguration):
+        limits.try_acquire()
+    assert one.version() == other.version() == 1
+
+
+def test_a_forked_child_counts_with_its_parent_and_leaves_its_connections_alone(open_store: Open) -> None:
+    limits = limits_of(open_store(), CallLimit(5, DAY, RateLimitAlgorithm.FIXED_WINDOW), ResourceLimit("db", 2))
+    held = limits.try_acquire()
+    child = os.fork()
+    if child == 0:
+        got = [bool(limits.try_acquire()) for _ in range(3)] if held else []
+        os._exit(sum(got))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert used(limits) == 2
+    held.release()
+    assert holders(limits) == 1
+
+
+def test_a_store_can_be_sent_to_another_process_unless_its_clock_is_its_own(open_store: Open) -> None:
+    open_store()
+    shared = open_database_store(ALIAS, lock_timeout=next(_DIFFERENT))
+    assert pickle.loads(pickle.dumps(shared)) is shared
+    assert repr(shared) == "DatabaseStore('limits')"
+    with pytest.raises(NotShareable):
+        pickle.dumps(open_store(clock=FakeClock()))
+    shared.close()
+
+
+def test_settings_name_a_database_store(open_store: Open) -> None:
+    open_store()
+    seconds = next(_DIFFERENT)
+    entry = {"KIND": "database", "USING": ALIAS, "LOCK_TIMEOUT_SECONDS": 0.25, "CONNECT_TIMEOUT_SECONDS": seconds}
+    with override_settings(LIMITS={"STORES": {"default": entry}}):
+        store = registry.store()
+        assert isinstance(store, DatabaseStore)
+        assert store is open_database_store(ALIAS, lock_timeout=0.25, connect_timeout=seconds)
+        assert registry.shared_store() is store
+        assert limits_of(store, CallLimit(1, DAY)).try_acquire()
+        store.close()
+
+
+class Asking(FakeClock):
+    """A clock that does something when it is read, as a signal handler may."""
+
+    deed = staticmethod(lambda: None)
+
+    def __call__(self) -> int:
+        deed, self.deed = self.deed, lambda: None
+        deed()
+        return super().__call__()
+
+
+def test_who_asks_in_the_middle_of_a_step_is_turned_away_and_who_settles_does_so_after_it(open_store: Open) -> None:
+    clock = Asking()
+    store = open_store(clock=clock)
+    limits, other = limits_of(store, CallLimit(9, DAY)), limits_of(store, ResourceLimit("db", 1), entity="other")
+    claim = taken(other)
+
+    def ask() -> None:
+        with pytest.raises(StoreUnavailable, match="in the middle of a step"):
+            limits.try_acquire()
+        give_back(other, claim)
+
+    clock.deed = ask  # type: ignore[assignment]  # a function of no arguments
+    assert limits.try_acquire()
+    assert holders(other) == 0
+    assert used(limits) == 1
+
+
+def test_a_database_in_memory_says_what_to_do() -> None:
+    settings = {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:shared?mode=memory&cache=shared"}
+    with database(settings, bare=True), pytest.raises(ImproperlyConfigured, match="TEST"):
+        limits_of(DatabaseStore(ALIAS), CallLimit(1, DAY)).try_acquire()
+
+
+def test_a_database_that_is_not_there_or_of_another_kind_is_named() -> None:
+    with pytest.raises(ImproperlyConfigured, match="nowhere"):
+        DatabaseStore("nowhere")
+    with (
+        database({"ENGINE": "django.db.backends.dummy"}, bare=True),
+        pytest.raises(ImproperlyConfigured, match="sqlite"),
+    ):
+        DatabaseStore(ALIAS)
+
+
+def test_missing_tables_are_named(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> None:
+    with (
+        django_db_blocker.unblock(),
+        database({"ENGINE": "django.db.backends.sqlite3", "NAME": f"{tmp_path}/empty.sqlite3"}, bare=True),
+    ):
+        store = DatabaseStore(ALIAS)
+        with pytest.raises(StoreUnavailable, match="limits_app_"):
+            limits_of(store, CallLimit(1, DAY)).try_acquire()
+        store.close()
+
+
+def _hold(pipe: Connection, settings: Settings) -> None:
+    limits = limits_of(opened(settings), ResourceLimit("db", 1))
+    with limits.try_acquire() as held:
+        pipe.send(bool(held))
+        pipe.recv()
+    pipe.send("given back")
+
+
+def test_a_waiter_gets_what_another_process_gives_back(open_store: Open, settings: Settings) -> None:
+    limits = limits_of(open_store(), ResourceLimit("db", 1))
+    with running(_hold, settings, method="spawn") as other:
+        assert other.hear() is True
+        assert not limits.try_acquire()
+        other.pipe.send("let go")
+        with limits.acquire(timeout=20) as held:
+            assert held
+        assert other.hear() == "given back"

@@ -1,0 +1,45 @@
+"""What the tests of the Redis store share."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
+from limits_app.stores.redis import RedisStore
+from tests.servers.redis import RedisServer
+
+_PREFIXES = count()
+
+PATIENT = {"connect_seconds": 10.0, "reply_seconds": 10.0}
+"""For tests that are not about time."""
+
+
+def prefix() -> str:
+    """What the keys of one store start with, and of no other."""
+    return f"test{next(_PREFIXES)}:"
+
+
+def store_on(server: RedisServer, **options: Any) -> RedisStore:
+    """A store with keys of its own."""
+    return RedisStore(url=server.url, prefix=prefix(), **(PATIENT | options))
+
+
+def scoped(store: Store, *limits: AnyLimit, entity: str = "someone") -> ScopedLimits:
+    """Limits in one scope."""
+    return ScopedLimits(scope_of("tests", entity), layout_of(limits, store.lease_us))
+
+
+def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version: int | None = None) -> LimitSet:
+    """A set over one scope."""
+    return LimitSet.composed([scoped(store, *limits, entity=entity)], store, version=version)
+
+
+def used(limits: LimitSet, key: str = "call_count") -> object:
+    """How much of a limit is taken."""
+    return limits.get_stats()[key]["used"]

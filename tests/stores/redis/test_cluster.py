@@ -1,0 +1,216 @@
+"""A cluster of three servers, and a primary with a replica that a sentinel watches."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis.cluster import RedisCluster
+from redis.sentinel import Sentinel
+
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
+from limits_app.stores.redis.plans import PreparedPlan
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import claim_of
+from tests.servers.ports import free_ports
+from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
+from tests.stores.redis.support import PATIENT, limits_of, prefix, scoped, used
+
+HOUR = 3600
+PEOPLE = [f"person {number}" for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[RedisServer]]:
+    with redis_cluster() as servers:
+        yield servers
+
+
+@pytest.fixture
+def store(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), **PATIENT)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_what_earlier_servers_charged_is_given_back_when_a_later_one_refuses(
+    store: RedisClusterStore, algorithm: RateLimitAlgorithm
+) -> None:
+    limit = RateLimit("tokens", 10, HOUR, algorithm)
+    parts = [scoped(store, limit, ResourceLimit("db", 3), entity=who) for who in PEOPLE]
+    family, single = LimitSet.composed(parts, store), [LimitSet.composed([part], store) for part in parts]
+    for one in single:
+        assert single[-1].try_acquire({"tokens": 1, "db": 0})
+        refused = family.try_acquire({"tokens": 10})
+        assert not refused
+        assert len(refused.outcome.violations) == 1
+        assert used(one, "db") == 0
+    assert [used(one, "tokens") for one in single[:-1]] == [0] * 5
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_what_somebody_else_has_used_meanwhile_stays_used(
+    store: RedisClusterStore, algorithm: RateLimitAlgorithm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = RateLimit("tokens", 10, HOUR, algorithm)
+    parts = [scoped(store, limit, ResourceLimit("db", 3), entity=who) for who in PEOPLE[:2]]
+    family, single = LimitSet.composed(parts, store), [LimitSet.composed([part], store) for part in parts]
+    first, last = sorted(
+        single, key=lambda one: store._grouped(family._shapes.all())[0].parts[0].key != one.scoped[0].scope.key
+    )
+    assert last.try_acquire({"tokens": 10, "db": 0})
+    put_back = store._loader.put_back
+
+    def after_somebody_else(*given: Any) -> Any:
+        assert first.try_acquire({"tokens": 2, "db": 0})
+        return put_back(*given)
+
+    monkeypatch.setattr(store._loader, "put_back", after_somebody_else)
+    assert not family.try_acquire({"tokens": 3})
+    assert used(first, "tokens") == pytest.approx(2, abs=0.1)
+    assert used(first, "db") == 0
+
+
+def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServer]) -> None:
+    clock = FakeClock()
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
+    limits = limits_of(store, RateLimit("tokens", 10, 10, RateLimitAlgorithm.FIXED_WINDOW))
+    held = limits.try_acquire({"tokens": 5})
+    group: PreparedPlan = store._grouped(held.plan)[0]
+    clock.advance(10)
+    assert limits.try_acquire({"tokens": 3})
+    changes = [(ask, -amount) for ask, amount in held.charges]
+    store._links.run(store._phrases.changing(held, changes, group, group.undo))
+    assert used(limits, "tokens") == 3
+    store.close()
+
+
+def test_settlements_and_permits_work_over_all_servers(store: RedisClusterStore) -> None:
+    limits = [RateLimit("tokens", 100, HOUR), ResourceLimit("db", 2, max_hold_seconds=50)]
+    family = LimitSet.composed([scoped(store, *limits, entity=who) for who in PEOPLE], store)
+    with family.try_acquire({"tokens": 10}) as acquired:
+        assert store.renew([acquired]) == []
+        acquired.update({"tokens": 4})
+    assert used(family, "tokens") == pytest.approx(4, abs=0.1)
+    assert used(family, "db") == 0
+
+
+def test_a_version_counts_on_every_server(store: RedisClusterStore) -> None:
+    sets = [limits_of(store, CallLimit(5, HOUR), entity=who, version=store.version()) for who in PEOPLE]
+    assert all(limits.try_acquire() for limits in sets)
+    assert store.advance_version() == store.version() == 1
+    for limits in sets:
+        with pytest.raises(StaleConfiguration):
+            limits.try_acquire()
+    family = LimitSet.composed([], store, version=1)
+    assert family.try_acquire()
+
+
+def test_a_cluster_store_can_be_sent_to_another_process(cluster: list[RedisServer]) -> None:
+    store = open_redis_store(url=cluster[1].url, cluster=True, prefix=prefix(), **PATIENT)
+    assert isinstance(store, RedisClusterStore)
+    assert pickle.loads(pickle.dumps(store)) is store
+    store.close()
+
+
+def test_keys_that_move_to_another_server_are_followed(cluster: list[RedisServer], store: RedisClusterStore) -> None:
+    limits = limits_of(store, CallLimit(5, HOUR))
+    assert limits.try_acquire()
+    with RedisCluster.from_url(cluster[0].url) as client:
+        key = store._names.scope(limits._shapes.all().parts[0].short_key)
+        slot, old = client.keyslot(key), client.get_node_from_key(key)
+        new = next(node for node in client.get_primaries() if node.name != old.name)
+        source, target = (node.redis_connection for node in (old, new))
+        ids = [node.execute_command("CLUSTER MYID").decode() for node in (source, target)]
+        target.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[0])
+        source.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[1])
+        while keys := source.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
+            assert source.execute_command("MIGRATE", new.host, new.port, "", 0, 5000, "KEYS", *keys) == b"OK"
+        for node in (target, source):
+            node.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[1])
+    assert limits.try_acquire()
+    assert used(limits) == pytest.approx(2, abs=0.1)
+
+
+def test_a_cluster_that_is_down_is_unavailable() -> None:
+    with redis_cluster() as servers:
+        store = RedisClusterStore(url=servers[0].url, connect_seconds=1, reply_seconds=1)
+        family = LimitSet.composed([scoped(store, CallLimit(5, HOUR), entity=who) for who in PEOPLE], store)
+        assert family.try_acquire()
+        for server in servers:
+            server.kill()
+        with pytest.raises(StoreUnavailable):
+            family.try_acquire()
+        store.close()
+
+
+def test_a_sentinel_leads_to_the_new_primary() -> None:
+    with redis_sentinel() as (primary, replica, sentinel):
+        manager = Sentinel([("127.0.0.1", sentinel.port)], socket_timeout=1)
+        store = RedisStore(client=manager.master_for("limits"), connect_seconds=1, reply_seconds=1)
+        limits = limits_of(store, CallLimit(5, HOUR))
+        assert limits.try_acquire()
+        primary.kill()
+        with pytest.raises(StoreUnavailable):
+            limits.try_acquire()
+
+        def is_back() -> bool:
+            with suppress(StoreUnavailable):
+                return limits.try_acquire().successful
+            return False
+
+        until(is_back, "nobody became the new primary")
+        assert manager.discover_master("limits")[1] == replica.port
+        store.close()
+
+
+def test_a_sentinel_that_knows_nobody_is_unavailable() -> None:
+    manager = Sentinel([("127.0.0.1", free_ports()[0])], socket_timeout=0.2)
+    store = RedisStore(client=manager.master_for("limits"))
+    with pytest.raises(StoreUnavailable):
+        limits_of(store, CallLimit(5, HOUR)).try_acquire()
+
+
+def test_tasks_and_waiters_work_on_a_cluster(store: RedisClusterStore) -> None:
+    limits = limits_of(store, RateLimit("tokens", 10, HOUR), ResourceLimit("db", 1))
+
+    async def one_after_the_other() -> None:
+        claim = claim_of(limits, {"tokens": 5})
+        assert await store.aacquire(claim)
+        await store.asettle(claim, [(ask, -1) for ask, _ in claim.charges if ask.lease_key])
+
+    asyncio.run(one_after_the_other())
+    held = limits.try_acquire({"tokens": 1})
+    other = limits_of(store, RateLimit("tokens", 10, HOUR), ResourceLimit("db", 1))
+    with ThreadPoolExecutor(1) as executor:
+        waiter = executor.submit(other.acquire, {"tokens": 1})
+        until(store._watching._listening.is_set, "nobody listens")
+        held.cancel()
+        assert waiter.result(10)
+    waiter.result().cancel()
+
+
+def test_changed_limits_are_followed_on_a_cluster(store: RedisClusterStore) -> None:
+    old, new = (
+        LimitSet.composed([scoped(store, RateLimit("tokens", most, HOUR), entity=who) for who in PEOPLE], store)
+        for most in (10, 20)
+    )
+    first = old.try_acquire({"tokens": 5})
+    assert new.try_acquire({"tokens": 5})
+    first.update({"tokens": 2})
+    first.release()
+    assert used(new, "tokens") == pytest.approx(7, abs=0.1)
+
+
+def test_a_cluster_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(StoreUnavailable):
+        RedisClusterStore(url=f"redis://127.0.0.1:{free_ports()[0]}/0")

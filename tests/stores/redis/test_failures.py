@@ -1,0 +1,145 @@
+"""Servers that are down, silent, full or replicas: a clear error, soon, and all is well when they are back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+from redis import Redis
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.stores.redis import RedisStore
+from tests.servers.ports import free_ports
+from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import limits_of, used
+
+HOUR = 3600
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server() as started:
+        yield started
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    store = RedisStore(url=server.url, connect_seconds=1, reply_seconds=1)
+    yield store
+    server.resume()
+    store.close()
+
+
+@pytest.fixture
+def limits(store: RedisStore) -> LimitSet:
+    limits = limits_of(store, CallLimit(100, HOUR))
+    assert limits.try_acquire()
+    return limits
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    store = RedisStore(url=f"redis://127.0.0.1:{free_ports()[0]}/0")
+    with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+        limits_of(store, CallLimit(1, HOUR)).try_acquire()
+    assert caught.value.__cause__ is not None
+
+
+def test_a_server_that_was_restarted_is_found_again(server: RedisServer, limits: LimitSet) -> None:
+    for _ in range(3):
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            limits.try_acquire()
+        server.start()
+        assert limits.try_acquire()
+
+
+def test_a_server_that_says_nothing_is_unavailable_soon(server: RedisServer, limits: LimitSet) -> None:
+    store = RedisStore(url=server.url)
+    quick = limits_of(store, CallLimit(100, HOUR))
+    assert quick.try_acquire()
+    server.freeze()
+    started = monotonic()
+    with pytest.raises(StoreUnavailable):
+        quick.try_acquire()
+    took = monotonic() - started
+    server.resume()
+    assert 0.1 <= took < 1
+    assert quick.try_acquire()
+    store.close()
+
+
+def test_a_full_server_is_unavailable_and_charges_nothing(server: RedisServer, limits: LimitSet) -> None:
+    with Redis(port=server.port) as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(StoreUnavailable, match="refuses"):
+            limits.try_acquire()
+        client.config_set("maxmemory", 0)
+    assert used(limits) == pytest.approx(1, abs=0.1)
+
+
+def test_a_primary_that_became_a_replica_is_unavailable(server: RedisServer, limits: LimitSet) -> None:
+    with Redis(port=server.port) as client:
+        client.replicaof("127.0.0.1", free_ports()[0])
+        with pytest.raises(StoreUnavailable, match="refuses"):
+            limits.try_acquire()
+        client.replicaof("NO", "ONE")
+    assert limits.try_acquire()
+
+
+def test_what_could_not_be_settled_is_settled_once_when_the_server_is_back(
+    server: RedisServer, store: RedisStore
+) -> None:
+    limits = limits_of(store, RateLimit("tokens", 100, HOUR))
+    acquired = limits.try_acquire({"tokens": 50})
+    acquired.update({"tokens": 10})
+    server.freeze()
+    store._links.reply_seconds = 0.05
+    with pytest.raises(StoreUnavailable):
+        acquired.release()
+    with pytest.raises(StoreUnavailable):
+        acquired.release()
+    store._links.reply_seconds = 5
+    server.resume()
+    acquired.release()
+    assert used(limits, "tokens") == pytest.approx(10, abs=0.5)
+
+
+def test_a_server_that_refuses_a_settlement_is_asked_again(server: RedisServer, store: RedisStore) -> None:
+    limits = limits_of(store, RateLimit("tokens", 100, HOUR))
+    acquired = limits.try_acquire({"tokens": 50})
+    acquired.update({"tokens": 10})
+    server.kill()
+    with pytest.raises(StoreUnavailable):
+        acquired.release()
+    server.start()
+    acquired.release()
+    assert acquired.settled
+
+
+def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
+    server: RedisServer, store: RedisStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.watching._SECONDS_TO_LISTEN", 0.1)
+    server.kill()
+    with pytest.raises(StoreUnavailable):
+        store._watching._watch("v1:somewhere:-")
+    store._watching._unwatch("v1:somewhere:-")
+
+
+def test_an_interruption_leaves_no_reply_for_somebody_else(
+    store: RedisStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = store._links._idle[-1]
+    monkeypatch.setattr(type(link), "read", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        limits.try_acquire()
+    monkeypatch.undo()
+    assert limits.try_acquire()
+    assert link not in store._links._idle
+
+
+def _interrupted(link: object, chunk: bytes) -> object:
+    raise KeyboardInterrupt

@@ -1,0 +1,334 @@
+"""What the Redis store promises beyond the conformance suite."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from django.test import override_settings
+from redis import Redis
+
+from limits_app.core.errors import NotShareable, StaleConfiguration
+from limits_app.core.hooks import HOOKS
+from limits_app.core.keys import short_key
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores import registry
+from limits_app.stores.redis import RedisStore, default_redis_store, open_redis_store
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import taken
+from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import PATIENT, limits_of, prefix, scoped, store_on, used
+from tests.stores.support import until
+
+HOUR = 3600
+CALLS = CallLimit(100, HOUR)
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    store = store_on(redis)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def client(redis: RedisServer) -> Iterator[Redis]:
+    with Redis(port=redis.port) as client:
+        yield client
+
+
+def scripts_run(client: Redis) -> int:
+    """How many scripts the server has run."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+def record(store: RedisStore, limits: LimitSet) -> bytes:
+    """The key under which the state of a set over one scope stands."""
+    return store._names.scope(short_key(limits.scoped[0].scope.key))
+
+
+@pytest.mark.parametrize("people", [1, 3])
+@pytest.mark.parametrize("keys", [["a"], ["a", "b", "c"]])
+def test_an_acquire_is_one_round_trip_whatever_the_limits_and_scopes(
+    store: RedisStore, client: Redis, people: int, keys: list[str]
+) -> None:
+    limits = [RateLimit(key, 1000, HOUR) for key in keys]
+    family = LimitSet.composed([scoped(store, *limits, entity=f"p{who}") for who in range(people)], store)
+    wanted = dict.fromkeys(keys, 1)
+    assert family.try_acquire(wanted)
+    before = client.info("commandstats")
+    for _ in range(10):
+        assert family.try_acquire(wanted)
+    after = client.info("commandstats")
+    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == 10
+    assert after["cmdstat_hset"]["calls"] - before["cmdstat_hset"]["calls"] == 10 * (people + 1)
+    sent = {name for name in after if after[name]["calls"] != before.get(name, {"calls": 0})["calls"]}
+    assert sent <= {f"cmdstat_{name}" for name in ("evalsha", "hset", "hget", "time", "info", "pexpire")}
+
+
+def test_three_limits_used_and_released_are_two_round_trips(store: RedisStore, client: Redis) -> None:
+    limits = limits_of(store, CALLS, RateLimit("tokens", 1000, HOUR), ResourceLimit("db", 5))
+    for _ in range(2):
+        before = scripts_run(client)
+        with limits.try_acquire({"tokens": 5}) as acquired:
+            acquired.update({"tokens": 3})
+    assert scripts_run(client) - before == 2
+
+
+def test_a_lost_script_cache_is_reloaded_silently(store: RedisStore, client: Redis) -> None:
+    limits = limits_of(store, CALLS)
+    for _ in range(5):
+        client.script_flush()
+        assert limits.try_acquire()
+    assert used(limits) == pytest.approx(5, abs=0.1)
+
+
+def test_a_server_that_has_forgotten_everything_starts_anew(store: RedisStore, client: Redis) -> None:
+    limits = limits_of(store, CallLimit(1, HOUR), version=store.version())
+    assert limits.try_acquire()
+    assert not limits.try_acquire()
+    client.flushall()
+    assert limits.try_acquire()
+
+
+def test_state_outlives_the_definitions_that_it_was_written_under(redis: RedisServer) -> None:
+    name = prefix()
+    old, new = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    assert limits_of(old, CallLimit(10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)).try_acquire()
+    assert used(limits_of(new, CallLimit(20, HOUR, RateLimitAlgorithm.FIXED_WINDOW))) == 1
+    assert limits_of(new, CallLimit(20, HOUR, RateLimitAlgorithm.FIXED_WINDOW)).try_acquire()
+    assert used(limits_of(new, CallLimit(20, HOUR, RateLimitAlgorithm.FIXED_WINDOW))) == 2
+    old.close()
+    new.close()
+
+
+@pytest.mark.parametrize("damage", [None, b'[1, [["quota", 5]]]', b"{"])
+def test_state_whose_definitions_are_lost_counts_as_unused(
+    redis: RedisServer, client: Redis, damage: bytes | None
+) -> None:
+    name = prefix()
+    old, new = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    assert limits_of(old, CallLimit(10, HOUR)).try_acquire()
+    for key in client.scan_iter(f"{name}definitions:*"):
+        client.delete(key) if damage is None else client.set(key, damage)
+    changed = limits_of(new, CallLimit(1, HOUR))
+    new.reset([changed.scoped[0].scope.key])
+    assert changed.try_acquire()
+    assert not changed.try_acquire()
+    old.close()
+    new.close()
+
+
+def test_definitions_come_back_when_they_are_missing_for_a_while(
+    store: RedisStore, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert limits_of(store, CALLS).try_acquire()
+    client.flushall()
+    monkeypatch.setattr("limits_app.stores.redis.store._SECONDS_BETWEEN_DEFINITIONS", 0)
+    assert limits_of(store, CALLS).try_acquire()
+    assert list(client.scan_iter(f"{store.prefix}definitions:*"))
+
+
+def test_a_store_can_be_sent_to_another_process(redis: RedisServer) -> None:
+    store = open_redis_store(url=redis.url, prefix=prefix(), **PATIENT)
+    assert pickle.loads(pickle.dumps(store)) is store
+    assert open_redis_store(url=redis.url, prefix=store.prefix, **PATIENT) is store
+    assert redis.url in repr(store)
+    limits = limits_of(store, CallLimit(1, HOUR))
+    assert limits.try_acquire()
+    assert not pickle.loads(pickle.dumps(limits)).try_acquire()
+    store.close()
+
+
+def test_what_cannot_be_sent_says_so(redis: RedisServer, client: Redis) -> None:
+    with pytest.raises(NotShareable, match="clock"):
+        pickle.dumps(store_on(redis, clock=FakeClock()))
+    with pytest.raises(NotShareable, match="alias or a url"):
+        pickle.dumps(RedisStore(client=client))
+    with pytest.raises(ValueError, match="url and client"):
+        RedisStore(url=redis.url, client=client)
+
+
+def test_a_client_of_somebody_else_will_do(client: Redis) -> None:
+    store = RedisStore(client=client, prefix=prefix(), **PATIENT)
+    assert limits_of(store, CALLS).try_acquire()
+    store.close()
+
+
+def test_the_modes_of_several_machines_use_the_sites_store(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HOOKS, "shared_store", lambda: store)
+    assert LimitSet([CALLS], shared=True, mode="celery").store is store
+    assert LimitSet([CALLS], shared=True, mode="distributed").store is store
+
+
+def caches(server: RedisServer) -> dict[str, object]:
+    """Settings with a cache on a server."""
+    return {name: {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url} for name in ("default", "big")}
+
+
+def test_the_connection_of_a_cache_is_used(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HOOKS, "shared_store", lambda: None)
+    with override_settings(CACHES=caches(redis)):
+        store = default_redis_store()
+        assert store is open_redis_store("default")
+        assert limits_of(store, CALLS, entity=prefix()).try_acquire()
+        assert pickle.loads(pickle.dumps(store)) is store
+
+
+def test_the_settings_name_stores_on_redis(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = {"default": {"KIND": "memory"}, "all": {"KIND": "redis", "CACHE": "big"}}
+    with override_settings(CACHES=caches(redis), LIMITS={"STORES": stores}):
+        assert registry.shared_store() is registry.store("all") is open_redis_store("big")
+    with override_settings(LIMITS={"STORES": {"default": {"KIND": "redis", "URL": redis.url}}}):
+        assert registry.store() is open_redis_store(url=redis.url)
+    with override_settings(LIMITS={}):
+        assert registry.shared_store() is None
+
+
+def test_idle_state_is_small(store: RedisStore, client: Redis) -> None:
+    one = limits_of(store, CALLS, entity="one")
+    three = limits_of(store, CALLS, RateLimit("tokens", 100, HOUR), ResourceLimit("db", 5), entity="three")
+    assert one.try_acquire()
+    with three.try_acquire({"tokens": 1}) as acquired:
+        acquired.update({"tokens": 1})
+    assert client.memory_usage(record(store, one)) <= 160
+    assert client.memory_usage(record(store, three)) <= 320
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_idle_state_goes_by_itself_after_seven_times_what_it_needs_to_be_full(
+    store: RedisStore, client: Redis, algorithm: RateLimitAlgorithm
+) -> None:
+    limits = limits_of(store, RateLimit("tokens", 100, 100, algorithm))
+    assert limits.try_acquire({"tokens": 100})
+    assert 695 <= client.ttl(record(store, limits)) <= 701
+    quick = limits_of(store, RateLimit("tokens", 100, 0.001, algorithm), entity="quick")
+    assert quick.try_acquire({"tokens": 1})
+    assert 58 <= client.ttl(record(store, quick)) <= 61
+
+
+def test_an_earlier_expiry_is_extended_when_it_has_to_be(store: RedisStore, client: Redis) -> None:
+    limits = limits_of(store, RateLimit("short", 10, 10), RateLimit("long", 10, 10_000))
+    assert limits.try_acquire({"short": 1})
+    assert client.ttl(record(store, limits)) <= 70
+    assert limits.try_acquire({"long": 10})
+    assert client.ttl(record(store, limits)) >= 60_000
+    assert limits.try_acquire({"short": 1})
+    assert client.ttl(record(store, limits)) >= 60_000
+
+
+def test_state_with_leases_lives_as_long_as_they_are_renewed(store: RedisStore, client: Redis) -> None:
+    limits = limits_of(store, ResourceLimit("db", 5))
+    claim = taken(limits)
+    key = record(store, limits)
+    for one in (key, key + b":held:db"):
+        client.pexpire(one, 1000)
+    assert store.renew([claim]) == []
+    assert all(client.ttl(one) > 60 for one in (key, key + b":held:db"))
+
+
+def test_a_refusal_is_known_for_a_while_and_forgotten_when_something_is_given_back(
+    store: RedisStore, client: Redis
+) -> None:
+    limits = limits_of(store, RateLimit("tokens", 10, HOUR))
+    acquired = limits.try_acquire({"tokens": 10})
+    refused = limits.try_acquire({"tokens": 5})
+    before = scripts_run(client)
+    again = limits.try_acquire({"tokens": 5})
+    assert scripts_run(client) == before
+    assert not again
+    assert 0 < again.outcome.retry_after <= refused.outcome.retry_after  # type: ignore[operator]
+    assert not limits.try_acquire({"tokens": 6})
+    assert scripts_run(client) == before + 1
+    acquired.update({"tokens": 0})
+    acquired.release()
+    assert limits.try_acquire({"tokens": 5})
+
+
+def test_a_refusal_that_depends_on_permits_is_asked_again(store: RedisStore, client: Redis) -> None:
+    limits = limits_of(store, ResourceLimit("db", 1))
+    claim = taken(limits)
+    before = scripts_run(client)
+    assert not taken(limits).admitted
+    assert not taken(limits).admitted
+    assert scripts_run(client) == before + 2
+    assert claim.admitted
+
+
+def test_refusals_of_a_configuration_are_always_asked_for(store: RedisStore) -> None:
+    limits = limits_of(store, CallLimit(1, HOUR), version=store.version())
+    assert limits.try_acquire()
+    assert not limits.try_acquire()
+    store.advance_version()
+    with pytest.raises(StaleConfiguration):
+        limits.try_acquire()
+
+
+def test_what_is_remembered_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.store._MOST_PLANS", 3)
+    monkeypatch.setattr("limits_app.stores.redis.refusals._MOST", 3)
+    monkeypatch.setattr("limits_app.stores.redis.codec._MOST_CODECS", 3)
+    for number in range(20):
+        limits = limits_of(store, CallLimit(1, HOUR + number), entity=f"somebody {number}")
+        assert [bool(limits.try_acquire()) for _ in range(3)] == [True, False, False]
+
+
+def test_a_waiter_is_woken_by_a_release_through_another_store(redis: RedisServer) -> None:
+    name = prefix()
+    mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    held = taken(limits_of(other, ResourceLimit("db", 1)))
+    mine.patience_us = None
+    with ThreadPoolExecutor(1) as executor:
+        waiter = executor.submit(limits_of(mine, ResourceLimit("db", 1)).acquire)
+        until(lambda: mine.line.busy and mine._watching._listening.is_set())
+        Event().wait(0.1)  # nothing says that a waiter has gone to sleep
+        other.settle(held, held.plan.returns or [])
+        with waiter.result(5) as acquired:
+            assert acquired
+    mine.close()
+    other.close()
+
+
+def test_a_waiter_is_woken_by_a_reset_and_by_a_change_of_another_store(redis: RedisServer) -> None:
+    name = prefix()
+    mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    limits = limits_of(mine, CallLimit(1, HOUR), version=mine.version())
+    assert limits.try_acquire()
+    with ThreadPoolExecutor(1) as executor:
+        waiter = executor.submit(limits.acquire)
+        until(mine._watching._listening.is_set)
+        Event().wait(0.1)
+        other.reset([limits.scoped[0].scope.key])
+        assert waiter.result(5)
+        waiter = executor.submit(limits.acquire)
+        Event().wait(0.1)
+        other.advance_version()
+        with pytest.raises(StaleConfiguration):
+            waiter.result(5)
+    mine.close()
+    other.close()
+
+
+def test_the_listener_ends_after_the_last_waiter(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.watching._IDLE_SECONDS", 0.01)
+    limits = limits_of(store, ResourceLimit("db", 1))
+    held = taken(limits)
+    with ThreadPoolExecutor(1) as executor:
+        waiter = executor.submit(limits.acquire)
+        until(lambda: store._watching._thread is not None)
+        store.settle(held, held.plan.returns or [])
+        waiter.result(5).release()
+    until(lambda: store._watching._thread is None)
+    assert limits.try_acquire()
+
+
+def test_connections_over_a_unix_socket_and_with_a_password_work(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "redis.sock"
+    with redis_server("--unixsocket", str(path), "--requirepass", "secret"):
+        store = RedisStore(url=f"unix://:secret@{path}", **PATIENT)
+        assert limits_of(store, CALLS).try_acquire()
+        store.close()

@@ -1,0 +1,187 @@
+"""The twins in Lua decide as the rules in Python do, on random timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from limits_app.core.claim import Claim
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.outcome import outcome_of
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.redis import RedisStore
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import claim_of
+from tests.servers.redis import RedisServer
+from tests.stores.redis.support import store_on
+
+ALGORITHMS = tuple(RateLimitAlgorithm)
+PEOPLE = ("one", "two")
+
+
+@dataclass(frozen=True)
+class Step:
+    """The clock moves; then a claim is settled, or limits change, or somebody asks."""
+
+    moved_us: int
+    who: int
+    permille: int
+    permits: int
+    settles: int | None
+    changes: bool
+
+
+def definitions(key: str) -> st.SearchStrategy[RateLimit]:
+    """Rates of every size."""
+    sizes = st.one_of(st.integers(1, 50), st.integers(1, 10**12))
+    windows = st.one_of(st.integers(1, 100_000), st.integers(1, 366 * 86_400_000)).map(lambda ms: ms / 1000)
+    return st.builds(RateLimit, st.just(key), sizes, windows, st.sampled_from(ALGORITHMS))
+
+
+STEPS = st.lists(
+    st.builds(
+        Step,
+        moved_us=st.one_of(
+            st.sampled_from([0, 1, 1000, 300_000, 10_000_000]), st.integers(-5_000_000, 0), st.integers(0, 10**11)
+        ),
+        who=st.integers(0, 2),
+        permille=st.sampled_from([0, 1, 250, 500, 900, 1000]),
+        permits=st.integers(0, 2),
+        settles=st.one_of(st.none(), st.sampled_from([0, 300, 1000, 1700])),
+        changes=st.sampled_from([False, False, False, False, True]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+class Player:
+    """One store, and the same definitions, as one of several players of a timeline."""
+
+    def __init__(self, store: Store, first: list[Limit], second: list[Limit]) -> None:
+        self.store = store
+        self.layouts = [layout_of(tuple(limits), store.lease_us) for limits in (first, second)]
+        self.held: list[tuple[LimitSet, Claim]] = []
+
+    def play(self, step: Step, which: int) -> object:
+        """Take a step; returns everything that can be seen of it."""
+        parts = [ScopedLimits(scope_of("twins", who), self.layouts[which]) for who in PEOPLE]
+        if step.changes:
+            # A store that is refused by the first scope need not look at the limits of the second.
+            for part in parts:
+                self.store.acquire(claim_of(LimitSet.composed([part], self.store), {"first": 0}, ("db",)))
+        if step.settles is not None and self.held:
+            return self._settle(*self.held.pop(0), step.settles)
+        limits = LimitSet.composed([parts, parts[:1], parts[1:]][step.who], self.store)
+        least = {rule.key: rule.limit.ceiling for rule in self.layouts[which].rules}
+        wanted = {key: int(most * step.permille // 1000) for key, most in least.items() if key != "db"}
+        if step.permits:
+            wanted["db"] = step.permits
+        claim = claim_of(limits, wanted, () if step.permits else ("db",))
+        if self.store.acquire(claim):
+            self.held.append((limits, claim))
+        outcome = outcome_of(claim)
+        waits = [(status.key, status.entity, status.retry_after) for status in outcome.violations]
+        left = [(status.key, status.remaining) for status in outcome.passed if status.key != "db"]
+        return claim.admitted, claim.decided_at, waits, left
+
+    def _settle(self, limits: LimitSet, claim: Claim, permille: int) -> object:
+        changes = [
+            (ask, -amount if ask.lease_key else amount * permille // 1000 - amount) for ask, amount in claim.charges
+        ]
+        self.store.settle(claim, [(ask, change) for ask, change in changes if change])
+        return [(key, stats["used"]) for key, stats in limits.get_stats().items()]
+
+
+@pytest.fixture(scope="module")
+def lua(redis: RedisServer) -> Iterator[list[RedisStore]]:
+    opened: list[RedisStore] = []
+    yield opened
+    for store in opened:
+        store.close()
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rates=st.tuples(definitions("first"), definitions("second"), definitions("first"), definitions("third")),
+    steps=STEPS,
+)
+def test_random_traces_are_decided_as_the_memory_store_decides_them(
+    redis: RedisServer, rates: tuple[RateLimit, ...], steps: list[Step]
+) -> None:
+    clock = FakeClock()
+    first: list[Limit] = [rates[0], rates[1], ResourceLimit("db", 2)]
+    second: list[Limit] = [ResourceLimit("db", 3), rates[2], rates[3]]
+    ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
+    players = [Player(store, first, second) for store in (ours, reference)]
+    which = 0
+    try:
+        for step in steps:
+            clock.move(step.moved_us)
+            which = 1 - which if step.changes else which
+            seen, expected = [player.play(step, which) for player in players]
+            assert seen == expected
+    finally:
+        ours.close()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_log_that_has_wrapped_many_times_still_counts_exactly(
+    redis: RedisServer, algorithm: RateLimitAlgorithm
+) -> None:
+    clock = FakeClock()
+    ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
+    limit = RateLimit("units", 3000, 1.024, algorithm)
+    sets = [
+        LimitSet.composed([ScopedLimits(scope_of("twins", None), layout_of((limit,), store.lease_us))], store)
+        for store in (ours, reference)
+    ]
+    for number in range(4000):
+        clock.move(1001 if number % 7 else 90_000)
+        seen, expected = [limits.try_acquire({"units": 1 + number % 3 * 900}).outcome for limits in sets]
+        assert seen == expected
+    ours.close()
+
+
+def test_totals_that_grow_without_end_stay_exact(redis: RedisServer) -> None:
+    clock = FakeClock()
+    ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
+    limit = RateLimit("units", 10**12, 1, RateLimitAlgorithm.SLIDING_WINDOW)
+    sets = [
+        LimitSet.composed([ScopedLimits(scope_of("twins", None), layout_of((limit,), store.lease_us))], store)
+        for store in (ours, reference)
+    ]
+    for _ in range(6000):
+        clock.move(400_000)
+        seen, expected = [limits.try_acquire({"units": 4 * 10**11}).outcome for limits in sets]
+        assert seen == expected
+    ours.close()
+
+
+def test_an_empty_set_with_a_version_asks_for_nothing_but_the_version(redis: RedisServer) -> None:
+    store = store_on(redis)
+    limits = LimitSet.composed([], store, version=store.version())
+    assert limits.try_acquire()
+    store.advance_version()
+    with pytest.raises(StaleConfiguration):
+        limits.try_acquire()
+    store.close()
+
+
+def test_calls_are_limited_without_being_named(redis: RedisServer) -> None:
+    store = store_on(redis)
+    limits = LimitSet.composed(
+        [ScopedLimits(scope_of("twins", "x"), layout_of((CallLimit(2, 3600),), store.lease_us))], store
+    )
+    assert [bool(limits.try_acquire()) for _ in range(3)] == [True, True, False]
+    store.close()

@@ -1,0 +1,233 @@
+"""Calls of workers, in every mode alike."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import FIRST_COMPLETED, Future
+from threading import Event, current_thread
+from typing import Any
+
+import pytest
+
+from limits_app.workers import TaskFuture, Worker, WorkerPool, gather, wait
+from tests.workers.people import Archivist, Clerk, Gatekeeper, Unborn
+
+SECONDS = 20
+
+
+def test_a_call_returns_a_future_of_its_result(clerk: WorkerPool[Clerk]) -> None:
+    future = clerk.say_name()
+    assert isinstance(future, TaskFuture)
+    assert future.result(SECONDS) == "Bob"
+
+
+def test_calls_of_one_worker_meet_the_same_object_in_their_order(clerk: WorkerPool[Clerk]) -> None:
+    futures = [clerk.tell(number) for number in range(300)]
+    assert gather(futures, timeout=SECONDS) == [list(range(number + 1)) for number in range(300)]
+
+
+def test_what_a_method_raises_is_raised_by_its_future(clerk: WorkerPool[Clerk]) -> None:
+    with pytest.raises(LookupError, match="no"):
+        clerk.fail().result(SECONDS)
+    with pytest.raises(LookupError, match="later"):
+        clerk.fail_later().result(SECONDS)
+    assert clerk.say_name().result(SECONDS) == "Bob"
+
+
+def test_coroutines_are_awaited(clerk: WorkerPool[Clerk]) -> None:
+    assert clerk.tell_later(1).result(SECONDS) == [1]
+    assert clerk.submit(Clerk.tell_later, 2).result(SECONDS) == [1, 2]
+
+
+def test_futures_can_be_awaited(clerk: WorkerPool[Clerk]) -> None:
+    async def ask() -> list[Any]:
+        return await asyncio.gather(clerk.say_name(), clerk.submit(Clerk.say_name))
+
+    assert asyncio.run(ask()) == ["Bob", "Bob"]
+
+
+def test_arguments_that_do_not_fit_are_an_error_of_the_call(clerk: WorkerPool[Clerk]) -> None:
+    with pytest.raises(TypeError):
+        clerk.tell().result(SECONDS)
+
+
+@pytest.mark.parametrize("name", ["unknown", "_secret", "__len__", "limits", "options"])
+def test_only_public_methods_can_be_called(name: str) -> None:
+    with Clerk.options().init() as clerk, pytest.raises(AttributeError, match=f"Clerk has no public method '{name}'"):
+        getattr(clerk, name)
+
+
+def test_limits_are_there_from_the_first_moment(clerk: WorkerPool[Clerk]) -> None:
+    assert clerk.has_limits().result(SECONDS) is True
+
+
+def test_without_options_a_worker_is_an_object_like_any_other() -> None:
+    clerk = Clerk("Eve")
+    assert clerk.say_name() == "Eve"
+    assert clerk.has_limits()
+    with pytest.raises(TypeError):
+        Worker("what for?")  # type: ignore[call-arg]
+
+
+def test_everybody_works_where_the_mode_says() -> None:
+    here = (os.getpid(), current_thread().name)
+    with Clerk.options(mode="sync").init() as clerk:
+        assert clerk.where().result(SECONDS) == here
+    for mode in ("thread", "asyncio"):
+        with Clerk.options(mode=mode).init() as clerk:
+            pid, thread = clerk.where().result(SECONDS)
+            assert pid == here[0]
+            assert thread.startswith("Clerk-0")
+    with Clerk.options(mode="process").init() as clerk:
+        assert clerk.where().result(SECONDS)[0] != here[0]
+
+
+def test_blocking_workers_return_results(mode: str) -> None:
+    with Clerk.options(mode=mode, blocking=True).init() as clerk:
+        assert clerk.tell(1) == [1]
+        assert clerk.submit(Clerk.tell, 2).result(SECONDS) == [1, 2]
+        with pytest.raises(LookupError):
+            clerk.fail()
+        assert clerk.get_pool_stats()["max_queued_tasks"] is None
+
+
+def test_what_the_init_of_a_worker_raises_is_raised_when_it_is_made(mode: str) -> None:
+    with pytest.raises(LookupError, match="unborn"):
+        Unborn.options(mode=mode, max_workers=2).init()
+
+
+def test_a_worker_on_demand_that_cannot_be_made_is_an_error_of_the_call(mode: str) -> None:
+    with Unborn.options(mode=mode, on_demand=True).init() as unborn, pytest.raises(LookupError, match="unborn"):
+        unborn.work().result(SECONDS)
+
+
+def test_every_call_on_demand_has_a_worker_of_its_own(mode: str) -> None:
+    with Clerk.options(mode=mode, on_demand=True, max_workers=2).init("Bob") as clerk:
+        assert gather([clerk.tell(number) for number in range(3)], timeout=SECONDS) == [[n] for n in range(3)]
+        assert clerk.tell_later(7).result(SECONDS) == [7]
+
+
+def test_no_more_workers_on_demand_than_there_may_be_at_once(gate: Event) -> None:
+    with Gatekeeper.options(mode="thread", on_demand=True, max_workers=3).init(gate, Event()) as keeper:
+        futures = [keeper.pass_through(number) for number in range(10)]
+        assert keeper.get_pool_stats() == {
+            "total_workers": 3,
+            "max_queued_tasks": None,
+            "submission_queues": [{"index": 0, "capacity": 3, "waiting": 7, "in_flight": 3}],
+        }
+        gate.set()
+        assert gather(futures, timeout=SECONDS) == list(range(10))
+
+
+# ------------------------------------------------------------------------------------------------- several workers
+
+
+def test_several_workers_take_turns(mode: str) -> None:
+    with Clerk.options(mode=mode, max_workers=3).init() as clerks:
+        told = gather([clerks.tell(number) for number in range(6)], timeout=SECONDS)
+    assert told == [[0], [1], [2], [0, 3], [1, 4], [2, 5]]
+    assert repr(clerks) == "<WorkerPool of 3 Clerk>"
+
+
+def test_the_least_loaded_worker_gets_the_next_call(gate: Event) -> None:
+    options = Gatekeeper.options(mode="thread", max_workers=2, load_balancing="least_loaded", max_queued_tasks=1)
+    with options.init(gate, Event()) as keepers:
+        for number in range(5):
+            keepers.pass_through(number)
+        assert keepers.get_pool_stats() == {
+            "total_workers": 2,
+            "max_queued_tasks": 1,
+            "submission_queues": [
+                {"index": 0, "capacity": 1, "waiting": 2, "in_flight": 1},
+                {"index": 1, "capacity": 1, "waiting": 1, "in_flight": 1},
+            ],
+        }
+        gate.set()
+
+
+def test_at_random_everybody_gets_something() -> None:
+    with Clerk.options(max_workers=2, load_balancing="random").init() as clerks:
+        longest = max(len(told) for told in gather([clerks.tell(number) for number in range(200)]))
+    assert 100 <= longest < 200
+
+
+@pytest.mark.parametrize(("mode", "most"), [("sync", None), ("thread", None), ("process", 100), ("asyncio", None)])
+def test_each_mode_says_how_many_calls_are_with_a_worker(mode: str, most: int | None) -> None:
+    assert Clerk.options(mode=mode).capacity == most
+
+
+def test_options_say_otherwise_except_where_nothing_can_wait() -> None:
+    assert Clerk.options(mode="thread", max_queued_tasks=7).capacity == 7
+    assert Clerk.options(mode="process", max_queued_tasks=None).capacity is None
+    assert Clerk.options(mode="sync", max_queued_tasks=7).capacity is None
+
+
+def test_a_worker_that_calls_a_worker_in_the_same_thread_gets_its_answer() -> None:
+    class Boss(Worker):
+        def __init__(self, clerk: WorkerPool[Clerk]) -> None:
+            self.clerk = clerk
+
+        def ask(self) -> Any:
+            return self.clerk.say_name().result(SECONDS)
+
+    with Clerk.options().init("Bob") as clerk, Boss.options().init(clerk) as boss:
+        assert boss.ask().result(SECONDS) == "Bob"
+
+
+def test_an_interruption_of_a_call_in_the_same_thread_is_raised_there() -> None:
+    with Clerk.options().init() as clerk:
+        with pytest.raises(KeyboardInterrupt):
+            clerk.stop_now()
+        assert clerk.get_pool_stats()["submission_queues"][0]["in_flight"] == 0
+
+
+@pytest.mark.parametrize("mode", ["thread", "asyncio", "process"])
+def test_an_interruption_elsewhere_is_an_error_of_its_call(mode: str) -> None:
+    with Clerk.options(mode=mode).init() as clerk:
+        with pytest.raises(KeyboardInterrupt):
+            clerk.stop_now().result(SECONDS)
+        assert clerk.tell(1).result(SECONDS) == [1]
+
+
+def test_a_coroutine_cannot_run_in_a_thread_that_has_an_event_loop() -> None:
+    async def ask() -> None:
+        with Clerk.options().init() as clerk, pytest.raises(RuntimeError, match="running event loop"):
+            await clerk.tell_later(1)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("mode", ["thread", "asyncio"])
+def test_database_connections_are_looked_after_around_each_call(mode: str) -> None:
+    with Archivist.options(mode=mode).init() as archivist:
+        archivist.open().result(SECONDS)
+        assert archivist.looked_at().result(SECONDS) == 2
+        assert archivist.looked_at().result(SECONDS) == 4
+
+
+# ------------------------------------------------------------------------------------------------- gather and wait
+
+
+def test_gathering_raises_the_first_error_at_once() -> None:
+    never: Future[int] = Future()
+    failed: Future[int] = Future()
+    failed.set_exception(LookupError("one"))
+    with pytest.raises(LookupError):
+        gather([never, failed])
+
+
+def test_gathering_waits_no_longer_than_it_is_told() -> None:
+    done: Future[int] = Future()
+    done.set_result(1)
+    with pytest.raises(TimeoutError, match="1 of 2 calls were not done after 0 seconds"):
+        gather([done, Future()], timeout=0)
+    assert gather([], timeout=0) == []
+
+
+def test_what_is_done_is_told_apart_from_what_is_not() -> None:
+    never: Future[int] = Future()
+    done: Future[int] = Future()
+    done.set_result(1)
+    assert wait([never, done], timeout=0) == ({done}, {never})
+    assert wait(iter([never, done]), return_when=FIRST_COMPLETED) == ({done}, {never})

@@ -1,0 +1,57 @@
+"""Limits of workers: private, shared, and pools of sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.process import open_process_store
+from limits_app.workers import gather
+from tests.workers.people import Clerk
+
+SECONDS = 60
+CALLS = CallLimit(5, 86_400, RateLimitAlgorithm.FIXED_WINDOW)
+
+
+def test_limits_are_private_to_each_worker(mode: str) -> None:
+    with Clerk.options(mode=mode, max_workers=2, limits=[CALLS]).init() as clerks:
+        assert gather([clerks.take(9) for _ in range(4)], timeout=SECONDS) == [5, 5, 0, 0]
+
+
+def test_the_init_of_a_worker_can_acquire() -> None:
+    desk = ResourceLimit("desk", 1)
+    with Clerk.options(limits=[desk]).init(limits_needed=1) as clerk:
+        assert clerk.take(1).result(SECONDS) == 1
+
+
+@pytest.mark.parametrize("limits", [None, (), [], LimitSet()])
+def test_no_limits_admit_everything(limits: LimitSet | None) -> None:
+    with Clerk.options(limits=limits).init() as clerk:
+        assert clerk.take(1000).result(SECONDS) == 1000
+
+
+@pytest.mark.parametrize("mode", ["sync", "thread", "asyncio"])
+def test_a_limit_set_is_shared_by_all_workers(mode: str) -> None:
+    limits = LimitSet([CALLS], shared=True, mode="thread")
+    with Clerk.options(mode=mode, max_workers=3, limits=limits).init() as clerks:
+        assert sum(gather([clerks.take(3) for _ in range(6)], timeout=SECONDS)) == 5
+
+
+def test_a_limit_set_in_memory_is_no_match_for_processes() -> None:
+    limits = LimitSet([CALLS], shared=True, mode="thread")
+    with pytest.raises(ValueError, match=r"mode 'process' cannot send .* shared=True, mode='process'"):
+        Clerk.options(mode="process", limits=limits).init()
+
+
+def test_four_processes_get_exactly_what_a_shared_limit_has(tmp_path: Path) -> None:
+    calls = CallLimit(1000, 366 * 86_400, RateLimitAlgorithm.FIXED_WINDOW)
+    store = open_process_store(tmp_path, map_megabytes=2)
+    limits = LimitSet([calls], store=store)
+    with Clerk.options(mode="process", max_workers=4, limits=limits).init() as clerks:
+        admitted = gather([clerks.take(50) for _ in range(40)], timeout=SECONDS)
+    assert sum(admitted) == 1000
+    assert limits.get_stats()["call_count"]["used"] == 1000
+    store.close()

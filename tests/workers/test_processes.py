@@ -1,0 +1,109 @@
+"""Workers in processes: what may happen to a process, and what does not get there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from threading import Lock
+
+import pytest
+
+from limits_app.workers import Worker, gather
+from tests.workers.people import Clerk, Mortal, Unborn
+
+SECONDS = 60
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_only_the_call_during_which_a_process_dies_is_lost() -> None:
+    with Mortal.options(mode="process").init() as mortal:
+        before = mortal.pid()
+        killed = mortal.die()
+        after = [mortal.pid() for _ in range(150)]
+        with pytest.raises(BrokenProcessPool):
+            killed.result(SECONDS)
+        pids = set(gather(after, timeout=SECONDS))
+        assert len(pids) == 1
+        assert before.result() not in pids
+        assert mortal.get_pool_stats()["submission_queues"][0]["in_flight"] == 0
+
+
+def test_each_death_costs_one_call() -> None:
+    with Mortal.options(mode="process", max_queued_tasks=10).init() as mortal:
+        calls = [mortal.die() if number % 2 else mortal.pid() for number in range(6)]
+        failed = [call.exception(SECONDS) is not None for call in calls]
+    assert failed == [False, True] * 3
+
+
+def test_a_process_that_dies_with_nothing_to_do_is_replaced() -> None:
+    with Mortal.options(mode="process").init() as mortal:
+        before = mortal.pid().result(SECONDS)
+        executor = mortal._back_ends[0]._life.executor  # type: ignore[attr-defined]
+        mortal.die_after_this().exception(SECONDS)
+        executor._executor_manager_thread.join(SECONDS)
+        assert mortal.pid().result(SECONDS) != before
+
+
+def test_a_worker_that_dies_when_it_is_made_is_an_error_when_it_is_made() -> None:
+    with pytest.raises(BrokenProcessPool):
+        Mortal.options(mode="process").init(dies=True)
+
+
+def test_on_demand_a_worker_that_dies_when_it_is_made_loses_its_call_only() -> None:
+    with Mortal.options(mode="process", on_demand=True).init(dies=True) as mortal, pytest.raises(BrokenProcessPool):
+        mortal.pid().result(SECONDS)
+
+
+def test_an_exception_that_cannot_travel_arrives_as_what_it_says() -> None:
+    with Mortal.options(mode="process").init() as mortal:
+        with pytest.raises(RuntimeError, match=r"Untravelled: one and two"):
+            mortal.raise_what_cannot_travel().result(SECONDS)
+        with pytest.raises(RuntimeError, match=r"Untravelled: one and two"):
+            Unborn.options(mode="process").init(travels=False)
+
+
+def test_arguments_that_cannot_travel_are_an_error_of_the_call() -> None:
+    with Clerk.options(mode="process").init() as clerk:
+        with pytest.raises(TypeError, match="pickle"):
+            clerk.tell(Lock()).result(SECONDS)
+        assert clerk.tell(1).result(SECONDS) == [1]
+
+
+def test_a_worker_that_cannot_travel_is_refused() -> None:
+    class Local(Worker):
+        """Nobody else finds it."""
+
+    for options in (Local.options(mode="process"), Clerk.options(mode="process", retry_on=lambda *_: True)):
+        with pytest.raises(ValueError, match="mode 'process' cannot send the worker to another process"):
+            options.init()
+
+
+def test_django_is_set_up_before_the_worker_is_made() -> None:
+    with Mortal.options(mode="process").init() as mortal:
+        assert mortal.has_django().result(SECONDS) is True
+
+
+def test_stopping_in_a_hurry_terminates_the_process() -> None:
+    mortal = Mortal.options(mode="process", max_queued_tasks=1).init()
+    running, waiting = mortal.wait_for_ever(), mortal.pid()
+    mortal.stop(timeout=0)
+    assert isinstance(running.exception(SECONDS), BrokenProcessPool)
+    assert waiting.cancelled()
+
+
+def test_a_worker_ends_with_the_process_that_it_works_for() -> None:
+    script = (
+        "import os\n"
+        "from tests.workers.people import Mortal\n"
+        "if __name__ == '__main__':\n"
+        "    mortal = Mortal.options(mode='process').init()\n"
+        "    mortal.wait_for_ever()\n"
+        "    os._exit(7)\n"
+    )
+    # Its output is at an end when nobody has it open any more: neither the parent nor its worker.
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 7
