@@ -8,9 +8,9 @@ from typing import Final, Self
 
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.claim import Claim
+from limits_app.core.claim import Claim, next_number
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
-from limits_app.core.holding import HELD, held_keys, hold
+from limits_app.core.holding import NOTHING_HELD, holding_here
 from limits_app.core.hooks import HOOKS
 from limits_app.core.keys import private_scope
 from limits_app.core.layout import layout_of
@@ -124,13 +124,13 @@ class LimitSet:
         if self._free is not None:
             return self._free
         if requested is None and self._plain is not None:
-            plan, charges = self._plain
-            acquisition = Acquisition(self, plan, charges)
+            plan, amounts = self._plain
+            acquisition = Acquisition(self, plan, amounts)
             self._decide(acquisition)
             return acquisition
         acquisition = self._claim(requested)
         if self._decide(acquisition) and acquisition.plan.permits:
-            hold(acquisition)
+            acquisition.holding.add(acquisition)
         return acquisition
 
     def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None) -> Acquisition:
@@ -147,7 +147,7 @@ class LimitSet:
             for pause in turns(acquisition, self.store, waiter, seconds):
                 waiter.sleep(pause)
         if acquisition.plan.permits:
-            hold(acquisition)
+            acquisition.holding.add(acquisition)
         return acquisition
 
     async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
@@ -166,7 +166,7 @@ class LimitSet:
             for pause in turns(acquisition, self.store, waiter, seconds):
                 await waiter.sleep(pause)
         if acquisition.plan.permits:
-            hold(acquisition)
+            acquisition.holding.add(acquisition)
         return acquisition
 
     def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
@@ -178,7 +178,7 @@ class LimitSet:
     def get_stats(self) -> dict[str, Stats]:
         """The live state by key, consistent over all keys; changes nothing. `stats_of` lists the fields."""
         plan = self._shapes.all()
-        claim = Claim(plan, plan.charges(dict.fromkeys(self._shapes.limits, 0))[0])
+        claim = Claim(plan, [0] * len(plan.asks))
         self.store.peek(claim)
         return stats_of(claim)
 
@@ -197,19 +197,25 @@ class LimitSet:
             plan = self._usual.get(None if requested is None else tuple(requested))
         except TypeError:
             plan = None
-        if plan is None or (plan.permits and HELD):
-            held = held_keys(self)
+        here = None
+        if plan is None or plan.permits:
+            here = holding_here()
+            held = here.keys(self) if here.held else NOTHING_HELD
             if plan is None or held:
                 plan = self._shapes.plan(requested, held)
-        if plan.fixed is None:
+        amounts, fits = plan.fixed, plan.fits
+        if amounts is None:
             try:
-                charges, fits = plan.charges(requested or {})
+                amounts = plan.read(requested)  # type: ignore[arg-type]  # a plan that reads amounts was asked for some
+                if amounts is None:
+                    amounts, fits = plan.amounts(requested)  # type: ignore[arg-type]
             except TypeError:
                 # Something that has the keys of an earlier request, such as a list of them.
                 raise no_mapping(requested) from None
-        else:
-            charges, fits = plan.fixed, plan.fits
-        acquisition = Acquisition(self, plan, charges)
+        acquisition = Acquisition(self, plan, amounts)
+        if here is not None and plan.permits:
+            acquisition.number = next_number()
+            acquisition.holding = here
         if not fits:
             self.store.peek(acquisition)
             raise NeverAdmissible(acquisition.outcome)

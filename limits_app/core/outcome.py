@@ -86,7 +86,7 @@ def outcome_of(claim: Claim) -> Outcome:
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
     for ask, amount, state in claim.asks():
-        refused = not claim.admitted and ask.take(state, claim.decided_at, amount) is None
+        refused = not claim.admitted and ask.rule.take(state, claim.decided_at, amount) is None
         status = _status(claim.decided_at, ask, amount, state, refused=refused)
         (violations if refused else passed).append(status)
     return Outcome(not violations, tuple(violations), tuple(passed))

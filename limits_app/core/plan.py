@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
@@ -11,11 +12,18 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import Scope, lease_key, short_key
 from limits_app.core.layout import Layout
 from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.core.unrolled import Figure, Read, Record, Report, Settle, Take, reader, reporter, settler, taker
 
-__all__ = ["Ask", "Bucket", "Charges", "Part", "Plan", "ScopedLimits", "parts_of", "plan_for"]
+__all__ = ["Amounts", "Ask", "Bucket", "Part", "Permit", "Plan", "ScopedLimits", "parts_of", "plan_for"]
+
+Amounts = Sequence[int]
+"""Amounts, or changes of amounts, one for each limit of a plan, in parts of the limit's unit."""
 
 Bucket = tuple[str, str]
 """A scope's key and a limit's key."""
+
+_FOREVER: Final = 2**53
+"""A time that never passes, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +36,41 @@ class ScopedLimits:
 
 
 class Ask:
-    """One limit that a request takes from, and where its state stands.
+    """One limit that a request takes from, and where its state stands: at `index` of the record of its part."""
 
-    `lease_key`, of 25 bytes, names the leases of a resource limit, and is None for every other limit.
-    """
-
-    __slots__ = ("ceiling", "index", "key", "lease_key", "part", "rule", "scale", "settle", "take")
+    __slots__ = ("ceiling", "index", "key", "part", "rule", "scale")
 
     def __init__(self, part: Part, index: int, rule: Rule) -> None:
         self.part = part
         self.index = index
         self.rule = rule
         self.key = rule.key
-        self.take = rule.take
-        self.settle = rule.settle
         self.scale = rule.parts_per_unit
         self.ceiling = rule.ceiling_parts
-        self.lease_key = lease_key(part.short_key, rule.key) if rule.is_permit else None
+
+
+class Permit(NamedTuple):
+    """A resource limit of a request: how long a lease lasts, how long a permit may be held, and the name of its leases."""
+
+    lease_us: int
+    hold_us: int
+    lease_key: bytes
 
 
 class Part:
     """One scope from which a request takes; `leases` are its permits, wherever the request names them or not:
     where they stand among its states, and the names of their leases.
+
+    `start` is a record that nobody has used, with the layout for a note.
+    `take` and `settle` change the record of the scope by the amounts of a whole request.
+    `asked` says which limit, by index, takes which of them, by place;
+    `permits` are its resource limits among them, by place.
     """
 
-    __slots__ = ("key", "layout", "leases", "scoped", "short_key")
+    __slots__ = ("asked", "key", "layout", "leases", "permits", "scoped", "settle", "short_key", "start", "take")
+
+    take: Take
+    settle: Settle
 
     def __init__(self, scoped: ScopedLimits) -> None:
         self.scoped = scoped
@@ -60,21 +78,35 @@ class Part:
         self.short_key = short_key(self.key)
         self.layout = scoped.layout
         self.leases = scoped.layout.leases(self.short_key)
+        self.start: Record = (*self.layout.start, self.layout)
+        self.asked: dict[int, int] = {}
+        self.permits: dict[int, Permit] = {}
 
+    def ask(self, index: int, place: int) -> None:
+        """Take the amount at `place` from the limit at `index`."""
+        rule = self.layout.rules[index]
+        self.asked[index] = place
+        if rule.is_permit:
+            hold_us = _FOREVER if rule.hold_us is None else rule.hold_us
+            self.permits[place] = Permit(rule.lease_us, hold_us, lease_key(self.short_key, rule.key))
 
-Charges = Sequence[tuple[Ask, int]]
-"""Amounts, or changes of amounts, in parts of each limit's unit; those of one scope stand together."""
+    def place_of(self, key: str) -> int | None:
+        """Where the amount of a limit stands, if the request takes any of it."""
+        index = self.layout.index.get(key)
+        return None if index is None else self.asked.get(index)
 
 
 class Plan:
     """A shape of request, compiled: of `named` limits it takes what the request says, of the others one unit.
 
-    `parts` are its scopes and `asks` its limits, scope by scope; `places` says where the limits with a key stand.
-    `fixed` are its charges when none of them depends on the request.
+    `parts` are its scopes (`scopes` their keys, `only` the one where there is one) and `asks` its limits, scope by scope;
+    amounts and changes come in the order of `asks`.
+    `places` says where the limits with a key stand.
+    `fixed` are its amounts when none of them depends on the request.
     `fits` is False when an amount that nobody names is more than its limit can ever admit.
-    `permits` are the keys of its resource limits, `reports` the keys whose usage must be reported,
+    `permits` are the keys of its resource limits, `lending` the parts that have some, `reports` the keys whose usage must be reported,
     `settles` whether anything is left to do at release.
-    `returns` gives its permits back, and is None when the request says how many they are.
+    `read` and `report` are the fast ways through `amounts` and `changes`.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
@@ -83,45 +115,70 @@ class Plan:
     ) -> None:
         self.asks = tuple(asks)
         self.parts = tuple(dict.fromkeys(ask.part for ask in asks))
+        self.only = self.parts[0] if len(self.parts) == 1 else None
+        self.scopes = tuple(part.key for part in self.parts)
         self.version = version
-        self.permits = frozenset(ask.key for ask in asks if ask.lease_key)
         self.reports = frozenset(
             ask.key
             for ask in asks
             if isinstance(ask.rule.limit, RateLimit) or (reports_calls and isinstance(ask.rule.limit, CallLimit))
         )
+        for place, ask in enumerate(asks):
+            ask.part.ask(ask.index, place)
+        self.lending = tuple(part for part in self.parts if part.permits)
+        self.permits = frozenset(ask.key for ask in asks if ask.rule.is_permit)
         self.settles = bool(self.permits or self.reports)
         self.places: dict[str, list[int]] = {}
-        for position, ask in enumerate(asks):
-            self.places.setdefault(ask.key, []).append(position)
-        self._named = [(position, ask) for position, ask in enumerate(asks) if ask.key in named]
-        self._implicit = [(ask, 0 if ask.key in named else ask.scale) for ask in asks]
-        self.fits = all(amount <= ask.ceiling for ask, amount in self._implicit)
-        self.fixed: Charges | None = None if self._named else tuple(self._implicit)
-        self.leases = [(position, ask, ask.lease_key) for position, ask in enumerate(asks) if ask.lease_key]
-        names_permits = any(ask.key in named for _, ask, _ in self.leases)
-        self.returns: list[tuple[Ask, int]] | None = None
-        if not names_permits:
-            self.returns = [(ask, -ask.scale) for _, ask, _ in self.leases]
+        for place, ask in enumerate(asks):
+            self.places.setdefault(ask.key, []).append(place)
+        for part in self.parts:
+            part.take = taker(part.layout.rules, part.asked, len(asks))
+            part.settle = settler(part.layout.rules, part.asked, len(asks))
+        self._named = [(place, ask) for place, ask in enumerate(asks) if ask.key in named]
+        self._implicit = [0 if ask.key in named else ask.scale for ask in asks]
+        self.fits = all(amount <= ask.ceiling for ask, amount in zip(asks, self._implicit, strict=True))
+        self.fixed: Amounts | None = None if self._named else tuple(self._implicit)
+        self.read: Read = reader([_figure(place, ask) for place, ask in self._named], self._implicit)
+        self.report: Report = reporter(
+            [_figure(place, ask) for place, ask in enumerate(asks) if ask.key in self.reports],
+            [place for part in self.lending for place in part.permits],
+            len(asks),
+        )
+        self._returns: Amounts | None = None
+        if self.permits.isdisjoint(named):
+            self._returns = tuple(-ask.scale if ask.rule.is_permit else 0 for ask in asks)
         self.buckets: tuple[Bucket, ...] = tuple((ask.part.key, ask.key) for ask in asks)
 
-    def charges(self, requested: Mapping[str, Amount]) -> tuple[Charges, bool]:
+    def amounts(self, requested: Mapping[str, Amount]) -> tuple[Amounts, bool]:
         """The amounts of a request in parts, and whether they can ever fit.
 
         InvalidRequest names the key whose amount cannot be.
         """
-        charges = self._implicit.copy()
+        amounts = self._implicit.copy()
         fits = self.fits
-        for position, ask in self._named:
-            amount = requested[ask.key]
-            # The usual amount is checked here, without a call.
-            parts = amount * ask.scale if amount.__class__ is int and amount >= 0 else parts_of(ask, amount)
-            if parts > ask.ceiling:
-                # Never, unless it is more than any amount may be, which is an error of its own.
-                parts_of(ask, amount)
-                fits = False
-            charges[position] = (ask, parts)
-        return charges, fits
+        for place, ask in self._named:
+            amounts[place] = parts = parts_of(ask, requested[ask.key])
+            fits = fits and parts <= ask.ceiling
+        return tuple(amounts), fits
+
+    def given_back(self, amounts: Amounts) -> Amounts:
+        """What is to be settled when nothing was reported: permits are given back."""
+        return self.changes({}, amounts) if self._returns is None else self._returns
+
+    def changes(self, usage: Mapping[str, Amount], amounts: Amounts, *, give_back: bool = False) -> Amounts:
+        """What is different from the amounts charged: by what was used, and by permits, which are given back.
+
+        With `give_back`, amounts that must be reported and were not are given back too.
+        """
+        changes = [0] * len(amounts)
+        for place, (ask, amount) in enumerate(zip(self.asks, amounts, strict=True)):
+            if ask.rule.is_permit:
+                changes[place] = -amount
+            elif ask.key in usage:
+                changes[place] = parts_of(ask, usage[ask.key]) - amount
+            elif give_back and ask.key in self.reports:
+                changes[place] = -amount
+        return changes
 
 
 def plan_for(
@@ -155,3 +212,7 @@ def parts_of(ask: Ask, amount: object) -> int:
     if milli < 0:
         raise InvalidRequest(f"amount of {ask.key!r} must not be negative, not {shown(amount)}")
     return milli * ask.scale // MILLI
+
+
+def _figure(place: int, ask: Ask) -> Figure:
+    return Figure(place, ask.key, ask.scale, ask.ceiling // ask.scale)

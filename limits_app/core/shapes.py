@@ -8,7 +8,7 @@ from typing import Final
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Charges, Plan, ScopedLimits, plan_for
+from limits_app.core.plan import Amounts, Plan, ScopedLimits, plan_for
 
 __all__ = ["Shapes", "no_mapping"]
 
@@ -61,7 +61,7 @@ class Shapes:
             self.usual[asked] = plan
         return plan
 
-    def plain(self) -> tuple[Plan, Charges] | None:
+    def plain(self) -> tuple[Plan, Amounts] | None:
         """The request of nothing in particular, where what it takes never depends on anything."""
         if self.rates:
             return None

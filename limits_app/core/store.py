@@ -7,7 +7,7 @@ from typing import Protocol
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
-from limits_app.core.plan import Charges
+from limits_app.core.plan import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 
@@ -38,8 +38,8 @@ class Store(Protocol):
         An amount of 0 is admitted unless the limit is in debt, and charges nothing.
         """
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
-        """Add `changes` to what was charged, and give back the permits among them.
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        """Add `changes`, one for each limit of the plan, to what was charged, and give all permits back.
 
         Positive changes are charged whatever the limit says; negative ones are given back where the algorithm can.
         Settling a claim again changes nothing; nor do permits whose lease has run out.

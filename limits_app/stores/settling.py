@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from limits_app.core.algorithms import State
+from typing import Any
+
 from limits_app.core.layout import Layout
-from limits_app.core.plan import Ask
+from limits_app.core.plan import Amounts, Part
+from limits_app.core.unrolled import Record
 
-__all__ = ["settle_under"]
+__all__ = ["settled_under"]
 
 
-def settle_under(layout: Layout, states: list[State], ask: Ask, *, change: int, now: int) -> None:
-    """Change `states`, which are those of `layout`, by what a claim settles that was made under another one.
+def settled_under(layout: Layout, record: Record, part: Part, changes: Amounts, now: int) -> list[Any]:
+    """A record of `layout` changed by what a claim settles in a part that was made under another one.
 
     A limit that is gone, or has become another kind, has nothing to settle.
     """
-    index = layout.index.get(ask.key)
-    if index is not None and layout.rules[index].is_permit == ask.rule.is_permit:
-        converted = layout.converted(ask.key, change, ask.part.layout)
-        states[index] = layout.rules[index].settle(states[index], now, converted)
+    after = list(record)
+    for old, place in part.asked.items():
+        rule = part.layout.rules[old]
+        index = layout.index.get(rule.key)
+        if changes[place] and index is not None and layout.rules[index].is_permit == rule.is_permit:
+            converted = layout.converted(rule.key, changes[place], part.layout)
+            after[index] = layout.rules[index].settle(after[index], now, converted)
+    return after
