@@ -102,11 +102,13 @@ class Acquisition(Claim):
         """
         if self.settled:
             raise AlreadyReleased("the acquisition was released: report usage before that")
-        changes = self.plan.report(usage, self.amounts) if self._usage is None else None
+        report = self.plan.report
+        changes = None if report is None or self._usage is not None else report(usage, self.amounts)
         if changes is None:
             self._usage = self._checked(usage)
-            changes = self.plan.changes(self._usage, self.amounts)
-        self._changes = changes
+            self._changes = self.plan.changes(self._usage, self.amounts)
+        else:
+            self._changes = changes
 
     def release(self) -> None:
         """Settle what was reported and give permits back; again does nothing. What was not reported stays spent."""

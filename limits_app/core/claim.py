@@ -14,6 +14,7 @@ __all__ = ["Claim", "next_number"]
 
 next_number: Final = count(1).__next__
 
+
 class Claim:
     """What is asked of a store; the store fills in the decision.
 

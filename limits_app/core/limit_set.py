@@ -18,7 +18,7 @@ from limits_app.core.limits import AnyLimit, Limit, checked_limits
 from limits_app.core.modes import store_for
 from limits_app.core.outcome import Outcome
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.shapes import Shapes, no_mapping
+from limits_app.core.shapes import Shapes, amounts_of
 from limits_app.core.stats import Stats, stats_of
 from limits_app.core.store import Store
 from limits_app.core.turns import seconds_of, turns
@@ -205,13 +205,7 @@ class LimitSet:
                 plan = self._shapes.plan(requested, held)
         amounts, fits = plan.fixed, plan.fits
         if amounts is None:
-            try:
-                amounts = plan.read(requested)  # type: ignore[arg-type]  # a plan that reads amounts was asked for some
-                if amounts is None:
-                    amounts, fits = plan.amounts(requested)  # type: ignore[arg-type]
-            except TypeError:
-                # Something that has the keys of an earlier request, such as a list of them.
-                raise no_mapping(requested) from None
+            amounts, fits = amounts_of(plan, requested or {})
         acquisition = Acquisition(self, plan, amounts)
         if here is not None and plan.permits:
             acquisition.number = next_number()

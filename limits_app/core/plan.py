@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule
@@ -12,7 +13,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import Scope, lease_key, short_key
 from limits_app.core.layout import Layout
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.core.unrolled import Figure, Read, Record, Report, Settle, Take, reader, reporter, settler, taker
+from limits_app.core.unrolled import Figure, Record, Report, Settle, Take, reader, reporter, settler, taker
 
 __all__ = ["Amounts", "Ask", "Bucket", "Part", "Permit", "Plan", "ScopedLimits", "parts_of", "plan_for"]
 
@@ -50,7 +51,7 @@ class Ask:
 
 
 class Permit(NamedTuple):
-    """A resource limit of a request: how long a lease lasts, how long a permit may be held, and the name of its leases."""
+    """A resource limit of a request: how long leases last, how long permits may be held, and the name of its leases."""
 
     lease_us: int
     hold_us: int
@@ -99,14 +100,13 @@ class Part:
 class Plan:
     """A shape of request, compiled: of `named` limits it takes what the request says, of the others one unit.
 
-    `parts` are its scopes (`scopes` their keys, `only` the one where there is one) and `asks` its limits, scope by scope;
-    amounts and changes come in the order of `asks`.
-    `places` says where the limits with a key stand.
+    `parts` are its scopes (`scopes` their keys, `only` the one where there is one),
+    and `asks` its limits, scope by scope; amounts and changes come in their order.
     `fixed` are its amounts when none of them depends on the request.
     `fits` is False when an amount that nobody names is more than its limit can ever admit.
-    `permits` are the keys of its resource limits, `lending` the parts that have some, `reports` the keys whose usage must be reported,
-    `settles` whether anything is left to do at release.
-    `read` and `report` are the fast ways through `amounts` and `changes`.
+    `permits` are the keys of its resource limits, `lending` the parts that have some,
+    `reports` the keys whose usage must be reported, `settles` whether anything is left to do at release.
+    `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
@@ -114,40 +114,55 @@ class Plan:
         self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, reports_calls: bool
     ) -> None:
         self.asks = tuple(asks)
-        self.parts = tuple(dict.fromkeys(ask.part for ask in asks))
+        self.parts = tuple(dict.fromkeys([ask.part for ask in asks]))
         self.only = self.parts[0] if len(self.parts) == 1 else None
-        self.scopes = tuple(part.key for part in self.parts)
+        self.scopes = tuple([part.key for part in self.parts])
         self.version = version
-        self.reports = frozenset(
-            ask.key
-            for ask in asks
-            if isinstance(ask.rule.limit, RateLimit) or (reports_calls and isinstance(ask.rule.limit, CallLimit))
-        )
+        kinds = (RateLimit, CallLimit) if reports_calls else RateLimit
+        self.reports = frozenset([ask.key for ask in asks if isinstance(ask.rule.limit, kinds)])
+        self.permits = frozenset([ask.key for ask in asks if ask.rule.is_permit])
+        self.settles = bool(self.permits or self.reports)
         for place, ask in enumerate(asks):
             ask.part.ask(ask.index, place)
-        self.lending = tuple(part for part in self.parts if part.permits)
-        self.permits = frozenset(ask.key for ask in asks if ask.rule.is_permit)
-        self.settles = bool(self.permits or self.reports)
-        self.places: dict[str, list[int]] = {}
-        for place, ask in enumerate(asks):
-            self.places.setdefault(ask.key, []).append(place)
         for part in self.parts:
             part.take = taker(part.layout.rules, part.asked, len(asks))
             part.settle = settler(part.layout.rules, part.asked, len(asks))
-        self._named = [(place, ask) for place, ask in enumerate(asks) if ask.key in named]
+        self.lending = tuple([part for part in self.parts if part.permits])
+        self._named = [place for place, ask in enumerate(asks) if ask.key in named]
         self._implicit = [0 if ask.key in named else ask.scale for ask in asks]
         self.fits = all(amount <= ask.ceiling for ask, amount in zip(asks, self._implicit, strict=True))
         self.fixed: Amounts | None = None if self._named else tuple(self._implicit)
-        self.read: Read = reader([_figure(place, ask) for place, ask in self._named], self._implicit)
-        self.report: Report = reporter(
-            [_figure(place, ask) for place, ask in enumerate(asks) if ask.key in self.reports],
-            [place for part in self.lending for place in part.permits],
-            len(asks),
-        )
-        self._returns: Amounts | None = None
-        if self.permits.isdisjoint(named):
-            self._returns = tuple(-ask.scale if ask.rule.is_permit else 0 for ask in asks)
-        self.buckets: tuple[Bucket, ...] = tuple((ask.part.key, ask.key) for ask in asks)
+        self.read = reader(self._figures(self._named), self._implicit) if self._named else None
+        self.report = self._reporter() if self.reports else None
+
+    @cached_property
+    def places(self) -> dict[str, list[int]]:
+        """Where the limits with a key stand."""
+        places: dict[str, list[int]] = {}
+        for place, ask in enumerate(self.asks):
+            places.setdefault(ask.key, []).append(place)
+        return places
+
+    @cached_property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """What the limits stand for, in their order."""
+        return tuple([(ask.part.key, ask.key) for ask in self.asks])
+
+    @cached_property
+    def _returned(self) -> Amounts | None:
+        """What is to be settled when nothing was reported, where that does not depend on the request."""
+        if any(self.asks[place].rule.is_permit for place in self._named):
+            return None
+        return self.changes({}, self._implicit)
+
+    def _figures(self, places: Iterable[int]) -> list[Figure]:
+        asks = [(place, self.asks[place]) for place in places]
+        return [Figure(place, ask.key, ask.scale, ask.ceiling // ask.scale) for place, ask in asks]
+
+    def _reporter(self) -> Report:
+        reported = [place for place, ask in enumerate(self.asks) if ask.key in self.reports]
+        permits = [place for part in self.lending for place in part.permits]
+        return reporter(self._figures(reported), permits, len(self.asks))
 
     def amounts(self, requested: Mapping[str, Amount]) -> tuple[Amounts, bool]:
         """The amounts of a request in parts, and whether they can ever fit.
@@ -156,14 +171,15 @@ class Plan:
         """
         amounts = self._implicit.copy()
         fits = self.fits
-        for place, ask in self._named:
+        for place in self._named:
+            ask = self.asks[place]
             amounts[place] = parts = parts_of(ask, requested[ask.key])
             fits = fits and parts <= ask.ceiling
         return tuple(amounts), fits
 
     def given_back(self, amounts: Amounts) -> Amounts:
         """What is to be settled when nothing was reported: permits are given back."""
-        return self.changes({}, amounts) if self._returns is None else self._returns
+        return self.changes({}, amounts) if self._returned is None else self._returned
 
     def changes(self, usage: Mapping[str, Amount], amounts: Amounts, *, give_back: bool = False) -> Amounts:
         """What is different from the amounts charged: by what was used, and by permits, which are given back.
@@ -212,7 +228,3 @@ def parts_of(ask: Ask, amount: object) -> int:
     if milli < 0:
         raise InvalidRequest(f"amount of {ask.key!r} must not be negative, not {shown(amount)}")
     return milli * ask.scale // MILLI
-
-
-def _figure(place: int, ask: Ask) -> Figure:
-    return Figure(place, ask.key, ask.scale, ask.ceiling // ask.scale)

@@ -53,15 +53,15 @@ class Renewer:
     def run(self) -> None:
         """Renew everything once; whoever lost a lease is warned."""
         self._next_due = self._clock() + self._period_us
-        claims = held_with(self)
+        held = held_with(self)
         try:
-            ended = self._renew(claims) if claims else []
+            ended = {claim.number for claim in self._renew(held)} if held else ()
         except StoreUnavailable:
             logger.warning("permits could not be renewed; trying again", exc_info=True)
             return
-        for claim in ended:
-            if claim.holding.held.pop(claim.number, None) is not None:
-                self._warn(claim)
+        for acquisition in held:
+            if acquisition.number in ended and acquisition.holding.held.pop(acquisition.number, None) is not None:
+                self._warn(acquisition)
 
     def _warn(self, claim: Claim) -> None:
         keys = sorted(claim.plan.permits)

@@ -10,7 +10,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.plan import Amounts, Plan, ScopedLimits, plan_for
 
-__all__ = ["Shapes", "no_mapping"]
+__all__ = ["Shapes", "amounts_of"]
 
 _MOST: Final = 256
 
@@ -46,7 +46,7 @@ class Shapes:
         elif isinstance(requested, Mapping):
             asked = tuple(requested)
         else:
-            raise no_mapping(requested)
+            raise _no_mapping(requested)
         for key in requested:
             if key not in self.limits:
                 self._skip_unknown(key)
@@ -87,7 +87,20 @@ class Shapes:
         return isinstance(self.limits[key], ResourceLimit)
 
 
-def no_mapping(requested: object) -> InvalidRequest:
+def amounts_of(plan: Plan, requested: Mapping[str, Amount]) -> tuple[Amounts, bool]:
+    """The amounts of a request in parts, and whether they can ever fit.
+
+    Raises InvalidRequest for an amount that cannot be, and for what is no mapping.
+    """
+    try:
+        amounts = None if plan.read is None else plan.read(requested)
+        return plan.amounts(requested) if amounts is None else (amounts, plan.fits)
+    except TypeError:
+        # Something that has the keys of an earlier request, such as a list of them.
+        raise _no_mapping(requested) from None
+
+
+def _no_mapping(requested: object) -> InvalidRequest:
     """The error for a request that is something else."""
     return InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import Amount
 
-__all__ = ["Figure", "Read", "Record", "Report", "Settle", "Take", "reader", "reporter", "settler", "taker", "written_out"]
+__all__ = [
+    "Figure",
+    "Read",
+    "Record",
+    "Report",
+    "Settle",
+    "Take",
+    "reader",
+    "reporter",
+    "settler",
+    "taker",
+    "written_out",
+]
 
 Record = Sequence[Any]
 """The states of one scope in the order of its layout, and last what the store notes about it."""
@@ -53,30 +65,30 @@ class Figure(NamedTuple):
 def taker(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int) -> Take:
     """Charge one scope; `asked` says which of its rules (by index) takes which of the `amounts` (by place)."""
     bind = _stepping(_TAKE, len(rules), tuple(asked.items()), amounts)
-    return bind(*[rules[index].take for index in asked])  # type: ignore[no-any-return]
+    return cast("Take", bind(*[rules[index].take for index in asked]))
 
 
 def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int) -> Settle:
     """Settle one scope, in the same way."""
     bind = _stepping(_SETTLE, len(rules), tuple(asked.items()), amounts)
-    return bind(*[rules[index].settle for index in asked])  # type: ignore[no-any-return]
+    return cast("Settle", bind(*[rules[index].settle for index in asked]))
 
 
 def reader(named: Sequence[Figure], implicit: Sequence[int]) -> Read:
     """Read the amounts of a request; those that it does not name are `implicit`."""
     bind = _reading(tuple([figure.place for figure in named]), len(implicit))
-    return bind(*_flat(named), *implicit)  # type: ignore[no-any-return]
+    return cast("Read", bind(*_flat(named), *implicit))
 
 
 def reporter(reported: Sequence[Figure], permits: Iterable[int], amounts: int) -> Report:
     """Read a report with the keys of `reported` and no others; the amounts of `permits` (by place) are given back."""
     keys = len({figure.key for figure in reported})
     bind = _reporting(tuple([figure.place for figure in reported]), tuple(permits), amounts, keys)
-    return bind(*_flat(reported))  # type: ignore[no-any-return]
+    return cast("Report", bind(*_flat(reported)))
 
 
 @lru_cache(maxsize=1024)
-def _stepping(step: str, width: int, asked: tuple[tuple[int, int], ...], amounts: int) -> Callable[..., Any]:
+def _stepping(step: str, width: int, asked: tuple[tuple[int, int], ...], amounts: int) -> Callable[..., object]:
     states = _names("s{}", range(width))
     return written_out(
         bound=_names("step_{}", [index for index, _ in asked]),
@@ -88,7 +100,7 @@ def _stepping(step: str, width: int, asked: tuple[tuple[int, int], ...], amounts
 
 
 @lru_cache(maxsize=1024)
-def _reading(named: tuple[int, ...], amounts: int) -> Callable[..., Any]:
+def _reading(named: tuple[int, ...], amounts: int) -> Callable[..., object]:
     lines = []
     results = [f"implicit_{place}" for place in range(amounts)]
     for place in named:
@@ -103,7 +115,7 @@ def _reading(named: tuple[int, ...], amounts: int) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=1024)
-def _reporting(reported: tuple[int, ...], permits: tuple[int, ...], amounts: int, keys: int) -> Callable[..., Any]:
+def _reporting(reported: tuple[int, ...], permits: tuple[int, ...], amounts: int, keys: int) -> Callable[..., object]:
     lines = [f"if len(usage) != {keys}: return None", _UNPACK.format(_names("a{}", range(amounts)))]
     results = ["0"] * amounts
     for place in permits:
@@ -125,13 +137,13 @@ def _names(pattern: str, things: Iterable[object]) -> str:
     return "".join(f"{pattern.format(thing)}, " for thing in things)
 
 
-def written_out(*, bound: str, arguments: str, lines: Iterable[str], result: str) -> Callable[..., Any]:
+def written_out(*, bound: str, arguments: str, lines: Iterable[str], result: str) -> Callable[..., object]:
     """Compile a function of `arguments`; what is returned makes it from what is `bound`.
 
     No part of the source may come from outside.
     """
     body = "".join(f"  {line}\n" for line in lines)
     source = f"def bind({bound}):\n def function({arguments}):\n{body}  return ({result})\n return function\n"
-    made: dict[str, Any] = {}
+    made: dict[str, Callable[..., Callable[..., object]]] = {}
     exec(source, made)  # noqa: S102 - of the patterns and numbers above
-    return made["bind"]  # type: ignore[no-any-return]
+    return made["bind"]

@@ -1,4 +1,4 @@
-"""Lending: who has which permits, in a store of one process. One loan per scope and claim, for all its permits there."""
+"""Lending: who has which permits in a store of one process; one loan for all permits of a claim in one scope."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ __all__ = ["MemoryStore"]
 _GRACE_US: Final = 60_000_000
 _LOOKS_PER_NEWCOMER: Final = 2
 
+
 def monotonic_us() -> int:
     """Microseconds of a clock that never goes back."""
     return monotonic_ns() // 1000
@@ -176,7 +177,7 @@ class MemoryStore:
             elif record[-1] is part.layout:
                 records[part.key] = part.settle(record, now, changes)
             else:
-                records[part.key] = settled_under(record[-1], record, part, changes, now)
+                records[part.key] = settled_under(record[-1], record, part, changes=changes, now=now)
         claim.settled = True
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
@@ -191,7 +192,9 @@ class MemoryStore:
             self._check(claim.plan)
             now = self._now()
             claim.decided_at = now
-            claim.records = [self._living(part.key, part.layout, self._record(part, now), now) for part in claim.plan.parts]
+            claim.records = [
+                self._living(part.key, part.layout, self._record(part, now), now) for part in claim.plan.parts
+            ]
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -222,11 +225,11 @@ class MemoryStore:
         record = self._records.get(part.key, part.start)
         if record[-1] is part.layout:
             return record
-        changed = [*part.layout.carried(record[-1], record, now), part.layout]
+        states = part.layout.carried(record[-1], record, now)
         for index, key in part.layout.permits:
             # Permits outlive a limit that was taken away and came back.
-            changed[index] = self._lending.counted(part.key, key, changed[index], now)
-        return changed
+            states[index] = self._lending.counted(part.key, key, states[index], now)
+        return (*states, part.layout)
 
     def _rebased(self, part: Part, now: int) -> Record:
         """The same; a changed definition counts from when it is seen first, whatever is decided then."""

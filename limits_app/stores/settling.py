@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from limits_app.core.layout import Layout
 from limits_app.core.plan import Amounts, Part
 from limits_app.core.unrolled import Record
@@ -11,7 +9,7 @@ from limits_app.core.unrolled import Record
 __all__ = ["settled_under"]
 
 
-def settled_under(layout: Layout, record: Record, part: Part, changes: Amounts, now: int) -> list[Any]:
+def settled_under(layout: Layout, record: Record, part: Part, *, changes: Amounts, now: int) -> Record:
     """A record of `layout` changed by what a claim settles in a part that was made under another one.
 
     A limit that is gone, or has become another kind, has nothing to settle.

@@ -9,7 +9,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import count
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import lmdb
 
@@ -23,6 +23,9 @@ __all__ = ["NAME_LENGTH", "Codec", "layout_from"]
 
 NAME_LENGTH: Final = 8
 
+Decode: TypeAlias = "Callable[[bytes, lmdb.Transaction[bytes], bytes], Record | None]"
+Encode: TypeAlias = "Callable[[Record], bytes]"
+
 
 class Codec:
     """Writes and reads the states of one layout.
@@ -30,7 +33,7 @@ class Codec:
     What is stored is the layout's name, 8 bytes, and the integers of all states.
     The log of a sliding window stands in an entry of its own, which is read and written only when it is needed.
 
-    `decode(stored, txn, scope)` is the record, whose last item is this codec, or None when another layout has written it;
+    `decode(stored, txn, scope)` is the record, whose last item is this codec, or None when another layout wrote it;
     its logs are fetched through the transaction when somebody looks into them.
     `encode(record)` is what is stored, without the logs.
     """
@@ -46,10 +49,8 @@ class Codec:
         form = Struct(f"={NAME_LENGTH}s{sum(widths)}q")
         suffixes = [self.logs.get(index) for index in range(len(widths))]
         decode, encode = _written_out(widths, tuple(self.logs))
-        self.decode: Callable[[bytes, lmdb.Transaction[bytes], bytes], Record | None] = decode(
-            form.unpack, form.size, self.name, self, StoredLog, *suffixes
-        )
-        self.encode: Callable[[Record], bytes] = encode(form.pack, self.name)
+        self.decode = cast("Decode", decode(form.unpack, form.size, self.name, self, StoredLog, *suffixes))
+        self.encode = cast("Encode", encode(form.pack, self.name))
 
     def changed_logs(self, scope: bytes, record: Record) -> list[tuple[bytes, bytes]]:
         """Keys and contents of the logs that are not the stored ones."""
@@ -63,7 +64,7 @@ class Codec:
 
 
 @lru_cache(maxsize=1024)
-def _written_out(widths: tuple[int, ...], logs: tuple[int, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _written_out(widths: tuple[int, ...], logs: tuple[int, ...]) -> tuple[Callable[..., object], Callable[..., object]]:
     """Decoding and encoding for states of these numbers of integers, of which `logs` (by index) have a log."""
     numbers = count()
     states = ["".join(f"i{next(numbers)}, " for _ in range(width)) for width in widths]

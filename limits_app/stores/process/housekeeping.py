@@ -7,6 +7,7 @@ from typing import Final
 
 import lmdb
 
+from limits_app.core.layout import Layout
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import SCOPE_LENGTH, Records
 
@@ -56,7 +57,8 @@ class Housekeeping:
         record = self._records.stored(txn, scope)
         if record is None:
             return 0
-        layout, after = record[-1].layout, list(record)
+        layout: Layout = record[-1].layout
+        after = list(record)
         for index, lease_key in layout.leases(scope):
             if record[index][0]:
                 after[index] = self._leasing.reclaim(txn, lease_key, record[index], now)

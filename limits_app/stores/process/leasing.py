@@ -20,7 +20,8 @@ __all__ = ["LEASE", "Leasing"]
 LEASE: Final = Struct("=3q")
 """How a lease is written."""
 
-_NUMBER_LENGTH: Final = 8
+_HOLDER: Final = Struct(f">{ID_LENGTH}sQ")
+"""Whose lease it is: the process, and the number of its claim."""
 
 
 class Leasing:
@@ -74,7 +75,7 @@ class Leasing:
         alive = {self._identity(): True}
         for key, value in list(under(txn, lease_key)):
             lease = LEASE.unpack(value)
-            process = key[-ID_LENGTH - _NUMBER_LENGTH : -_NUMBER_LENGTH]
+            process, _ = _HOLDER.unpack_from(key, len(key) - _HOLDER.size)
             if process not in alive:
                 alive[process] = self._is_alive(process)
             if lease[1] > now and alive[process]:
@@ -84,4 +85,4 @@ class Leasing:
         return counted(state, kept)
 
     def _holder(self, claim: Claim) -> bytes:
-        return self._identity() + claim.number.to_bytes(_NUMBER_LENGTH)
+        return _HOLDER.pack(self._identity(), claim.number)

@@ -68,6 +68,17 @@ class Records:
             states[index] = counted(states[index], [LEASE.unpack(value) for _, value in under(txn, lease_key)])
         return (*states, codec)
 
+    def current(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
+        """The states of a scope under the layout that wrote them, or else those of a scope that has none."""
+        codec, stored = self._codecs.get(part.layout), txn.get(part.short_key)
+        if codec is None or stored is None:
+            return self.record(txn, part, now)
+        return (
+            codec.decode(stored, txn, part.short_key)
+            or self._decoded(txn, part.short_key, stored)
+            or self.record(txn, part, now)
+        )
+
     def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> Record | None:
         """The states of a scope under the layout that wrote them, and its codec; None when there are none."""
         stored = txn.get(scope)

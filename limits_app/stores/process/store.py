@@ -184,13 +184,13 @@ class ProcessStore:
         if plan.lending:
             changes = self._leasing.take_back(txn, claim, changes)
         for part in plan.parts:
-            record = records.stored(txn, part.short_key) or records.record(txn, part, now)
+            record = records.current(txn, part, now)
             layout = record[-1].layout
             if layout is part.layout:
-                after = part.settle(record, now, changes)
+                record = part.settle(record, now, changes)
             else:
-                after = settled_under(layout, record, part, changes, now)
-            records.write(txn, part.short_key, after)
+                record = settled_under(layout, record, part, changes=changes, now=now)
+            records.write(txn, part.short_key, record)
         if records.newcomer:
             self._housekeeping.step(txn, now)
         others = watchers(txn, [part.short_key for part in plan.parts])
