@@ -15,6 +15,7 @@ from limits_app.core.holding import Holding
 from limits_app.core.limits import RateLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Amounts, Ask, Plan, parts_of
+from limits_app.core.store import is_remote
 
 if TYPE_CHECKING:
     from limits_app.core.limit_set import LimitSet
@@ -24,6 +25,7 @@ __all__ = ["Acquisition", "FreeAcquisition", "LimitUse"]
 logger = logging.getLogger("limits_app")
 
 _NOTHING: Final[Mapping[str, Amount]] = {}
+_NOT_GIVEN_BACK: Final = "what a failed block held could not be given back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,25 @@ class Acquisition(Claim):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, trace)
+        if not is_remote(self.limit_set.store):
+            self.__exit__(kind, error, trace)
+            return
+        try:
+            await self._arelease(give_back=kind is not None)
+        except StoreUnavailable:
+            if kind is None:
+                raise
+            logger.warning(_NOT_GIVEN_BACK, exc_info=True)
+        if kind is None and self.admitted and not self.plan.reports <= self._reported().keys():
+            raise UsageNotReported(sorted(self.plan.reports - self._reported().keys()))
+
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+        await self._arelease(give_back=False)
+
+    async def acancel(self) -> None:
+        """`cancel` for asyncio."""
+        await self._arelease(give_back=True)
 
     def cancel(self) -> None:
         """Give back everything that can be given back, as a block does that raises."""
@@ -149,11 +169,24 @@ class Acquisition(Claim):
         try:
             self._release(give_back=True)
         except StoreUnavailable:
-            logger.warning("what a failed block held could not be given back", exc_info=True)
+            logger.warning(_NOT_GIVEN_BACK, exc_info=True)
 
     def _release(self, *, give_back: bool) -> None:
         if not self.settled and self.admitted and (self.plan.settles or self._changes is not None):
             self._settle(self.plan.changes(self._reported(), self.amounts, give_back=give_back))
+        self.settled = True
+
+    async def _arelease(self, *, give_back: bool) -> None:
+        store, plan = self.limit_set.store, self.plan
+        if not is_remote(store):
+            self._release(give_back=give_back)
+            return
+        if not self.settled and self.admitted and (plan.settles or self._changes is not None):
+            changes = plan.changes(self._reported(), self.amounts, give_back=give_back)
+            if plan.permits or any(changes):
+                await store.asettle(self, changes)
+            if plan.permits:
+                self.holding.held.pop(self.number, None)
         self.settled = True
 
     def _settle(self, changes: Amounts) -> None:
@@ -202,6 +235,9 @@ class FreeAcquisition(Acquisition):
         self.records = ()
 
     def _release(self, *, give_back: bool) -> None:
+        """Nothing to give back."""
+
+    async def _arelease(self, *, give_back: bool) -> None:
         """Nothing to give back."""
 
     def __exit__(

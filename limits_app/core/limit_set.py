@@ -20,9 +20,8 @@ from limits_app.core.outcome import Outcome
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.shapes import Shapes, amounts_of
 from limits_app.core.stats import Stats, stats_of
-from limits_app.core.store import Store
-from limits_app.core.turns import seconds_of, turns
-from limits_app.core.waiting import TaskWaiter, ThreadWaiter
+from limits_app.core.store import RemoteStore, Store, is_remote
+from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
 
 __all__ = ["LimitSet"]
 
@@ -143,16 +142,20 @@ class LimitSet:
             return self._free
         acquisition, seconds = self._claim(requested), seconds_of(timeout)
         if not self._admitted_at_once(acquisition, seconds):
-            waiter = ThreadWaiter()
-            for pause in turns(acquisition, self.store, waiter, seconds):
-                waiter.sleep(pause)
+            wait_in_thread(acquisition, self.store, seconds)
         if acquisition.plan.permits:
             acquisition.holding.add(acquisition)
         return acquisition
 
     async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
-        """`try_acquire` for asyncio."""
-        return self.try_acquire(requested)
+        """`try_acquire` for asyncio: waits for a store on another machine without blocking the event loop."""
+        store = self.store
+        if self._free is not None or not is_remote(store):
+            return self.try_acquire(requested)
+        acquisition = await self._aclaim(requested, store)
+        if await store.aacquire(acquisition) and acquisition.plan.permits:
+            acquisition.holding.add(acquisition)
+        return acquisition
 
     async def aacquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
@@ -160,11 +163,17 @@ class LimitSet:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
             return self._free
-        acquisition, seconds = self._claim(requested), seconds_of(timeout)
-        if not self._admitted_at_once(acquisition, seconds):
-            waiter = TaskWaiter()
-            for pause in turns(acquisition, self.store, waiter, seconds):
-                await waiter.sleep(pause)
+        store, seconds = self.store, seconds_of(timeout)
+        if is_remote(store):
+            acquisition = await self._aclaim(requested, store)
+            at_once = (seconds == 0 or not store.line.busy) and await store.aacquire(acquisition)
+        else:
+            acquisition = self._claim(requested)
+            at_once = (seconds == 0 or not store.line.busy) and self._decide(acquisition)
+        if not at_once:
+            if seconds == 0:
+                raise LimitTimeout(acquisition.outcome)
+            await wait_in_task(acquisition, store, seconds)
         if acquisition.plan.permits:
             acquisition.holding.add(acquisition)
         return acquisition
@@ -192,7 +201,7 @@ class LimitSet:
             self._warned.add(key)
             logger.warning(message)
 
-    def _claim(self, requested: Mapping[str, Amount] | None) -> Acquisition:
+    def _claim(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
         try:
             plan = self._usual.get(None if requested is None else tuple(requested))
         except TypeError:
@@ -210,8 +219,15 @@ class LimitSet:
         if here is not None and plan.permits:
             acquisition.number = next_number()
             acquisition.holding = here
-        if not fits:
+        if not fits and checks:
             self.store.peek(acquisition)
+            raise NeverAdmissible(acquisition.outcome)
+        return acquisition
+
+    async def _aclaim(self, requested: Mapping[str, Amount] | None, store: RemoteStore) -> Acquisition:
+        acquisition = self._claim(requested, checks=False)
+        if not acquisition.plan.can_fit(acquisition.amounts):
+            await store.apeek(acquisition)
             raise NeverAdmissible(acquisition.outcome)
         return acquisition
 

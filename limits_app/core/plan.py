@@ -130,7 +130,7 @@ class Plan:
         self.lending = tuple([part for part in self.parts if part.permits])
         self._named = [place for place, ask in enumerate(asks) if ask.key in named]
         self._implicit = [0 if ask.key in named else ask.scale for ask in asks]
-        self.fits = all(amount <= ask.ceiling for ask, amount in zip(asks, self._implicit, strict=True))
+        self.fits = self.can_fit(self._implicit)
         self.fixed: Amounts | None = None if self._named else tuple(self._implicit)
         self.read = reader(self._figures(self._named), self._implicit) if self._named else None
         self.report = self._reporter() if self.reports else None
@@ -170,12 +170,14 @@ class Plan:
         InvalidRequest names the key whose amount cannot be.
         """
         amounts = self._implicit.copy()
-        fits = self.fits
         for place in self._named:
             ask = self.asks[place]
-            amounts[place] = parts = parts_of(ask, requested[ask.key])
-            fits = fits and parts <= ask.ceiling
-        return tuple(amounts), fits
+            amounts[place] = parts_of(ask, requested[ask.key])
+        return tuple(amounts), self.can_fit(amounts)
+
+    def can_fit(self, amounts: Amounts) -> bool:
+        """Whether the limits can ever admit as much."""
+        return all(amount <= ask.ceiling for ask, amount in zip(self.asks, amounts, strict=True))
 
     def given_back(self, amounts: Amounts) -> Amounts:
         """What is to be settled when nothing was reported: permits are given back."""
