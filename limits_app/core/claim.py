@@ -54,6 +54,6 @@ class Claim:
         buckets, wait = [], 0
         for ask, amount, state in self.asks():
             if ask.rule.take(state, self.decided_at, amount) is None:
-                buckets.append((ask.part.key, ask.key))
+                buckets.append((ask.part.key, ask.rule.key))
                 wait = max(wait, ask.rule.wait(state, self.decided_at, amount))
         return buckets, wait

@@ -97,7 +97,7 @@ def _status(now: int, ask: Ask, amount: int, state: State, *, refused: bool) -> 
     never = amount > ask.ceiling
     scope = ask.part.scoped.scope
     return LimitStatus(
-        key=ask.key,
+        key=rule.key,
         resource=scope.resource,
         entity=scope.entity,
         level=ask.part.scoped.level,

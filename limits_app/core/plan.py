@@ -29,15 +29,22 @@ _FOREVER: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class ScopedLimits:
-    """Limits that apply together in one scope, and where they were set (`level`, for outcomes)."""
+    """Limits that apply together in one scope, and where they were set (`level`, for outcomes).
+
+    `prefix` goes before their keys in requests and reports, where those are about several resources.
+    """
 
     scope: Scope
     layout: Layout
     level: str = "set"
+    prefix: str = ""
 
 
 class Ask:
-    """One limit that a request takes from, and where its state stands: at `index` of the record of its part."""
+    """One limit that a request takes from, and where its state stands: at `index` of the record of its part.
+
+    `key` is how requests name it.
+    """
 
     __slots__ = ("ceiling", "index", "key", "part", "rule", "scale")
 
@@ -45,7 +52,7 @@ class Ask:
         self.part = part
         self.index = index
         self.rule = rule
-        self.key = rule.key
+        self.key = part.scoped.prefix + rule.key
         self.scale = rule.parts_per_unit
         self.ceiling = rule.ceiling_parts
 
@@ -111,15 +118,15 @@ class Plan:
     """
 
     def __init__(
-        self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, reports_calls: bool
+        self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, many_calls: Collection[str] = ()
     ) -> None:
         self.asks = tuple(asks)
         self.parts = tuple(dict.fromkeys([ask.part for ask in asks]))
         self.only = self.parts[0] if len(self.parts) == 1 else None
         self.scopes = tuple([part.key for part in self.parts])
         self.version = version
-        kinds = (RateLimit, CallLimit) if reports_calls else RateLimit
-        self.reports = frozenset([ask.key for ask in asks if isinstance(ask.rule.limit, kinds)])
+        rates = [ask.key for ask in asks if isinstance(ask.rule.limit, RateLimit)]
+        self.reports = frozenset([*rates, *many_calls])
         self.permits = frozenset([ask.key for ask in asks if ask.rule.is_permit])
         self.settles = bool(self.permits or self.reports)
         for place, ask in enumerate(asks):
@@ -146,7 +153,7 @@ class Plan:
     @cached_property
     def buckets(self) -> tuple[Bucket, ...]:
         """What the limits stand for, in their order."""
-        return tuple([(ask.part.key, ask.key) for ask in self.asks])
+        return tuple([(ask.part.key, ask.rule.key) for ask in self.asks])
 
     @cached_property
     def _returned(self) -> Amounts | None:
@@ -205,18 +212,20 @@ def plan_for(
     *,
     version: int | None,
     left_out: Collection[str],
-    reports_calls: bool,
+    many_calls: Collection[str] = (),
 ) -> Plan:
-    """Compile the request that names `named`, and every call and resource limit that is not `left_out`."""
+    """Compile the request that names `named`, and every call and resource limit that is not `left_out`.
+
+    Of `many_calls` more than one is requested, so that their use must be reported.
+    """
     asks = []
     for one in scoped:
         part = Part(one)
-        asks += [
-            Ask(part, index, rule)
-            for index, rule in enumerate(one.layout.rules)
-            if rule.key in named or (not isinstance(rule.limit, RateLimit) and rule.key not in left_out)
-        ]
-    return Plan(asks, named, version=version, reports_calls=reports_calls)
+        for index, rule in enumerate(one.layout.rules):
+            key = one.prefix + rule.key
+            if key in named or (not isinstance(rule.limit, RateLimit) and key not in left_out):
+                asks.append(Ask(part, index, rule))
+    return Plan(asks, named, version=version, many_calls=many_calls)
 
 
 def parts_of(ask: Ask, amount: object) -> int:

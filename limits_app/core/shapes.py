@@ -23,7 +23,7 @@ class Shapes:
     ) -> None:
         self.limits: dict[str, AnyLimit] = {}
         for one in reversed(scoped):
-            self.limits |= {rule.key: rule.limit for rule in one.layout.rules}
+            self.limits |= {one.prefix + rule.key: rule.limit for rule in one.layout.rules}
         self.rates = [key for key, limit in self.limits.items() if isinstance(limit, RateLimit)]
         self._scoped = scoped
         self._version = version
@@ -54,8 +54,9 @@ class Shapes:
         none_wanted = {key for key in named if self._is_permit(key) and _is_zero(requested[key])}
         named = [key for key in named if key not in none_wanted]
         left_out = none_wanted | (held - set(named))
-        many_calls = _more_than_one(requested.get(CallLimit.key))
-        plan = self._compiled(tuple(named), frozenset(left_out), many_calls=many_calls)
+        calls = [key for key in named if isinstance(self.limits[key], CallLimit)]
+        many_calls = frozenset([key for key in calls if _more_than_one(requested[key])])
+        plan = self._compiled(tuple(named), frozenset(left_out), many_calls)
         rates_only = all(isinstance(self.limits.get(key), RateLimit) for key in requested)
         if rates_only and not left_out and asked != ():
             self.usual[asked] = plan
@@ -70,16 +71,18 @@ class Shapes:
 
     def all(self) -> Plan:
         """A plan over every limit."""
-        return self._compiled(tuple(self.limits), frozenset(), many_calls=False)
+        return self._compiled(tuple(self.limits), frozenset())
 
-    def _compiled(self, named: tuple[str, ...], left_out: frozenset[str], *, many_calls: bool) -> Plan:
+    def _compiled(
+        self, named: tuple[str, ...], left_out: frozenset[str], many_calls: frozenset[str] = frozenset()
+    ) -> Plan:
         shape = (named, left_out, many_calls)
         plan = self._plans.get(shape)
         if plan is None:
             if len(self._plans) >= _MOST:
                 self._plans.clear()
                 self.usual.clear()
-            plan = plan_for(self._scoped, named, version=self._version, left_out=left_out, reports_calls=many_calls)
+            plan = plan_for(self._scoped, named, version=self._version, left_out=left_out, many_calls=many_calls)
             self._plans[shape] = plan
         return plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
@@ -11,7 +11,7 @@ from limits_app.core.plan import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 
-__all__ = ["Store"]
+__all__ = ["RemoteStore", "Store", "is_remote"]
 
 
 class Store(Protocol):
@@ -31,6 +31,9 @@ class Store(Protocol):
     """How long a permit is lent without renewal."""
     patience_us: int | None
     """How long a waiter for a permit may sleep before it asks again, since a holder can die unseen; None for ever."""
+
+    remote: bool
+    """Whether it is another machine that answers: then it is a RemoteStore."""
 
     def acquire(self, claim: Claim) -> bool:
         """Charge all amounts of the claim, or none; fills in the decision and says whether it admitted.
@@ -59,3 +62,21 @@ class Store(Protocol):
 
     def advance_version(self) -> int:
         """Make every claim that was compiled before now stale, in every process that shares the store."""
+
+
+class RemoteStore(Store, Protocol):
+    """A store whose answers are waited for, which event loops must not be blocked by."""
+
+    async def aacquire(self, claim: Claim) -> bool:
+        """`acquire` for asyncio. When it is cancelled, nothing stays charged."""
+
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
+        """`settle` for asyncio."""
+
+    async def apeek(self, claim: Claim) -> None:
+        """`peek` for asyncio."""
+
+
+def is_remote(store: Store) -> TypeGuard[RemoteStore]:
+    """Whether a store has the verbs for asyncio, which those that answer at once do without."""
+    return store.remote

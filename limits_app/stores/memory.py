@@ -39,6 +39,7 @@ class MemoryStore:
     Idle scopes are forgotten while new ones come, so that memory is bounded by what is active.
     """
 
+    remote = False
     patience_us: int | None = None
 
     def __init__(self, *, clock: Callable[[], int] = monotonic_us, lease_seconds: float = LEASE_US / 1e6) -> None:

@@ -47,6 +47,7 @@ class ProcessStore:
     Raises StoreUnavailable when the directory or the space cannot be had.
     """
 
+    remote = False
     patience_us: int | None = _PATIENCE_US
 
     def __init__(

@@ -94,9 +94,7 @@ def limits_of(store: Store, *limits: Limit, entity: str = "someone", version: in
 def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """What a set asks of its store, without what sets do around it: nobody renews what it holds."""
     wanted = requested or {}
-    plan = plan_for(
-        limit_set.scoped, tuple(wanted), version=limit_set.version, left_out=frozenset(left_out), reports_calls=False
-    )
+    plan = plan_for(limit_set.scoped, tuple(wanted), version=limit_set.version, left_out=frozenset(left_out))
     amounts, _ = plan.amounts(wanted)
     return Claim(plan, amounts)
 
