@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from benchmarks import footprint, growth, imports, in_process, process_store, resolver, waiting
+from benchmarks import footprint, growth, imports, in_process, process_store, resolver, waiting, web
 from benchmarks.harness import Effort
 from benchmarks.report import Result, heading, table, verdict, write_json
 from benchmarks.rows import Row, Skipped
@@ -15,6 +15,7 @@ ROWS: Final = (
     *in_process.ROWS,
     *process_store.ROWS,
     *resolver.ROWS,
+    *web.ROWS,
     *growth.ROWS,
     *footprint.ROWS,
     *waiting.ROWS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -60,20 +61,29 @@ def record(
     )
 
 
-def record_reset(
-    resource: str, entity: str | None, keys: list[str], *, actor: str, source: str, reason: str
+def record_state(
+    verb: Verb,
+    resource: str,
+    entity: str | None,
+    change: Snapshot,
+    *,
+    actor: str,
+    source: str,
+    reason: str,
+    idempotency_key: str | None,
 ) -> AuditEvent:
-    """Append the event of state that is forgotten: what was used of the limits `keys`."""
+    """Append the event of state that is forgotten or credited; IntegrityError where the key was used before."""
     return AuditEvent.objects.create(
         actor=actor,
         source=source,
-        verb=Verb.RESET,
+        verb=verb,
         object_type="state",
         object_id="",
         object_label=resource if entity is None else f"{entity} on {resource}",
         before=None,
-        after={"resource": resource, "entity": entity, "keys": keys},
+        after={"resource": resource, "entity": entity, **change},
         reason=reason,
+        idempotency_key=idempotency_key,
     )
 
 
@@ -82,8 +92,8 @@ def _plain(value: object) -> object:
         return str(value)
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
-    return deepcopy(value)
+    return value.isoformat() if isinstance(value, datetime) else deepcopy(value)
 
 
 def _without_empty(taken: Snapshot) -> Snapshot:
-    return {name: value for name, value in taken.items() if value not in {None, ""}}
+    return {name: value for name, value in taken.items() if value not in {None, "", False}}

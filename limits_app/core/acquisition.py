@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim, next_number
+from limits_app.core.claim import Claim
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
-from limits_app.core.holding import let_go
+from limits_app.core.holding import Holding
 from limits_app.core.limits import RateLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
-from limits_app.core.plan import Ask, Charges, Plan, parts_of
+from limits_app.core.plan import Amounts, Ask, Plan, parts_of
+from limits_app.core.store import is_remote
 
 if TYPE_CHECKING:
     from limits_app.core.limit_set import LimitSet
@@ -24,6 +25,7 @@ __all__ = ["Acquisition", "FreeAcquisition", "LimitUse"]
 logger = logging.getLogger("limits_app")
 
 _NOTHING: Final[Mapping[str, Amount]] = {}
+_NOT_GIVEN_BACK: Final = "what a failed block held could not be given back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +46,20 @@ class Acquisition(Claim):
     where the algorithm can do so.
     """
 
-    __slots__ = ("__weakref__", "_usage", "limit_set", "owner")
+    __slots__ = ("__weakref__", "_changes", "_usage", "holding", "limit_set")
 
     limit_set: LimitSet
-    owner: object
+    holding: Holding
+    """What the thread or task that asked for permits holds."""
 
-    def __init__(self, limit_set: LimitSet, plan: Plan, charges: Charges) -> None:
+    def __init__(self, limit_set: LimitSet, plan: Plan, amounts: Amounts) -> None:
         self.plan = plan
-        self.charges = charges
+        self.amounts = amounts
         self.admitted = None
         self.settled = False
         self.limit_set = limit_set
+        self._changes: Amounts | None = None
         self._usage: dict[str, Amount] | None = None
-        if plan.permits:
-            self.number = next_number()
 
     def __bool__(self) -> bool:
         return self.admitted is True
@@ -80,13 +82,16 @@ class Acquisition(Claim):
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
         """What was requested and used, by key."""
-        usage = self._usage or {}
-        return {ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key)) for ask, amount in self.charges}
+        usage = self._reported()
+        return {
+            ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key))
+            for ask, amount in zip(self.plan.asks, self.amounts, strict=True)
+        }
 
     @property
     def fences(self) -> dict[str, int]:
         """A number for each resource limit that only grows from grant to grant, to turn away late holders elsewhere."""
-        return {ask.key: state[2] for ask, _, state in self.asks() if ask.lease_key and self.admitted}
+        return {ask.key: state[2] for ask, _, state in self.asks() if ask.rule.is_permit and self.admitted}
 
     def update(self, usage: Mapping[str, Amount]) -> None:
         """Report what was really used, by key; the last report of a key counts.
@@ -99,20 +104,13 @@ class Acquisition(Claim):
         """
         if self.settled:
             raise AlreadyReleased("the acquisition was released: report usage before that")
-        taken = self._usage.copy() if self._usage else {}
-        for key, used in usage.items():
-            places = self.plan.places.get(key)
-            if places is None:
-                self.limit_set.skip_unknown(key)
-                continue
-            for place in places:
-                ask, amount = self.charges[place]
-                # The usual amount is checked here, without a call.
-                parts = used * ask.scale if used.__class__ is int and used >= 0 else parts_of(ask, used)
-                if parts > amount:
-                    _check_overuse(ask, amount, used)
-            taken[key] = used
-        self._usage = taken
+        report = self.plan.report
+        changes = None if report is None or self._usage is not None else report(usage, self.amounts)
+        if changes is None:
+            self._usage = self._checked(usage)
+            self._changes = self.plan.changes(self._usage, self.amounts)
+        else:
+            self._changes = changes
 
     def release(self) -> None:
         """Settle what was reported and give permits back; again does nothing. What was not reported stays spent."""
@@ -124,17 +122,18 @@ class Acquisition(Claim):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.admitted or not (self.plan.settles or self._usage):
-            self.settled = True
-            return
         if kind is not None:
             self._release_failed()
             return
-        self._release(give_back=False)
-        usage = self._usage or _NOTHING
-        for key in self.plan.reports:
-            if key not in usage:
-                raise UsageNotReported(sorted(self.plan.reports - usage.keys()))
+        plan, changes = self.plan, self._changes
+        if self.admitted and (plan.settles or changes is not None):
+            if not self.settled:
+                self._settle(plan.given_back(self.amounts) if changes is None else changes)
+            if plan.reports and (changes is None or self._usage is not None):
+                unreported = plan.reports - self._reported().keys()
+                if unreported:
+                    raise UsageNotReported(sorted(unreported))
+        self.settled = True
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,7 +141,25 @@ class Acquisition(Claim):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, trace)
+        if not is_remote(self.limit_set.store):
+            self.__exit__(kind, error, trace)
+            return
+        try:
+            await self._arelease(give_back=kind is not None)
+        except StoreUnavailable:
+            if kind is None:
+                raise
+            logger.warning(_NOT_GIVEN_BACK, exc_info=True)
+        if kind is None and self.admitted and not self.plan.reports <= self._reported().keys():
+            raise UsageNotReported(sorted(self.plan.reports - self._reported().keys()))
+
+    async def arelease(self) -> None:
+        """`release` for asyncio."""
+        await self._arelease(give_back=False)
+
+    async def acancel(self) -> None:
+        """`cancel` for asyncio."""
+        await self._arelease(give_back=True)
 
     def cancel(self) -> None:
         """Give back everything that can be given back, as a block does that raises."""
@@ -152,37 +169,58 @@ class Acquisition(Claim):
         try:
             self._release(give_back=True)
         except StoreUnavailable:
-            logger.warning("what a failed block held could not be given back", exc_info=True)
+            logger.warning(_NOT_GIVEN_BACK, exc_info=True)
 
     def _release(self, *, give_back: bool) -> None:
-        if self.settled:
-            return
-        if self.admitted and (self.plan.settles or self._usage):
-            changes = self._changes(give_back=give_back)
-            if changes:
-                self.limit_set.store.settle(self, changes)
-            if self.plan.permits:
-                let_go(self)
+        if not self.settled and self.admitted and (self.plan.settles or self._changes is not None):
+            self._settle(self.plan.changes(self._reported(), self.amounts, give_back=give_back))
         self.settled = True
 
-    def _changes(self, *, give_back: bool) -> Charges:
-        """What is different from what was charged: by what was used, and by what is given back."""
-        usage, plan, charges = self._usage or _NOTHING, self.plan, self.charges
-        if plan.returns is None:
-            changes = [(ask, -charges[place][1]) for place, ask, _ in plan.leases]
-        else:
-            changes = plan.returns.copy()
+    async def _arelease(self, *, give_back: bool) -> None:
+        store, plan = self.limit_set.store, self.plan
+        if not is_remote(store):
+            self._release(give_back=give_back)
+            return
+        if not self.settled and self.admitted and (plan.settles or self._changes is not None):
+            changes = plan.changes(self._reported(), self.amounts, give_back=give_back)
+            if plan.permits or any(changes):
+                await store.asettle(self, changes)
+            if plan.permits:
+                self.holding.held.pop(self.number, None)
+        self.settled = True
+
+    def _settle(self, changes: Amounts) -> None:
+        if self.plan.permits:
+            self.limit_set.store.settle(self, changes)
+            self.holding.held.pop(self.number, None)
+        elif any(changes):
+            self.limit_set.store.settle(self, changes)
+
+    def _reported(self) -> Mapping[str, Amount]:
+        """What was reported, by key."""
+        if self._usage is not None or self._changes is None:
+            return self._usage or _NOTHING
+        # Just what must be reported, of which the differences were kept.
+        return {
+            ask.key: units_of(ask.rule, amount + change)
+            for ask, amount, change in zip(self.plan.asks, self.amounts, self._changes, strict=True)
+            if ask.key in self.plan.reports
+        }
+
+    def _checked(self, usage: Mapping[str, Amount]) -> dict[str, Amount]:
+        """What was reported by now and before, without keys that are none of the request's."""
+        merged = dict(self._reported())
         for key, used in usage.items():
-            for place in plan.places[key]:
-                ask, amount = charges[place]
-                change = (used * ask.scale if used.__class__ is int else parts_of(ask, used)) - amount
-                if change and ask.lease_key is None:
-                    changes.append((ask, change))
-        if give_back:
-            changes += [(ask, -amount) for ask, amount in charges if ask.key in plan.reports and ask.key not in usage]
-        if len(plan.parts) > 1:
-            changes.sort(key=lambda change: plan.parts.index(change[0].part))
-        return changes
+            places = self.plan.places.get(key)
+            if places is None:
+                self.limit_set.skip_unknown(key)
+                continue
+            for place in places:
+                ask, amount = self.plan.asks[place], self.amounts[place]
+                if parts_of(ask, used) > amount:
+                    _check_overuse(ask, amount, used)
+            merged[key] = used
+        return merged
 
 
 class FreeAcquisition(Acquisition):
@@ -190,13 +228,16 @@ class FreeAcquisition(Acquisition):
 
     __slots__ = ()
 
-    def __init__(self, limit_set: LimitSet, plan: Plan, charges: Charges) -> None:
-        super().__init__(limit_set, plan, charges)
+    def __init__(self, limit_set: LimitSet, plan: Plan, amounts: Amounts) -> None:
+        super().__init__(limit_set, plan, amounts)
         self.admitted = True
         self.decided_at = 0
         self.records = ()
 
     def _release(self, *, give_back: bool) -> None:
+        """Nothing to give back."""
+
+    async def _arelease(self, *, give_back: bool) -> None:
         """Nothing to give back."""
 
     def __exit__(
@@ -206,7 +247,6 @@ class FreeAcquisition(Acquisition):
 
 
 def _check_overuse(ask: Ask, amount: int, used: Amount) -> None:
-    parts_of(ask, used)  # more than any amount may be is an error of its own
     requested = units_of(ask.rule, amount)
     if not isinstance(ask.rule.limit, RateLimit):
         raise InvalidRequest(f"usage of {ask.key!r} must be between 0 and the {requested} requested, not {used}")

@@ -1,87 +1,102 @@
-"""Who holds permits: which thread or task has which acquisition of a set right now.
+"""Who holds permits: which acquisitions the running thread or task has right now.
 
-A nested acquire must not wait for a permit that its own thread or task already has.
+A nested acquire must not wait for a permit that its own thread or task already has,
+and what is held must be renewed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import weakref
-from threading import Thread, current_thread, local
+from threading import local
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
     from limits_app.core.limit_set import LimitSet
+    from limits_app.core.renewal import Renewer
 
-__all__ = ["HELD", "held_keys", "hold", "let_go"]
+__all__ = ["NOTHING_HELD", "Holding", "held_with", "holding_here"]
 
-HELD: Final[dict[object, tuple[weakref.ref[Acquisition], ...]]] = {}
-"""What each thread and task holds, or has held; written by itself only, so that nothing needs a lock."""
-
-# A forked child holds nothing of what its parent holds.
-os.register_at_fork(after_in_child=HELD.clear)
-
-_HERE: Final = local()
-_NONE: Final[frozenset[str]] = frozenset()
-_LOOK_AT: Final = 1024
+NOTHING_HELD: Final[frozenset[str]] = frozenset()
 
 
-def hold(acquisition: Acquisition) -> None:
-    """Note that the running thread or task holds the permits of an acquisition, and have them renewed."""
-    reference = weakref.ref(acquisition)
-    acquisition.owner = owner = _owner()
-    if owner is not None:
-        others = HELD.get(owner)
-        HELD[owner] = (reference,) if others is None else (*_unsettled(others), reference)
-    acquisition.limit_set.store.renewer.hold(acquisition.number, reference)
-    if len(HELD) > _LOOK_AT:
-        _forget_the_finished()
+class Holding:
+    """What one thread or task holds: its acquisitions by number, without keeping them alive.
 
-
-def let_go(acquisition: Acquisition) -> None:
-    """The permits were given back; when another thread or task does so, the holder finds out later."""
-    # There is no owner yet where a waiter was interrupted after it was admitted.
-    owner = getattr(acquisition, "owner", None)
-    if owner is not None and owner is _owner():
-        others = HELD.pop(owner, ())
-        if len(others) > 1:
-            HELD[owner] = tuple([one for one in others if one() is not acquisition])
-    acquisition.limit_set.store.renewer.drop(acquisition.number)
-
-
-def held_keys(limit_set: LimitSet) -> frozenset[str]:
-    """The resource limits of a set of which the running thread or task holds permits."""
-    references = HELD.get(_owner())
-    if references is None:
-        return _NONE
-    held = [one() for one in _unsettled(references)]
-    return _NONE.union(*[one.plan.permits for one in held if one is not None and one.limit_set is limit_set])
-
-
-def _unsettled(references: tuple[weakref.ref[Acquisition], ...]) -> list[weakref.ref[Acquisition]]:
-    return [one for one in references if (held := one()) is not None and not held.settled]
-
-
-def _owner() -> object:
-    """The running task, else the running thread; None in a callback of an event loop, which holds nothing for long.
-
-    The thread itself and not its identifier, which another thread gets as soon as this one has ended.
+    It alone adds to them; any other may drop one. Each acquisition keeps alive what it is held by.
     """
+
+    __slots__ = ("__weakref__", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[int, ref[Acquisition]] = {}
+        _HOLDINGS.add(self)
+
+    def keys(self, limit_set: LimitSet) -> frozenset[str]:
+        """The resource limits of a set of which permits are held."""
+        found = [acquisition.plan.permits for acquisition in self.living() if acquisition.limit_set is limit_set]
+        return NOTHING_HELD.union(*found)
+
+    def add(self, acquisition: Acquisition) -> None:
+        """Note that an acquisition holds permits, and have them renewed."""
+        self.held[acquisition.number] = ref(acquisition)
+        renewer = acquisition.limit_set.store.renewer
+        if not renewer.running:
+            renewer.start()
+
+    def living(self) -> list[Acquisition]:
+        """What is held; forgets what nobody refers to any more."""
+        found = []
+        for number, reference in list(self.held.items()):
+            acquisition = reference()
+            if acquisition is None:
+                self.held.pop(number, None)
+            else:
+                found.append(acquisition)
+        return found
+
+
+_HOLDINGS: Final[WeakSet[Holding]] = WeakSet()
+
+
+def held_with(renewer: Renewer) -> list[Acquisition]:
+    """What the threads and tasks of this process hold that a renewer renews."""
+    living = [acquisition for holding in list(_HOLDINGS) for acquisition in holding.living()]
+    return [acquisition for acquisition in living if acquisition.limit_set.store.renewer is renewer]
+
+
+class _Thread(local):
+    """What the running thread holds outside of tasks."""
+
+    def __init__(self) -> None:
+        self.holding = Holding()
+
+
+_THREAD: Final = _Thread()
+_TASKS: Final[WeakKeyDictionary[object, Holding]] = WeakKeyDictionary()
+
+
+def _forget() -> None:
+    """A forked child holds nothing of what its parent holds."""
+    _HOLDINGS.clear()
+    _THREAD.holding = Holding()
+    _TASKS.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def holding_here() -> Holding:
+    """What the running task, or else the running thread, holds; a callback of an event loop starts with nothing."""
     asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        return asyncio.current_task()
-    try:
-        return _HERE.thread
-    except AttributeError:
-        _HERE.thread = thread = current_thread()
-        return thread
-
-
-def _forget_the_finished() -> None:
-    """Threads and tasks that ended without letting go themselves; they can write no more, so nothing is lost."""
-    for owner in list(HELD):
-        ended = not owner.is_alive() if isinstance(owner, Thread) else owner.done()  # type: ignore[attr-defined]  # a task
-        if ended:
-            HELD.pop(owner, None)
+    if asyncio is None or asyncio._get_running_loop() is None:
+        return _THREAD.holding
+    task = asyncio.current_task()
+    if task is None:
+        return Holding()
+    holding = _TASKS.get(task)
+    if holding is None:
+        holding = _TASKS[task] = Holding()
+    return holding

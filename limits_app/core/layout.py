@@ -20,15 +20,18 @@ _NEVER: Final = 2**53
 
 
 class Layout:
-    """Limits in order, their rules, and the states of a scope that nobody has used."""
+    """Limits in order, their rules, and the states of a scope that nobody has used.
 
-    __slots__ = ("__weakref__", "has_permits", "index", "lease_us", "limits", "rules", "start")
+    `index` says where the limit of a key stands, `permits` where resource limits do, and their keys.
+    """
+
+    __slots__ = ("__weakref__", "index", "lease_us", "limits", "permits", "rules", "start")
 
     def __init__(self, limits: tuple[AnyLimit, ...], lease_us: int) -> None:
         self.limits = limits
         self.lease_us = lease_us
         self.rules: tuple[Rule, ...] = tuple(compile_rule(limit, lease_us) for limit in limits)
-        self.has_permits = any(rule.is_permit for rule in self.rules)
+        self.permits = tuple((index, rule.key) for index, rule in enumerate(self.rules) if rule.is_permit)
         self.index = {rule.key: position for position, rule in enumerate(self.rules)}
         self.start: tuple[State, ...] = tuple(rule.start for rule in self.rules)
         if len(self.index) < len(limits):
@@ -55,7 +58,7 @@ class Layout:
 
     def leases(self, scope: bytes) -> tuple[tuple[int, bytes], ...]:
         """Where the permits of a scope stand among its states, and the names of their leases."""
-        return tuple((index, lease_key(scope, rule.key)) for index, rule in enumerate(self.rules) if rule.is_permit)
+        return tuple((index, lease_key(scope, key)) for index, key in self.permits)
 
     def forgotten(self, states: Sequence[State], keys: Collection[str] | None) -> list[State]:
         """The states without what was used of the limits `keys` (None: of all); permits stay with their holders."""

@@ -8,9 +8,9 @@ from typing import Final, Self
 
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.claim import Claim
+from limits_app.core.claim import Claim, next_number
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
-from limits_app.core.holding import HELD, held_keys, hold
+from limits_app.core.holding import NOTHING_HELD, holding_here
 from limits_app.core.hooks import HOOKS
 from limits_app.core.keys import private_scope
 from limits_app.core.layout import layout_of
@@ -18,11 +18,10 @@ from limits_app.core.limits import AnyLimit, Limit, checked_limits
 from limits_app.core.modes import store_for
 from limits_app.core.outcome import Outcome
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.shapes import Shapes, no_mapping
+from limits_app.core.shapes import Shapes, amounts_of
 from limits_app.core.stats import Stats, stats_of
-from limits_app.core.store import Store
-from limits_app.core.turns import seconds_of, turns
-from limits_app.core.waiting import TaskWaiter, ThreadWaiter
+from limits_app.core.store import RemoteStore, Store, is_remote
+from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
 
 __all__ = ["LimitSet"]
 
@@ -124,13 +123,13 @@ class LimitSet:
         if self._free is not None:
             return self._free
         if requested is None and self._plain is not None:
-            plan, charges = self._plain
-            acquisition = Acquisition(self, plan, charges)
+            plan, amounts = self._plain
+            acquisition = Acquisition(self, plan, amounts)
             self._decide(acquisition)
             return acquisition
         acquisition = self._claim(requested)
         if self._decide(acquisition) and acquisition.plan.permits:
-            hold(acquisition)
+            acquisition.holding.add(acquisition)
         return acquisition
 
     def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None) -> Acquisition:
@@ -143,16 +142,20 @@ class LimitSet:
             return self._free
         acquisition, seconds = self._claim(requested), seconds_of(timeout)
         if not self._admitted_at_once(acquisition, seconds):
-            waiter = ThreadWaiter()
-            for pause in turns(acquisition, self.store, waiter, seconds):
-                waiter.sleep(pause)
+            wait_in_thread(acquisition, self.store, seconds)
         if acquisition.plan.permits:
-            hold(acquisition)
+            acquisition.holding.add(acquisition)
         return acquisition
 
     async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
-        """`try_acquire` for asyncio."""
-        return self.try_acquire(requested)
+        """`try_acquire` for asyncio: waits for a store on another machine without blocking the event loop."""
+        store = self.store
+        if self._free is not None or not is_remote(store):
+            return self.try_acquire(requested)
+        acquisition = await self._aclaim(requested, store)
+        if await store.aacquire(acquisition) and acquisition.plan.permits:
+            acquisition.holding.add(acquisition)
+        return acquisition
 
     async def aacquire(
         self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
@@ -160,13 +163,19 @@ class LimitSet:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
             return self._free
-        acquisition, seconds = self._claim(requested), seconds_of(timeout)
-        if not self._admitted_at_once(acquisition, seconds):
-            waiter = TaskWaiter()
-            for pause in turns(acquisition, self.store, waiter, seconds):
-                await waiter.sleep(pause)
+        store, seconds = self.store, seconds_of(timeout)
+        if is_remote(store):
+            acquisition = await self._aclaim(requested, store)
+            at_once = (seconds == 0 or not store.line.busy) and await store.aacquire(acquisition)
+        else:
+            acquisition = self._claim(requested)
+            at_once = (seconds == 0 or not store.line.busy) and self._decide(acquisition)
+        if not at_once:
+            if seconds == 0:
+                raise LimitTimeout(acquisition.outcome)
+            await wait_in_task(acquisition, store, seconds)
         if acquisition.plan.permits:
-            hold(acquisition)
+            acquisition.holding.add(acquisition)
         return acquisition
 
     def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
@@ -178,7 +187,7 @@ class LimitSet:
     def get_stats(self) -> dict[str, Stats]:
         """The live state by key, consistent over all keys; changes nothing. `stats_of` lists the fields."""
         plan = self._shapes.all()
-        claim = Claim(plan, plan.charges(dict.fromkeys(self._shapes.limits, 0))[0])
+        claim = Claim(plan, [0] * len(plan.asks))
         self.store.peek(claim)
         return stats_of(claim)
 
@@ -192,26 +201,33 @@ class LimitSet:
             self._warned.add(key)
             logger.warning(message)
 
-    def _claim(self, requested: Mapping[str, Amount] | None) -> Acquisition:
+    def _claim(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
         try:
             plan = self._usual.get(None if requested is None else tuple(requested))
         except TypeError:
             plan = None
-        if plan is None or (plan.permits and HELD):
-            held = held_keys(self)
+        here = None
+        if plan is None or plan.permits:
+            here = holding_here()
+            held = here.keys(self) if here.held else NOTHING_HELD
             if plan is None or held:
                 plan = self._shapes.plan(requested, held)
-        if plan.fixed is None:
-            try:
-                charges, fits = plan.charges(requested or {})
-            except TypeError:
-                # Something that has the keys of an earlier request, such as a list of them.
-                raise no_mapping(requested) from None
-        else:
-            charges, fits = plan.fixed, plan.fits
-        acquisition = Acquisition(self, plan, charges)
-        if not fits:
+        amounts, fits = plan.fixed, plan.fits
+        if amounts is None:
+            amounts, fits = amounts_of(plan, requested or {})
+        acquisition = Acquisition(self, plan, amounts)
+        if here is not None and plan.permits:
+            acquisition.number = next_number()
+            acquisition.holding = here
+        if not fits and checks:
             self.store.peek(acquisition)
+            raise NeverAdmissible(acquisition.outcome)
+        return acquisition
+
+    async def _aclaim(self, requested: Mapping[str, Amount] | None, store: RemoteStore) -> Acquisition:
+        acquisition = self._claim(requested, checks=False)
+        if not acquisition.plan.can_fit(acquisition.amounts):
+            await store.apeek(acquisition)
             raise NeverAdmissible(acquisition.outcome)
         return acquisition
 

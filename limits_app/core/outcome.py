@@ -69,7 +69,9 @@ class Outcome:
     def as_dict(self) -> dict[str, object]:
         """The outcome as plain data, for JSON."""
         plain = {name: getattr(self, name) for name in ("allowed", "retry_after", "never", "degraded")}
-        return plain | {name: [asdict(status) for status in getattr(self, name)] for name in ("violations", "passed", "shadowed")}
+        return plain | {
+            name: [asdict(status) for status in getattr(self, name)] for name in ("violations", "passed", "shadowed")
+        }
 
     def summary(self) -> str:
         """One sentence for people."""
@@ -91,7 +93,7 @@ def outcome_of(claim: Claim) -> Outcome:
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
     for ask, amount, state in claim.asks():
-        refused = not claim.admitted and ask.take(state, claim.decided_at, amount) is None
+        refused = not claim.admitted and ask.rule.take(state, claim.decided_at, amount) is None
         status = _status(claim.decided_at, ask, amount, state, refused=refused)
         (violations if refused else passed).append(status)
     degraded = any(part.scoped.degraded for part in claim.plan.parts)
@@ -103,7 +105,7 @@ def _status(now: int, ask: Ask, amount: int, state: State, *, refused: bool) -> 
     never = amount > ask.ceiling
     scope = ask.part.scoped.scope
     return LimitStatus(
-        key=ask.key,
+        key=rule.key,
         resource=scope.resource,
         entity=scope.entity,
         level=ask.part.scoped.level,

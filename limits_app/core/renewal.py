@@ -16,6 +16,7 @@ from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
+from limits_app.core.holding import held_with
 from limits_app.core.hooks import HOOKS
 
 __all__ = ["Renewer"]
@@ -38,45 +39,29 @@ class Renewer:
         on_fork(self)
 
     def _forget(self) -> None:
-        self._held: dict[int, Callable[[], Claim | None]] = {}
+        self.running = False
+        """Whether `start` was called since the last time that nothing was held."""
         self._lock = Lock()
-        self._running = False
         self._next_due = 0
-
-    def hold(self, number: int, holder: Callable[[], Claim | None]) -> None:
-        """Keep the permits of claim `number` renewed until `drop`, or until `holder`, a weak reference, has died."""
-        self._held[number] = holder
-        if not self._running:
-            self._start()
-
-    def drop(self, number: int) -> None:
-        """Stop renewing claim `number`."""
-        self._held.pop(number, None)
 
     def moved(self, now: int) -> int | None:
         """Renew in time while a clock is moved by hand."""
-        if self._held and now >= self._next_due:
+        if now >= self._next_due and held_with(self):
             self.run()
-        return self._next_due if self._held else None
+        return self._next_due if held_with(self) else None
 
     def run(self) -> None:
         """Renew everything once; whoever lost a lease is warned."""
         self._next_due = self._clock() + self._period_us
-        claims = []
-        for number, reference in list(self._held.items()):
-            claim = reference()
-            if claim is None:
-                self._held.pop(number, None)
-            else:
-                claims.append(claim)
+        held = held_with(self)
         try:
-            lost = self._renew(claims) if claims else []
+            ended = {claim.number for claim in self._renew(held)} if held else ()
         except StoreUnavailable:
             logger.warning("permits could not be renewed; trying again", exc_info=True)
             return
-        for claim in lost:
-            if self._held.pop(claim.number, None) is not None:
-                self._warn(claim)
+        for acquisition in held:
+            if acquisition.number in ended and acquisition.holding.held.pop(acquisition.number, None) is not None:
+                self._warn(acquisition)
 
     def _warn(self, claim: Claim) -> None:
         keys = sorted(claim.plan.permits)
@@ -87,10 +72,11 @@ class Renewer:
             except Exception:
                 logger.exception("a listener to lost leases failed")
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begin to renew, now that something is held."""
         with self._lock:
-            starts = not self._running
-            self._running = True
+            starts = not self.running
+            self.running = True
             self._next_due = self._clock() + self._period_us
         if starts and self._clock.moves_by_itself:
             Thread(target=self._work, name="limits-renewer", daemon=True).start()
@@ -100,14 +86,14 @@ class Renewer:
         while idle < _IDLE_ROUNDS or not self._retire():
             sleep(self._period_us / 1_000_000)
             self.run()
-            idle = 0 if self._held else idle + 1
+            idle = 0 if held_with(self) else idle + 1
 
     def _retire(self) -> bool:
-        """Stop the thread unless somebody holds something again; `hold` looks at `_running` after it has written."""
+        """Stop the thread unless somebody holds something again, who looks at `running` after that."""
         with self._lock:
-            self._running = False
-            self._running = bool(self._held)
-            return not self._running
+            self.running = False
+            self.running = bool(held_with(self))
+            return not self.running
 
     def after_fork(self) -> None:
         """A child holds nothing of what its parent holds."""

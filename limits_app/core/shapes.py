@@ -8,9 +8,9 @@ from typing import Final
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Charges, Plan, ScopedLimits, plan_for
+from limits_app.core.plan import Amounts, Plan, ScopedLimits, plan_for
 
-__all__ = ["Shapes", "no_mapping"]
+__all__ = ["Shapes", "amounts_of"]
 
 _MOST: Final = 256
 
@@ -23,7 +23,7 @@ class Shapes:
     ) -> None:
         self.limits: dict[str, AnyLimit] = {}
         for one in reversed(scoped):
-            self.limits |= {rule.key: rule.limit for rule in one.layout.rules}
+            self.limits |= {one.prefix + rule.key: rule.limit for rule in one.layout.rules}
         self.rates = [key for key, limit in self.limits.items() if isinstance(limit, RateLimit)]
         self._scoped = scoped
         self._version = version
@@ -46,7 +46,7 @@ class Shapes:
         elif isinstance(requested, Mapping):
             asked = tuple(requested)
         else:
-            raise no_mapping(requested)
+            raise _no_mapping(requested)
         for key in requested:
             if key not in self.limits:
                 self._skip_unknown(key)
@@ -54,14 +54,15 @@ class Shapes:
         none_wanted = {key for key in named if self._is_permit(key) and _is_zero(requested[key])}
         named = [key for key in named if key not in none_wanted]
         left_out = none_wanted | (held - set(named))
-        many_calls = _more_than_one(requested.get(CallLimit.key))
-        plan = self._compiled(tuple(named), frozenset(left_out), many_calls=many_calls)
+        calls = [key for key in named if isinstance(self.limits[key], CallLimit)]
+        many_calls = frozenset([key for key in calls if _more_than_one(requested[key])])
+        plan = self._compiled(tuple(named), frozenset(left_out), many_calls)
         rates_only = all(isinstance(self.limits.get(key), RateLimit) for key in requested)
         if rates_only and not left_out and asked != ():
             self.usual[asked] = plan
         return plan
 
-    def plain(self) -> tuple[Plan, Charges] | None:
+    def plain(self) -> tuple[Plan, Amounts] | None:
         """The request of nothing in particular, where what it takes never depends on anything."""
         if self.rates:
             return None
@@ -70,16 +71,18 @@ class Shapes:
 
     def all(self) -> Plan:
         """A plan over every limit."""
-        return self._compiled(tuple(self.limits), frozenset(), many_calls=False)
+        return self._compiled(tuple(self.limits), frozenset())
 
-    def _compiled(self, named: tuple[str, ...], left_out: frozenset[str], *, many_calls: bool) -> Plan:
+    def _compiled(
+        self, named: tuple[str, ...], left_out: frozenset[str], many_calls: frozenset[str] = frozenset()
+    ) -> Plan:
         shape = (named, left_out, many_calls)
         plan = self._plans.get(shape)
         if plan is None:
             if len(self._plans) >= _MOST:
                 self._plans.clear()
                 self.usual.clear()
-            plan = plan_for(self._scoped, named, version=self._version, left_out=left_out, reports_calls=many_calls)
+            plan = plan_for(self._scoped, named, version=self._version, left_out=left_out, many_calls=many_calls)
             self._plans[shape] = plan
         return plan
 
@@ -87,7 +90,20 @@ class Shapes:
         return isinstance(self.limits[key], ResourceLimit)
 
 
-def no_mapping(requested: object) -> InvalidRequest:
+def amounts_of(plan: Plan, requested: Mapping[str, Amount]) -> tuple[Amounts, bool]:
+    """The amounts of a request in parts, and whether they can ever fit.
+
+    Raises InvalidRequest for an amount that cannot be, and for what is no mapping.
+    """
+    try:
+        amounts = None if plan.read is None else plan.read(requested)
+        return plan.amounts(requested) if amounts is None else (amounts, plan.fits)
+    except TypeError:
+        # Something that has the keys of an earlier request, such as a list of them.
+        raise _no_mapping(requested) from None
+
+
+def _no_mapping(requested: object) -> InvalidRequest:
     """The error for a request that is something else."""
     return InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
-from limits_app.core.plan import Charges
+from limits_app.core.plan import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 
-__all__ = ["Store"]
+__all__ = ["RemoteStore", "Store", "is_remote"]
 
 
 class Store(Protocol):
@@ -32,14 +32,17 @@ class Store(Protocol):
     patience_us: int | None
     """How long a waiter for a permit may sleep before it asks again, since a holder can die unseen; None for ever."""
 
+    remote: bool
+    """Whether it is another machine that answers: then it is a RemoteStore."""
+
     def acquire(self, claim: Claim) -> bool:
         """Charge all amounts of the claim, or none; fills in the decision and says whether it admitted.
 
         An amount of 0 is admitted unless the limit is in debt, and charges nothing.
         """
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
-        """Add `changes` to what was charged, and give back the permits among them.
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        """Add `changes`, one for each limit of the plan, to what was charged, and give all permits back.
 
         Positive changes are charged whatever the limit says; negative ones are given back where the algorithm can.
         Settling a claim again changes nothing; nor do permits whose lease has run out.
@@ -59,3 +62,21 @@ class Store(Protocol):
 
     def advance_version(self) -> int:
         """Make every claim that was compiled before now stale, in every process that shares the store."""
+
+
+class RemoteStore(Store, Protocol):
+    """A store whose answers are waited for, which event loops must not be blocked by."""
+
+    async def aacquire(self, claim: Claim) -> bool:
+        """`acquire` for asyncio. When it is cancelled, nothing stays charged."""
+
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
+        """`settle` for asyncio."""
+
+    async def apeek(self, claim: Claim) -> None:
+        """`peek` for asyncio."""
+
+
+def is_remote(store: Store) -> TypeGuard[RemoteStore]:
+    """Whether a store has the verbs for asyncio, which those that answer at once do without."""
+    return store.remote

@@ -18,7 +18,7 @@ from limits_app.core.errors import LimitExceeded
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.amounts import one_of_each, taken_by, the_rest
 from limits_app.integrations.identity import aidentify, identify
-from limits_app.services.acquiring import Asked
+from limits_app.services.acquiring import Asked, Limits
 
 __all__ = ["RequestLimits", "limits_of"]
 
@@ -132,7 +132,13 @@ class RequestLimits:
         return await sync_to_async(services.check)(resource, **await self._afor_entity(options))
 
     def charge(
-        self, resource: str, entity: str | None, named: Mapping[str, Amount] = _NOTHING, timeout: float | None = 0
+        self,
+        resource: str,
+        entity: str | None,
+        named: Mapping[str, Amount] = _NOTHING,
+        timeout: float | None = 0,
+        *,
+        default_limits: Limits = (),
     ) -> Acquisition:
         """Take the amounts that are named and 1 of every other limit, as far as the request was not charged before.
 
@@ -142,18 +148,28 @@ class RequestLimits:
         asked = self._asked(key, named)
         if asked is None:
             return self._charges[key][0][-1]
-        acquisition = self._admitted(resource, entity=entity, requested=asked, timeout=timeout)
+        acquisition = self._admitted(
+            resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+        )
         return self._charged(key, named, acquisition)
 
     async def acharge(
-        self, resource: str, entity: str | None, named: Mapping[str, Amount] = _NOTHING, timeout: float | None = 0
+        self,
+        resource: str,
+        entity: str | None,
+        named: Mapping[str, Amount] = _NOTHING,
+        timeout: float | None = 0,
+        *,
+        default_limits: Limits = (),
     ) -> Acquisition:
         """`charge` for asyncio."""
         key = (resource, entity)
         asked = self._asked(key, named)
         if asked is None:
             return self._charges[key][0][-1]
-        acquisition = await self._aadmitted(resource, entity=entity, requested=asked, timeout=timeout)
+        acquisition = await self._aadmitted(
+            resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+        )
         return self._charged(key, named, acquisition)
 
     def charge_all(self, shares: Iterable[services.Share]) -> Acquisition | None:

@@ -54,7 +54,9 @@ class Entity(Configuration):
     unlimited = models.BooleanField(
         _("unlimited"),
         default=False,
-        help_text=_("No limit of any resource holds for it, whatever policies say; those of a parent it cascades to do."),
+        help_text=_(
+            "No limit of any resource holds for it, whatever policies say; those of a parent it cascades to do."
+        ),
     )
     blocked = models.BooleanField(
         _("blocked"), default=False, help_text=_("It may use nothing at all, whatever policies say.")

@@ -93,7 +93,9 @@ class Limit(Configuration):
     shared = models.BooleanField(
         _("shared"),
         default=False,
-        help_text=_("One for all entities together instead of one for each; on every resource there is one of its own."),
+        help_text=_(
+            "One for all entities together instead of one for each; on every resource there is one of its own."
+        ),
     )
 
     class Meta(Configuration.Meta):
@@ -175,7 +177,11 @@ class Limit(Configuration):
             return  # the field has said so
         if self.shared and entity_id is not None:
             raise ValidationError(
-                {"shared": gettext("Only limits of a resource or of the system can be shared: those of an entity are its own.")}
+                {
+                    "shared": gettext(
+                        "Only limits of a resource or of the system can be shared: those of an entity are its own."
+                    )
+                }
             )
         if effect in (PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED):
             raise ValidationError(

@@ -98,7 +98,9 @@ class Policy(Configuration):
         _("rollout (%)"),
         default=100,
         validators=[MaxValueValidator(100)],
-        help_text=_("For how many of the entities, always the same ones; for the others it is as if it were not there."),
+        help_text=_(
+            "For how many of the entities, always the same ones; for the others it is as if it were not there."
+        ),
     )
     valid_from = models.DateTimeField(
         _("valid from"),

@@ -66,7 +66,9 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.CheckConstraint(
         name="limits_app_policy_extends_with_limits",
         condition=Q(extends=False) | Q(effect=PolicyEffect.LIMITS),
-        violation_error_message=_("Only limits can be added to broader ones: a policy that extends has the effect limits."),
+        violation_error_message=_(
+            "Only limits can be added to broader ones: a policy that extends has the effect limits."
+        ),
     ),
     models.CheckConstraint(
         name="limits_app_policy_enforcement",
@@ -101,7 +103,9 @@ def check_neighbours(policy: Policy) -> None:
     others = type(policy).objects.using(policy._state.db).exclude(pk=policy.pk)
     others = others.filter(resource=policy.resource_id, entity=policy.entity_id)
     if policy.valid_from is not None:
-        dated = others.filter(Q(valid_until__isnull=True) | Q(valid_until__gt=policy.valid_from), valid_from__isnull=False)
+        dated = others.filter(
+            Q(valid_until__isnull=True) | Q(valid_until__gt=policy.valid_from), valid_from__isnull=False
+        )
         if policy.valid_until is not None:
             dated = dated.filter(valid_from__lt=policy.valid_until)
         overlapping = dated.first()

@@ -51,7 +51,9 @@ class WeeklyHours:
         """Whether both ever hold at once; hours of different zones are taken to, because their distance changes."""
         if self.zone.key != other.zone.key:
             return True
-        return any(start < others_end and others < end for start, end in self.spans for others, others_end in other.spans)
+        return any(
+            start < others_end and others < end for start, end in self.spans for others, others_end in other.spans
+        )
 
     def next_change(self, moment: datetime) -> datetime | None:
         """When hours begin or end next; None when that never happens."""

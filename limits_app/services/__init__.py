@@ -13,13 +13,15 @@ from limits_app.services.acquiring import aacquire, acquire, atry_acquire, check
 from limits_app.services.explaining import Explanation, explain
 from limits_app.services.health import StoreHealth, store_health
 from limits_app.services.listing import list_entities, list_resources, list_resources_with_entities
-from limits_app.services.resetting import reset
+from limits_app.services.resetting import reset, top_up
+from limits_app.services.shadowing import shadow_refusals
 from limits_app.services.status import Status, status
 from limits_app.services.together import Share, try_acquire_all
 from limits_app.services.writing import (
     delete_entity_limits,
     delete_resource_limits,
     delete_system_limits,
+    grant_boost,
     set_entity_limits,
     set_resource_limits,
     set_system_limits,
@@ -38,6 +40,7 @@ __all__ = [
     "delete_resource_limits",
     "delete_system_limits",
     "explain",
+    "grant_boost",
     "limit_set",
     "list_entities",
     "list_resources",
@@ -46,8 +49,10 @@ __all__ = [
     "set_entity_limits",
     "set_resource_limits",
     "set_system_limits",
+    "shadow_refusals",
     "status",
     "store_health",
+    "top_up",
     "try_acquire",
     "try_acquire_all",
 ]

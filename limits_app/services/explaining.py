@@ -2,41 +2,93 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
+from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
+from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import OWN, Candidate, PolicyEffect, PolicyScope
-from limits_app.resolver import CALL, Resolution, resolve
-from limits_app.resolver import Limits
+from limits_app.models import Candidate
+from limits_app.resolver import Choice, Held, Limits, Resolution, Standing, Verdict, resolve, resolver
 from limits_app.services.asking import Requested
+from limits_app.services.explained_text import told
+from limits_app.services.shadowing import peek
 from limits_app.stores.guards import guard_of
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["ExplainedLimit", "ExplainedLink", "Explanation", "explain"]
 
-_WORDS = {
-    OWN: "the entity itself",
-    PolicyScope.ENTITY_ON_RESOURCE: "the policy of the entity on this resource",
-    PolicyScope.ENTITY: "the policy of the entity on all resources",
-    PolicyScope.RESOURCE: "the policy of the resource",
-    PolicyScope.SYSTEM: "the policy of the system",
-    CALL: "the limits that the call brings",
-}
+
+@dataclass(frozen=True, slots=True)
+class ExplainedLimit:
+    """One limit that holds: which policy it comes from, and which limits with its key that policy replaced.
+
+    `status` is what it says to the request, None where the request takes nothing of it; `used` goes with it.
+    `binds` says that it keeps the request out longest. A limit that is `shared` is one for everybody;
+    of one that an entity and its parent share, both tell the same.
+    """
+
+    held: Held
+    replaced: tuple[Candidate, ...]
+    status: LimitStatus | None
+    binds: bool
+
+    @property
+    def used(self) -> Amount | None:
+        """How much is used of what can be had at once."""
+        return None if self.status is None else self.status.capacity - self.status.remaining
+
+    def as_dict(self) -> dict[str, object]:
+        """The limit as plain data, for JSON."""
+        return {
+            "key": self.held.limit.key,
+            "shared": self.held.shared,
+            "level": str(self.held.candidate.level),
+            "policy": self.held.candidate.policy_id,
+            "replaced": [{"level": str(one.level), "policy": one.policy_id} for one in self.replaced],
+            "used": self.used,
+            "binds": self.binds,
+            "status": None if self.status is None else asdict(self.status),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedLink:
+    """One of those who are charged: the entity itself, or one above it. `verdicts` are in order of precedence."""
+
+    entity: str | None
+    verdicts: tuple[Verdict, ...]
+    limits: tuple[ExplainedLimit, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """The link as plain data, for JSON."""
+        return {
+            "entity": self.entity,
+            "considered": [_verdict(verdict) for verdict in self.verdicts],
+            "limits": [limit.as_dict() for limit in self.limits],
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a request would be admitted or refused now.
 
-    `considered` are the policies that are about it, the one that counts first: the others it replaces.
-    `dropped` are the keys that these limit and the one that counts does not.
+    `chain` is the entity and those above it that are charged too, with the policies about each and the limits that
+    hold. `dropped` are the keys that policies about the entity limit and the one that counts instead does not.
+    `changes_at` is when a date or an hour comes that may change what holds.
     """
 
     resource: str
     entity: str | None
-    considered: tuple[Candidate, ...]
     outcome: Outcome
+    chain: tuple[ExplainedLink, ...]
     dropped: tuple[str, ...]
+    changes_at: datetime | None
+
+    @property
+    def considered(self) -> tuple[Candidate, ...]:
+        """The policies about the entity itself, in order of precedence."""
+        return tuple(verdict.candidate for verdict in self.chain[0].verdicts)
 
     def as_dict(self) -> dict[str, object]:
         """The explanation as plain data, for JSON."""
@@ -45,33 +97,14 @@ class Explanation:
             "entity": self.entity,
             "outcome": self.outcome.as_dict(),
             "dropped": list(self.dropped),
-            "considered": [
-                {
-                    "level": str(candidate.level),
-                    "policy": candidate.policy_id,
-                    "effect": str(candidate.effect),
-                    "counts": position == 0,
-                    "limits": [limit.key for limit in candidate.limits],
-                }
-                for position, candidate in enumerate(self.considered)
-            ],
+            "considered": [_verdict(verdict) for verdict in self.chain[0].verdicts],
+            "chain": [link.as_dict() for link in self.chain],
+            "changes_at": None if self.changes_at is None else self.changes_at.isoformat(),
         }
 
     def text(self) -> str:
         """The explanation in sentences, a line each."""
-        who = "the site itself" if self.entity is None else self.entity
-        lines = [f"{who} on {self.resource}: {'admitted' if self.outcome.allowed else 'refused'} now."]
-        if not self.considered:
-            return "\n".join([*lines, "Nothing is set for it, at no level, so everything is admitted."])
-        first, *replaced = self.considered
-        lines.append(f"What counts is {_WORDS[first.level]} ({first.effect}).")
-        lines += [f"It replaces {_WORDS[other.level]} ({other.effect})." for other in replaced]
-        if self.dropped:
-            lines.append(f"Limited by what is replaced, and free here: {', '.join(self.dropped)}.")
-        binding = self.outcome.binding
-        for status in (*self.outcome.violations, *self.outcome.passed):
-            lines.append(_line(status, binds=status is binding))
-        return "\n".join(lines)
+        return "\n".join(told(self))
 
     __str__ = text
 
@@ -86,7 +119,7 @@ def explain(
     while True:
         try:
             with guard_of().asking():
-                return _explained(resolve(resource, entity, default_limits), requested)
+                return _explained(resolve(resource, entity, default_limits, now=resolver.clock()), requested)
         except StaleConfiguration:
             continue
 
@@ -94,27 +127,61 @@ def explain(
 def _explained(resolution: Resolution, requested: Requested) -> Explanation:
     limit_set = resolution.limit_set
     try:
-        outcome = limit_set.peek(dict.fromkeys(limit_set.rates, 0) if requested is None else requested)
+        outcome = peek(limit_set, dict.fromkeys(limit_set.rates, 0) if requested is None else requested)
     except NeverAdmissible as error:
         outcome = error.outcome
+    statuses = {(status.entity, status.key): status for status in (*outcome.violations, *outcome.passed)}
+    changes_at = limit_set.changes_at
     return Explanation(
-        resolution.resource, resolution.entity, resolution.considered, outcome, _dropped(resolution.considered)
+        resolution.resource,
+        resolution.entity,
+        outcome,
+        tuple(_link(choice, statuses, outcome.binding) for choice in resolution.choices),
+        _dropped(resolution.choices[0]),
+        None if changes_at is None else datetime.fromtimestamp(changes_at, UTC),
     )
 
 
-def _dropped(considered: tuple[Candidate, ...]) -> tuple[str, ...]:
-    if not considered or considered[0].effect != PolicyEffect.LIMITS:
+def _link(
+    choice: Choice, statuses: dict[tuple[str | None, str], LimitStatus], binding: LimitStatus | None
+) -> ExplainedLink:
+    limits = []
+    for held in choice.limits:
+        status = statuses.get((None if held.shared else choice.entity, held.limit.key))
+        binds = status is not None and status is binding
+        limits.append(ExplainedLimit(held, _replaced(choice, held), status, binds))
+    return ExplainedLink(choice.entity, choice.verdicts, tuple(limits))
+
+
+def _replaced(choice: Choice, held: Held) -> tuple[Candidate, ...]:
+    """The policies with a limit of the same key that does not hold, because of the one that does."""
+    return tuple(
+        verdict.candidate
+        for verdict in choice.verdicts
+        if verdict.standing in {Standing.EXTENDED, Standing.REPLACED}
+        and verdict.candidate is not held.candidate
+        and any(limit.key == held.limit.key for limit in verdict.candidate.limits)
+    )
+
+
+def _dropped(choice: Choice) -> tuple[str, ...]:
+    kept = {held.limit.key for held in choice.limits}
+    if not kept or Blocked.key in kept:
         return ()
-    kept = {limit.key for limit in considered[0].limits}
-    replaced = dict.fromkeys(limit.key for candidate in considered[1:] for limit in candidate.limits)
-    return tuple(key for key in replaced if key not in kept)
+    replaced = [one.candidate for one in choice.verdicts if one.standing is Standing.REPLACED]
+    return tuple(dict.fromkeys(limit.key for one in replaced for limit in one.limits if limit.key not in kept))
 
 
-def _line(status: LimitStatus, *, binds: bool) -> str:
-    used = f"{status.key}: {status.remaining} of {status.capacity} left, {status.requested} requested"
-    if status.never:
-        return f"{used}; it can never admit as much."
-    if not binds:
-        return f"{used}."
-    when = "when a permit is given back" if status.retry_after is None else f"in {status.retry_after:g} s"
-    return f"{used}; it binds, and admits {when}."
+def _verdict(verdict: Verdict) -> dict[str, object]:
+    candidate = verdict.candidate
+    return {
+        "level": str(candidate.level),
+        "policy": candidate.policy_id,
+        "effect": str(candidate.effect),
+        "standing": str(verdict.standing),
+        "counts": verdict.standing in {Standing.COUNTS, Standing.EXTENDED},
+        "limits": [limit.key for limit in candidate.limits],
+        "valid_from": None if candidate.valid_from is None else candidate.valid_from.isoformat(),
+        "valid_until": None if candidate.valid_until is None else candidate.valid_until.isoformat(),
+        "weekly": candidate.hours is not None,
+    }

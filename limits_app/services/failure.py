@@ -22,7 +22,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, Blocked, ResourceLimit
 from limits_app.core.outcome import Outcome
-from limits_app.core.plan import Charges
+from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
 from limits_app.resolver import ResolvedSet
 from limits_app.stores.guards import Guard
@@ -74,7 +74,7 @@ class _Forgetful(MemoryStore):
         claim.admitted = not refusing
         return claim.admitted
 
-    def settle(self, claim: Claim, changes: Charges) -> None:  # noqa: ARG002 - as `Store` has it
+    def settle(self, claim: Claim, changes: Amounts) -> None:  # noqa: ARG002 - as `Store` has it
         """See `Store.settle`."""
         claim.settled = True
 

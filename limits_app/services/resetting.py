@@ -1,16 +1,20 @@
-"""Resetting: forgetting what was used."""
+"""Resetting and topping up: forgetting what was used, and giving credit."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from limits_app import audit
+from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource, scope_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.models import Verb
+from limits_app.resolver import shared_scope
 from limits_app.services.acquiring import limit_set
+from limits_app.services.crediting import credit, taken
 from limits_app.stores.guards import guard_of
 
-__all__ = ["reset"]
+__all__ = ["reset", "top_up"]
 
 
 def reset(
@@ -19,24 +23,137 @@ def reset(
     entity: str | None = None,
     keys: Collection[str] | None = None,
     reason: str = "",
+    idempotency_key: str | None = None,
     actor: str = "",
     source: str = "service",
-) -> None:
-    """Forget what an entity (None: the site itself) has used of a resource: of the limits named, or of all.
+) -> bool:
+    """Forget what an entity (None: the site itself, and what all share) has used of a resource: of some limits or all.
 
-    Permits stay with their holders. It is audited before it happens.
+    Permits stay with their holders, and parents keep what they were charged. It is audited with its reason.
+    With an idempotency key that was used for it before, nothing happens, and False is returned.
     Raises InvalidLimit for names that cannot be, InvalidRequest for a key that is not limited there,
     StoreUnavailable while the store is down.
     """
+    found = [one for one in _found(resource, entity).scoped if _is_of(one, resource, entity)]
+    there = {limit.key for one in found for limit in one.layout.limits}
+    unknown = sorted(set(keys or ()) - there)
+    if unknown:
+        raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {_listed(there)}")
+
+    def forget() -> None:
+        guard = guard_of()
+        with guard.asking():
+            guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in found)], keys)
+
+    return _once(
+        forget,
+        Verb.RESET,
+        resource,
+        entity,
+        {"keys": sorted(keys or there)},
+        reason=reason,
+        idempotency_key=idempotency_key,
+        actor=actor,
+        source=source,
+    )
+
+
+def top_up(
+    resource: str,
+    *,
+    key: str,
+    amount: Amount,
+    entity: str | None = None,
+    reason: str = "",
+    idempotency_key: str | None = None,
+    actor: str = "",
+    source: str = "service",
+) -> bool:
+    """Give an entity (None: the site itself) credit of a limit, as much as fits into it. It is audited with its reason.
+
+    Parents keep what they were charged. A limit that everybody shares is credited to all.
+    With an idempotency key that was used for it before, nothing happens, and False is returned.
+    Raises InvalidLimit for names that cannot be, StoreUnavailable while the store is down, and InvalidRequest for a key
+    that is not limited there, an amount that cannot be, or a limit that takes nothing back.
+    """
+    found = _found(resource, entity)
+    of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}
+    scoped = [one for one in found.scoped if one.scope.key in of_entity and key in one.layout.index]
+    if not scoped:
+        raise InvalidRequest(f"{key} is not limited there; limited are: {_listed({limit.key for limit in found})}")
+    parts = taken(scoped[0], key, amount)
+
+    def give() -> None:
+        guard = guard_of()
+        with guard.asking():
+            credit(guard.store(), scoped[0], key, parts)
+
+    return _once(
+        give,
+        Verb.TOP_UP,
+        resource,
+        entity,
+        {"key": key, "amount": amount},
+        reason=reason,
+        idempotency_key=idempotency_key,
+        actor=actor,
+        source=source,
+    )
+
+
+def _found(resource: str, entity: str | None) -> LimitSet:
     check_resource(resource)
     if entity is not None:
         check_entity(entity)
-    limits = {limit.key for limit in limit_set(resource, entity)}
-    unknown = sorted(set(keys or ()) - limits)
-    if unknown:
-        there = ", ".join(sorted(limits)) or "none"
-        raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {there}")
-    audit.record_reset(resource, entity, sorted(keys or limits), actor=actor, source=source, reason=reason)
-    guard = guard_of()
-    with guard.asking():
-        guard.store().reset([scope_of(resource, entity).key], keys)
+    return limit_set(resource, entity)
+
+
+def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
+    """Whether a scope is the entity's own; those that all share are the site's."""
+    key = scoped.scope.key
+    return key == scope_of(resource, entity).key or (entity is None and scoped.scope.entity is None)
+
+
+def _listed(keys: Collection[str]) -> str:
+    return ", ".join(sorted(keys)) or "none"
+
+
+def _once(
+    do: Callable[[], None],
+    verb: Verb,
+    resource: str,
+    entity: str | None,
+    change: audit.Snapshot,
+    *,
+    reason: str,
+    idempotency_key: str | None,
+    actor: str,
+    source: str,
+) -> bool:
+    """Audit and do it in one transaction, unless the key says that it was done before.
+
+    The event comes first, so that of two at once with the same key only one does it;
+    what the store cannot do is no event.
+    """
+    using = router.db_for_write(AuditEvent)
+    try:
+        with transaction.atomic(using=using):
+            audit.record_state(
+                verb,
+                resource,
+                entity,
+                change,
+                actor=actor,
+                source=source,
+                reason=reason,
+                idempotency_key=idempotency_key,
+            )
+            do()
+    except IntegrityError:
+        earlier = AuditEvent.objects.using(using).filter(idempotency_key=idempotency_key or "").first()
+        if earlier is None:
+            raise
+        if (earlier.verb, earlier.after) != (verb, {"resource": resource, "entity": entity, **change}):
+            raise InvalidRequest(f"idempotency key {idempotency_key!r} was used for something else: {earlier}") from None
+        return False
+    return True

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from typing import TypeVar
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
-from limits_app.core.plan import ScopedLimits
 from limits_app.core.stats import Stats
 from limits_app.models import Entity
 from limits_app.resolver import resolver
 from limits_app.stores.guards import guard_of
 
 __all__ = ["Status", "status"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,13 @@ def status(resource: str, *, entity: str | None = None) -> Status:
     Each scope is one consistent snapshot; known entities are those with a row in the database. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
-    limits, by_scope = _stats(resource, entity)
+    limits = _read(resource, entity, LimitSet.get_stats)
     if entity is not None:
         return Status(resource, entity, limits)
-    known = 0
+    known, by_scope = 0, _read(resource, None, _by_scope)
     for identifier in Entity.objects.values_list("identifier", flat=True).iterator():
         known += 1
-        by_scope |= _stats(resource, identifier)[1]
+        by_scope |= _read(resource, identifier, _by_scope)
     total: dict[str, Amount] = {}
     for stats in by_scope.values():
         for key, stats_of_key in stats.items():
@@ -57,20 +60,22 @@ def status(resource: str, *, entity: str | None = None) -> Status:
     return Status(resource, None, limits, known, total)
 
 
-def _stats(resource: str, entity: str | None) -> tuple[dict[str, Stats], dict[str, dict[str, Stats]]]:
-    """The state of all limits that hold, by key; and by scope, so that what is shared is counted once."""
+def _read(resource: str, entity: str | None, read: Callable[[LimitSet], T]) -> T:
     while True:
         found = None
         try:
             with guard_of().asking():
                 found = resolver.limit_set(resource, entity)
-                return found.get_stats(), {one.scope.key: _alone(found, one) for one in found.scoped}
+                return read(found)
         except StaleConfiguration:
             resolver.forget(resource, entity, (), found)
 
 
-def _alone(found: LimitSet, scoped: ScopedLimits) -> dict[str, Stats]:
-    return LimitSet.composed([scoped], found.store, version=found.version).get_stats()
+def _by_scope(found: LimitSet) -> dict[str, dict[str, Stats]]:
+    """The state of each scope by itself, so that what several entities have in common is counted once."""
+    return {
+        one.scope.key: LimitSet.composed([one], found.store, version=found.version).get_stats() for one in found.scoped
+    }
 
 
 def _used(stats: Stats) -> Amount:

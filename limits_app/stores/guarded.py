@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, cast
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Charges
-from limits_app.core.store import Store
+from limits_app.core.plan import Amounts
+from limits_app.core.store import RemoteStore, Store
 
 if TYPE_CHECKING:
     from limits_app.stores.guards import Guard
@@ -30,6 +30,7 @@ class GuardedStore:
         self.renewer = store.renewer
         self.lease_us = store.lease_us
         self.patience_us = store.patience_us
+        self.remote = store.remote
         self._guard = guard
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -40,7 +41,7 @@ class GuardedStore:
         """See `Store.acquire`."""
         return self.store.acquire
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; what the store cannot settle now is settled when it is back."""
         guard = self._guard
         if guard.breaker.calm:
@@ -56,6 +57,35 @@ class GuardedStore:
                     self.store.settle(claim, changes)
                     return
         guard.settle_later(claim, changes)
+
+    @property
+    def aacquire(self) -> Callable[[Claim], Awaitable[bool]]:
+        """See `RemoteStore.aacquire`."""
+        return self._remote().aacquire
+
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
+        """`settle` for asyncio."""
+        guard = self._guard
+        if guard.breaker.calm:
+            try:
+                await self._remote().asettle(claim, changes)
+            except StoreUnavailable as error:
+                guard.failed(error)
+            else:
+                return
+        else:
+            with guard.call() as granted:
+                if granted:
+                    await self._remote().asettle(claim, changes)
+                    return
+        guard.settle_later(claim, changes)
+
+    async def apeek(self, claim: Claim) -> None:
+        """See `RemoteStore.apeek`."""
+        await self._remote().apeek(claim)
+
+    def _remote(self) -> RemoteStore:
+        return cast("RemoteStore", self.store)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""

@@ -21,7 +21,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
-from limits_app.core.plan import Charges
+from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.attendant import Attendant
@@ -66,7 +66,7 @@ class Guard:
     def after_fork(self) -> None:
         """A child settles nothing of its parent's."""
         self._lock = Lock()
-        self._unsettled: deque[tuple[Claim, Charges]] = deque(maxlen=_MOST_UNSETTLED)
+        self._unsettled: deque[tuple[Claim, Amounts]] = deque(maxlen=_MOST_UNSETTLED)
         self._owes_version = False
         self._meanwhile: MemoryStore | None = None
 
@@ -136,7 +136,7 @@ class Guard:
         with self._lock:
             self.degraded[policy] += 1
 
-    def settle_later(self, claim: Claim, changes: Charges) -> None:
+    def settle_later(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim when the store is back; what is too much to keep is left to the end of its lease."""
         if not self._unsettled:
             logger.warning("the store %r cannot take what is given back: that is settled later", self.alias)
@@ -207,7 +207,7 @@ class Guard:
             signals.store_degraded.send_robust(sender=None, alias=self.alias, error=error)
 
 
-def _settle(store: Store, claim: Claim, changes: Charges) -> None:
+def _settle(store: Store, claim: Claim, changes: Amounts) -> None:
     claim.settled = False  # whoever released it takes it as done already
     try:
         store.settle(claim, changes)

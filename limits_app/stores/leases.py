@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 from limits_app.core.algorithms import Rule, State
+from limits_app.core.plan import FOREVER
 
-__all__ = ["FOREVER", "Lease", "counted", "lent", "renewed"]
-
-FOREVER: Final = 2**53
-"""A moment that never comes."""
-
+__all__ = ["Lease", "counted", "lent", "renewed"]
 
 Lease = tuple[int, int, int]
 """Permits that one holder has: how many, until when without renewal, and until when at most."""
@@ -22,10 +18,10 @@ def lent(rule: Rule, amount: int, now: int) -> Lease:
     return amount, now + rule.lease_us, FOREVER if rule.hold_us is None else now + rule.hold_us
 
 
-def renewed(rule: Rule, lease: Lease, now: int) -> Lease | None:
+def renewed(lease: Lease, lease_us: int, now: int) -> Lease | None:
     """The lease for another while, or None when it has run out: what has expired is never revived."""
     amount, expires, ends = lease
-    return (amount, min(now + rule.lease_us, ends), ends) if expires > now else None
+    return (amount, min(now + lease_us, ends), ends) if expires > now else None
 
 
 def counted(state: State, leases: Collection[Lease]) -> State:

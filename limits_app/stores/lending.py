@@ -1,67 +1,91 @@
-"""Lending: the leases of one process, by resource limit and claim."""
+"""Lending: who has which permits in a store of one process; one loan for all permits of a claim in one scope."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from typing import Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
-from limits_app.stores.leases import Lease, counted, lent, renewed
+from limits_app.core.plan import Amounts, Part
 
 __all__ = ["Lending"]
 
-_NOTHING: Final[Collection[bytes]] = ()
+Loan = tuple[Part, Amounts, int, int]
+"""A part of a claim's plan, the claim's amounts without permits that ran out, since when, and when renewed last."""
+
+_NONE: Final[dict[int, Loan]] = {}
 
 
 class Lending:
-    """Who has which permits. Not locked: its store is."""
+    """Loans by scope and number of the claim. Not locked: its store is."""
 
     def __init__(self) -> None:
-        self._leases: dict[bytes, dict[int, Lease]] = {}
+        self._loans: dict[str, dict[int, Loan]] = {}
 
     def __len__(self) -> int:
-        """How many leases run."""
-        return sum(map(len, self._leases.values()))
+        """How many loans run."""
+        return sum(map(len, self._loans.values()))
 
-    def lend(self, claim: Claim, now: int) -> None:
-        """Start the leases of an admitted claim."""
-        for place, ask, lease_key in claim.plan.leases:
-            leases = self._leases.get(lease_key)
-            if leases is None:
-                leases = self._leases[lease_key] = {}
-            leases[claim.number] = lent(ask.rule, claim.charges[place][1], now)
+    def lend(self, part: Part, claim: Claim, now: int) -> None:
+        """Start the loan of an admitted claim in one scope."""
+        loans = self._loans.get(part.key)
+        if loans is None:
+            loans = self._loans[part.key] = {}
+        loans[claim.number] = (part, claim.amounts, now, now)
 
-    def take_back(self, claim: Claim) -> Collection[bytes]:
-        """End the leases of a claim; returns those that had run out before, whose permits others may have."""
-        lost = _NOTHING
-        for _, _, lease_key in claim.plan.leases:
-            leases = self._leases.get(lease_key)
-            if leases is None or leases.pop(claim.number, None) is None:
-                lost = (*lost, lease_key)
-            elif not leases:
-                del self._leases[lease_key]
-        return lost
+    def take_back(self, part: Part, claim: Claim, changes: Amounts) -> Amounts:
+        """End the loan of a claim in one scope; returns the changes but for those permits that ran out before,
+        since others may have them.
+        """
+        loans = self._loans.get(part.key, _NONE)
+        loan = loans.pop(claim.number, None)
+        if loan is None or loan[1] is not claim.amounts:
+            kept = list(changes)
+            for place in part.permits:
+                kept[place] = 0 if loan is None else -loan[1][place]
+            return kept
+        return changes
 
     def renew(self, claim: Claim, now: int) -> bool:
         """Lend everything for another lease; False when some of it has run out."""
-        for _, ask, lease_key in claim.plan.leases:
-            leases = self._leases.get(lease_key, {})
-            lease = leases.get(claim.number)
-            again = None if lease is None else renewed(ask.rule, lease, now)
-            if again is None:
+        for part in claim.plan.lending:
+            loans = self._loans.get(part.key, {})
+            loan = loans.get(claim.number)
+            if loan is None or not all(_expires(loan, place) > now for place in part.permits):
                 return False
-            leases[claim.number] = again
+            loans[claim.number] = (part, loan[1], loan[2], now)
         return True
 
-    def counted(self, lease_key: bytes, state: State, now: int) -> State:
-        """The state of permits as the leases say that have not run out."""
-        return counted(state, [lease for lease in self._leases.get(lease_key, {}).values() if lease[1] > now])
+    def counted(self, scope: str, key: str, state: State, now: int) -> State:
+        """The state of the permits of a limit as the loans say that have not run out; the fence stays."""
+        living = [(loan[1][place], expires) for _, loan, place, expires in self._of(scope, key) if expires > now]
+        earliest = min((expires for _, expires in living), default=0)
+        return sum(amount for amount, _ in living), len(living), state[2], earliest
 
-    def drop_expired(self, lease_key: bytes, now: int) -> None:
-        """Forget the leases of a resource limit that have run out."""
-        leases = self._leases.get(lease_key, {})
-        for number in [number for number, lease in leases.items() if lease[1] <= now]:
-            del leases[number]
-        if not leases:
-            self._leases.pop(lease_key, None)
+    def drop_expired(self, scope: str, key: str, now: int) -> None:
+        """Forget the permits of a limit that have run out."""
+        for number, (part, amounts, since, renewed), place, expires in list(self._of(scope, key)):
+            if expires <= now:
+                left = (*amounts[:place], 0, *amounts[place + 1 :])
+                loans = self._loans[scope]
+                if any(left[permit] for permit in part.permits):
+                    loans[number] = (part, left, since, renewed)
+                else:
+                    del loans[number]
+        if not self._loans.get(scope, True):  # a release leaves the empty dictionary for the next one
+            del self._loans[scope]
+
+    def _of(self, scope: str, key: str) -> Iterator[tuple[int, Loan, int, int]]:
+        """The loans of permits of a limit: by which claim, where its amount stands, and when it runs out."""
+        for number, loan in self._loans.get(scope, {}).items():
+            place = loan[0].place_of(key)
+            if place is not None and loan[1][place]:
+                yield number, loan, place, _expires(loan, place)
+
+
+def _expires(loan: Loan, place: int) -> int:
+    """When a permit of a loan runs out; at once when it has done so before."""
+    part, amounts, since, renewed = loan
+    lease_us, hold_us, _ = part.permits[place]
+    return min(renewed + lease_us, since + hold_us) if amounts[place] else 0

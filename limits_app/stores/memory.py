@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from threading import RLock
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.forking import on_fork
-from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US, Layout
-from limits_app.core.plan import Charges, Part, Plan
+from limits_app.core.plan import Amounts, Part, Plan
 from limits_app.core.renewal import Renewer
+from limits_app.core.unrolled import Record
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.lending import Lending
 from limits_app.stores.locking import acquire_patiently, unlock
-from limits_app.stores.settling import settle_under
+from limits_app.stores.settling import settled_under
 
 __all__ = ["MemoryStore"]
 
 _GRACE_US: Final = 60_000_000
 _LOOKS_PER_NEWCOMER: Final = 2
-
-Record = list[Any]
-"""The states of one scope in the order of its layout, and the layout as last item.
-
-Never changed once it is stored: claims keep the record that decided about them.
-"""
 
 
 def monotonic_us() -> int:
@@ -45,6 +39,7 @@ class MemoryStore:
     Idle scopes are forgotten while new ones come, so that memory is bounded by what is active.
     """
 
+    remote = False
     patience_us: int | None = None
 
     def __init__(self, *, clock: Callable[[], int] = monotonic_us, lease_seconds: float = LEASE_US / 1e6) -> None:
@@ -58,7 +53,7 @@ class MemoryStore:
         self._records: dict[str, Record] = {}
         self._lending = Lending()
         self._hand: deque[str] = deque()
-        self._later: list[tuple[Claim, Charges]] = []
+        self._later: list[tuple[Claim, Amounts]] = []
         self.after_fork()
         on_fork(self)
 
@@ -87,7 +82,7 @@ class MemoryStore:
                 raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
             self._stepping = True
             try:
-                admitted = self._decide(claim)
+                admitted = self._decide_at_once(claim)
             finally:
                 self._stepping = False
         except BaseException:
@@ -98,7 +93,7 @@ class MemoryStore:
             self._catch_up()
         return admitted
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
         lock = self._lock
         try:
@@ -119,7 +114,7 @@ class MemoryStore:
         if self._later:
             self._catch_up()
         if self.line.busy:
-            self.line.notify({ask.part.key for ask, _ in changes})
+            self.line.notify(claim.plan.scopes)
 
     def _catch_up(self) -> None:
         """Settle what finalizers and signal handlers wanted to settle in the middle of a step."""
@@ -130,55 +125,61 @@ class MemoryStore:
                     claim.settled = False  # whoever released it takes it as done already
                     self.settle(claim, changes)
 
-    def _decide(self, claim: Claim) -> bool:  # noqa: C901 - the hot path, where a call costs as much as a step
-        plan, records, after = claim.plan, self._records, []
-        if plan.version is not None:
-            self._check(plan)
+    def _decide_at_once(self, claim: Claim) -> bool:
+        """Decide about one scope that is there already, as most are; about anything else in the general way."""
+        plan = claim.plan
+        part = plan.only
+        if part is None:
+            return self._decide(claim)
+        if plan.version is not None and plan.version != self._version:
+            raise StaleConfiguration
+        record = self._records.get(part.key)
+        if record is None or record[-1] is not part.layout:
+            return self._decide(claim)
         now = self._now()
-        part = None
-        charged: Record = []
-        for ask, amount in claim.charges:
-            if ask.part is not part:
-                part = ask.part
-                record = records.get(part.key)
-                if record is None or record[-1] is not part.layout:
-                    record = self._rebased(part, now)
-                charged = record.copy()
-                after.append((part.key, charged))
-            state = ask.take(charged[ask.index], now, amount)
-            if state is None:
+        charged = part.take(record, now, claim.amounts)
+        if charged is None:
+            return self._refused(claim, now)
+        self._records[part.key] = charged
+        if part.permits:
+            self._lending.lend(part, claim, now)
+        claim.decided_at = now
+        claim.records = (charged,)
+        claim.admitted = True
+        return True
+
+    def _decide(self, claim: Claim) -> bool:
+        plan, records, after = claim.plan, self._records, []
+        self._check(plan)
+        now = self._now()
+        for part in plan.parts:
+            charged = part.take(self._rebased(part, now), now, claim.amounts)
+            if charged is None:
                 return self._refused(claim, now)
-            charged[ask.index] = state
-        for key, charged in after:
-            records[key] = charged
-        if plan.permits:
-            self._lending.lend(claim, now)
-        if len(records) > len(self._hand):
-            self._entered(now)
+            after.append(charged)
+        records.update(zip(plan.scopes, after, strict=True))
+        for part in plan.lending:
+            self._lending.lend(part, claim, now)
+        self._enter(now)
         claim.decided_at = now
         claim.records = after
         claim.admitted = True
         return True
 
-    def _settle(self, claim: Claim, changes: Charges) -> None:
-        records, now = self._records, self._now()
-        lost = self._lending.take_back(claim) if claim.plan.permits else ()
-        part = None
-        after: Record = []
-        for ask, change in changes:
-            if ask.part is not part:
-                part = ask.part
-                after = (records.get(part.key) or [*part.layout.start, part.layout]).copy()
-                records[part.key] = after
-            if ask.lease_key in lost:
-                continue
-            if after[-1] is part.layout:
-                after[ask.index] = ask.settle(after[ask.index], now, change)
+    def _settle(self, claim: Claim, changes: Amounts) -> None:
+        plan, records, now = claim.plan, self._records, self._now()
+        for part in plan.lending:
+            changes = self._lending.take_back(part, claim, changes)
+        for part in plan.parts:
+            record = records.get(part.key)
+            if record is None:
+                records[part.key] = part.settle(part.start, now, changes)
+                self._enter(now)
+            elif record[-1] is part.layout:
+                records[part.key] = part.settle(record, now, changes)
             else:
-                settle_under(after[-1], after, ask, change=change, now=now)
+                records[part.key] = settled_under(record[-1], record, part, changes=changes, now=now)
         claim.settled = True
-        if len(records) > len(self._hand):
-            self._entered(now)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
@@ -193,7 +194,7 @@ class MemoryStore:
             now = self._now()
             claim.decided_at = now
             claim.records = [
-                (part.key, self._living(part.leases, self._record(part, now), now)) for part in claim.plan.parts
+                self._living(part.key, part.layout, self._record(part, now), now) for part in claim.plan.parts
             ]
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
@@ -222,22 +223,20 @@ class MemoryStore:
 
     def _record(self, part: Part, now: int) -> Record:
         """The states of a scope as the part's layout sees them; stores nothing."""
-        record = self._records.get(part.key)
-        if record is None:
-            return [*part.layout.start, part.layout]
+        record = self._records.get(part.key, part.start)
         if record[-1] is part.layout:
             return record
-        changed: Record = [*part.layout.carried(record[-1], record, now), part.layout]
-        for index, lease_key in part.leases:
-            # Leases outlive a limit that was taken away and came back.
-            changed[index] = self._lending.counted(lease_key, changed[index], now)
-        return changed
+        states = part.layout.carried(record[-1], record, now)
+        for index, key in part.layout.permits:
+            # Permits outlive a limit that was taken away and came back.
+            states[index] = self._lending.counted(part.key, key, states[index], now)
+        return (*states, part.layout)
 
     def _rebased(self, part: Part, now: int) -> Record:
         """The same; a changed definition counts from when it is seen first, whatever is decided then."""
         record = self._record(part, now)
-        if part.key in self._records:
-            self._recounted(part.key, part.leases, record, now)
+        if self._records.get(part.key, record) is not record:
+            self._recounted(part.key, part.layout, record, now)
         return record
 
     def _refused(self, claim: Claim, now: int) -> bool:
@@ -250,9 +249,9 @@ class MemoryStore:
         claim.records = found = []
         for part in plan.parts:
             record = self._records.get(part.key)
-            if record is None or record[-1] is not part.layout:
+            if record is None or record[-1] is not part.layout:  # a call costs more
                 record = self._record(part, now)
-            found.append((part.key, record))
+            found.append(record)
         return False
 
     def _reclaimed(self, plan: Plan, now: int) -> bool:
@@ -260,29 +259,29 @@ class MemoryStore:
         looked = False
         for part in plan.parts:
             record = self._record(part, now)
-            living = self._living(part.leases, record, now)
+            living = self._living(part.key, part.layout, record, now)
             if living is not record:
                 looked = True
-                self._recounted(part.key, part.leases, living, now)
+                self._recounted(part.key, part.layout, living, now)
         return looked
 
-    def _recounted(self, scope: str, leases: Iterable[tuple[int, bytes]], record: Record, now: int) -> None:
+    def _recounted(self, scope: str, layout: Layout, record: Record, now: int) -> None:
         """Store a record that counts living leases only, and forget the others: their late release finds nothing."""
         self._records[scope] = record
-        for _, lease_key in leases:
-            self._lending.drop_expired(lease_key, now)
+        for _, key in layout.permits:
+            self._lending.drop_expired(scope, key, now)
 
-    def _living(self, leases: Iterable[tuple[int, bytes]], record: Record, now: int) -> Record:
+    def _living(self, scope: str, layout: Layout, record: Record, now: int) -> Record:
         """The record without expired leases; itself when none can have expired."""
         living = record
-        for index, lease_key in leases:
+        for index, key in layout.permits:
             held, _, _, earliest = record[index]
             if held and earliest <= now:
-                living = living.copy()
-                living[index] = self._lending.counted(lease_key, record[index], now)
+                counted = self._lending.counted(scope, key, record[index], now)
+                living = (*living[:index], counted, *living[index + 1 :])
         return living
 
-    def _entered(self, now: int) -> None:
+    def _enter(self, now: int) -> None:
         """Note the scopes that are new, and look whether some that came earlier are idle by now."""
         for scope in list(islice(reversed(self._records), len(self._records) - len(self._hand))):
             for _ in range(min(_LOOKS_PER_NEWCOMER, len(self._hand))):
@@ -292,9 +291,8 @@ class MemoryStore:
     def _look(self, scope: str, now: int) -> None:
         record = self._records[scope]
         layout: Layout = record[-1]
-        leases = layout.leases(short_key(scope)) if layout.has_permits else ()
-        record = self._living(leases, record, now)
-        self._recounted(scope, leases, record, now)
+        record = self._living(scope, layout, record, now)
+        self._recounted(scope, layout, record, now)
         if layout.restored_at(record) + _GRACE_US <= now:
             del self._records[scope]
         else:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from limits_app.core.algorithms import State
 from limits_app.core.layout import Layout
-from limits_app.core.plan import Ask
+from limits_app.core.plan import Amounts, Part
+from limits_app.core.unrolled import Record
 
-__all__ = ["settle_under"]
+__all__ = ["settle_under", "settled_under"]
 
 
-def settle_under(layout: Layout, states: list[State], ask: Ask, *, change: int, now: int) -> None:
-    """Change `states`, which are those of `layout`, by what a claim settles that was made under another one.
+def settled_under(layout: Layout, record: Record, part: Part, *, changes: Amounts, now: int) -> Record:
+    """A record of `layout` changed by what a claim settles in a part that was made under another one.
 
     A limit that is gone, or has become another kind, has nothing to settle.
     """
-    index = layout.index.get(ask.key)
-    if index is not None and layout.rules[index].is_permit == ask.rule.is_permit:
-        converted = layout.converted(ask.key, change, ask.part.layout)
+    after = list(record)
+    for index, place in part.asked.items():
+        if changes[place]:
+            settle_under(layout, after, part.layout, part.layout.rules[index].key, change=changes[place], now=now)
+    return after
+
+
+def settle_under(layout: Layout, states: list[State], old: Layout, key: str, *, change: int, now: int) -> None:
+    """Change `states`, which are those of `layout`, by what is settled of one limit that was taken under an old one."""
+    index = layout.index.get(key)
+    if index is not None and layout.rules[index].is_permit == old.rules[old.index[key]].is_permit:
+        converted = layout.converted(key, change, old)
         states[index] = layout.rules[index].settle(states[index], now, converted)

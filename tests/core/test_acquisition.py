@@ -18,7 +18,7 @@ from limits_app.core.errors import AlreadyReleased, InvalidRequest, LimitsError,
 from limits_app.core.hooks import Hooks
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Charges
+from limits_app.core.plan import Amounts
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, limit_set, reported, used
@@ -368,7 +368,7 @@ def test_settling_again_after_a_lost_reply_changes_nothing(store: MemoryStore) -
 
         lost = False
 
-        def settle(self, claim: Claim, changes: Charges) -> None:
+        def settle(self, claim: Claim, changes: Amounts) -> None:
             super().settle(claim, changes)
             if not self.lost:
                 self.lost = True
@@ -390,7 +390,7 @@ def test_a_release_that_could_not_be_done_can_be_done_later(store: MemoryStore, 
 
         down = True
 
-        def settle(self, claim: Claim, changes: Charges) -> None:
+        def settle(self, claim: Claim, changes: Amounts) -> None:
             if self.down:
                 raise StoreUnavailable("out of reach")
             super().settle(claim, changes)
@@ -494,7 +494,7 @@ def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down_either(
     class Down(MemoryStore):
         """A store that was lost meanwhile."""
 
-        def settle(self, claim: Claim, changes: Charges) -> None:
+        def settle(self, claim: Claim, changes: Amounts) -> None:
             raise StoreUnavailable("out of reach")
 
     acquisition = limit_set(Down()).try_acquire({"tpm": 30})
@@ -508,7 +508,7 @@ def test_a_store_that_is_down_at_the_end_of_a_good_block_is_an_error() -> None:
     class Down(MemoryStore):
         """A store that was lost meanwhile."""
 
-        def settle(self, claim: Claim, changes: Charges) -> None:
+        def settle(self, claim: Claim, changes: Amounts) -> None:
             raise StoreUnavailable("out of reach")
 
     with pytest.raises(StoreUnavailable), limit_set(Down()).try_acquire({"tpm": 30}) as acquisition:

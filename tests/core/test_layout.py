@@ -38,8 +38,8 @@ def test_a_layout_knows_where_everything_stands() -> None:
     layout = layout_of((TPM, DB, CALLS))
     assert layout.index == {"tpm": 0, "db": 1, "call_count": 2}
     assert layout.limits == (TPM, DB, CALLS)
-    assert layout.has_permits
-    assert not layout_of((TPM, CALLS)).has_permits
+    assert layout.permits == ((1, "db"),)
+    assert layout_of((TPM, CALLS)).permits == ()
     scope = short_key("v1:api:-")
     assert layout.leases(scope) == ((1, lease_key(scope, "db")),)
     assert layout_of((TPM,)).leases(scope) == ()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Charges
+from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
 
 __all__ = ["FailingStore"]
@@ -28,7 +28,7 @@ class FailingStore:
     def acquire(self, claim: Claim) -> bool:
         return self._reached().acquire(claim)
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         self._reached().settle(claim, changes)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:

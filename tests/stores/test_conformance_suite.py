@@ -9,7 +9,7 @@ import pytest
 
 from limits_app.core.claim import Claim
 from limits_app.core.limits import RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Charges
+from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, StoreConformance
@@ -18,19 +18,19 @@ from limits_app.testing.conformance.waking import Lookout, Waking
 
 
 class CountsRefusals(MemoryStore):
-    """Charges what it refuses."""
+    """Amounts what it refuses."""
 
     def acquire(self, claim: Claim) -> bool:
         admitted = super().acquire(claim)
         if not admitted:
-            super().settle(Claim(claim.plan, claim.charges), claim.charges)
+            super().settle(Claim(claim.plan, claim.amounts), claim.amounts)
         return admitted
 
 
 class SettlesAgain(MemoryStore):
     """Takes a settlement that comes twice for two."""
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         claim.settled = False
         super().settle(claim, changes)
 
@@ -61,7 +61,7 @@ class HasNoVersions(MemoryStore):
 class WakesNobody(MemoryStore):
     """Gives back in silence."""
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         line, self.line = self.line, type(self.line)()
         super().settle(claim, changes)
         self.line = line

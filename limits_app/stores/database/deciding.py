@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Ask, Charges
+from limits_app.core.plan import Amounts, Ask
 from limits_app.stores.database import lending
 from limits_app.stores.database.records import Record
 from limits_app.stores.settling import settle_under
@@ -21,23 +21,23 @@ def charged(claim: Claim, process: int, found: Sequence[Record], now: int) -> li
         if ask.part is not parts[at]:
             at += 1
         states = after[at].states
-        state = ask.take(states[ask.index], now, amount)
+        state = ask.rule.take(states[ask.index], now, amount)
         if state is None:
             return None
         states[ask.index] = state
-    for place, ask, _ in claim.plan.leases:
+    for place, ask in claim.plan.leases:
         at = parts.index(ask.part)
-        name, amount = _name(ask, claim, process), claim.charges[place][1]
+        name, amount = _name(ask, claim, process), claim.amounts[place]
         after[at] = _lending(after[at], lending.lend(after[at].leases, name, ask.rule, amount=amount, now=now))
     return after
 
 
 def settled(  # noqa: PLR0917 - the last two are given later
-    claim: Claim, process: int, changes: Charges, found: Sequence[Record], now: int
+    claim: Claim, process: int, changes: Amounts, found: Sequence[Record], now: int
 ) -> list[Record]:
     """The records with the changes of a claim, by the parts among them; they may be those of other layouts."""
     after = {record.scope: _copy(record) for record in found}
-    for ask, change in changes:
+    for ask, change in claim.plan.beside(changes):
         record = after[ask.part.short_key]
         if ask.lease_key is not None:
             leases = lending.take_back(record.leases, _name(ask, claim, process))
@@ -45,15 +45,15 @@ def settled(  # noqa: PLR0917 - the last two are given later
                 continue
             after[record.scope] = record = _lending(record, leases)
         if record.codec.layout is ask.part.layout:
-            record.states[ask.index] = ask.settle(record.states[ask.index], now, change)
+            record.states[ask.index] = ask.rule.settle(record.states[ask.index], now, change)
         else:
-            settle_under(record.codec.layout, record.states, ask, change=change, now=now)
+            settle_under(record.codec.layout, record.states, ask.part.layout, ask.rule.key, change=change, now=now)
     return list(after.values())
 
 
 def renewed(claim: Claim, process: int, found: dict[bytes, Record], now: int) -> bool:
     """Lend the permits of a claim again, in `found`; False when one of them is lost."""
-    for _, ask, _ in claim.plan.leases:
+    for _, ask in claim.plan.leases:
         record = found.get(ask.part.short_key)
         if record is None:
             return False

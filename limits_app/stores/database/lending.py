@@ -42,7 +42,7 @@ def renew(leases: bytes, name: bytes, rule: Rule, now: int) -> bytes | None:
     if place is None:
         return None
     tag, holder, amount, expires, ends = _ENTRY.unpack_from(leases, place)
-    again = renewed(rule, (amount, expires, ends), now)
+    again = renewed((amount, expires, ends), rule.lease_us, now)
     if again is None:
         return None
     return leases[:place] + _ENTRY.pack(tag, holder, *again) + leases[place + ENTRY_LENGTH :]

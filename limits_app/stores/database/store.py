@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -9,13 +10,14 @@ from functools import partial
 from threading import Lock
 from typing import Final, TypeVar
 
+from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Charges, Plan
+from limits_app.core.plan import Amounts, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.database.clock import ServerClock
@@ -45,6 +47,7 @@ class DatabaseStore:
     Raises ImproperlyConfigured for a database that is not there, or cannot be used.
     """
 
+    remote = True
     patience_us: int | None = _PATIENCE_US
 
     def __init__(
@@ -87,7 +90,7 @@ class DatabaseStore:
         self._step(partial(self._acquire, claim), claim)
         return claim.admitted is True
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
         if self._steps.is_stepping():
             self._steps.do_later(partial(self._settle_now, claim, changes))
@@ -95,9 +98,27 @@ class DatabaseStore:
         if not claim.settled:
             self._step(partial(self._settle, claim, changes), claim)
         if self.line.busy:
-            self.line.notify({ask.part.key for ask, _ in changes})
+            self.line.notify(claim.plan.scopes)
 
-    def _settle_now(self, claim: Claim, changes: Charges) -> None:
+    async def aacquire(self, claim: Claim) -> bool:
+        """`acquire` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
+        asked = asyncio.ensure_future(asyncio.to_thread(self.acquire, claim))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if await asked:
+                await asyncio.to_thread(self.settle, claim, [-amount for amount in claim.amounts])
+            raise
+
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
+        """`settle` for asyncio, in a thread; it is done even when the task is cancelled."""
+        await asyncio.shield(asyncio.to_thread(self.settle, claim, changes))
+
+    async def apeek(self, claim: Claim) -> None:
+        """`peek` for asyncio, in a thread."""
+        await asyncio.to_thread(self.peek, claim)
+
+    def _settle_now(self, claim: Claim, changes: Amounts) -> None:
         claim.settled = False  # whoever released it takes it as done already
         self.settle(claim, changes)
 
@@ -168,8 +189,8 @@ class DatabaseStore:
             else:
                 done = self._ledger.write(link, page, after, admitted)
 
-    def _settle(self, claim: Claim, changes: Charges, link: Link) -> None:
-        parts = tuple(dict.fromkeys([ask.part for ask, _ in changes]))
+    def _settle(self, claim: Claim, changes: Amounts, link: Link) -> None:
+        parts = claim.plan.parts
         decide: Decide = partial(settled, claim, self._process, changes)
         concluded = partial(_concluded, claim)
         done = self._ledger.swap(link, parts, None, decide=decide, conclude=concluded)
@@ -178,7 +199,7 @@ class DatabaseStore:
             done = self._ledger.write(link, page, decide(page.records, page.now) or (), concluded)
 
     def _renew(self, claims: Sequence[Claim], link: Link) -> list[Claim]:
-        scopes = {ask.part.short_key for claim in claims for _, ask, _ in claim.plan.leases}
+        scopes = {ask.part.short_key for claim in claims for _, ask in claim.plan.leases}
         page = self._ledger.open_rows(link, sorted(scopes))
         after = {record.scope: record for record in page.records}
         lost = [claim for claim in claims if not renewed(claim, self._process, after, page.now)]
@@ -188,11 +209,16 @@ class DatabaseStore:
     def _peek(self, claim: Claim, link: Link) -> None:
         page = self._ledger.look(link, claim.plan.parts)
         _check(claim.plan, page.version)
-        claim.decided_at, claim.records = page.now, page.records
+        claim.decided_at, claim.records = page.now, states_of(page.records)
 
     def _reset(self, scopes: Sequence[bytes], keys: Collection[str] | None, link: Link) -> None:
         page = self._ledger.open_rows(link, scopes)
         self._ledger.write(link, page, [forgotten(record, keys) for record in page.records], _nothing)
+
+
+def states_of(records: Sequence[Record]) -> list[list[State]]:
+    """The states in records."""
+    return [record.states for record in records]
 
 
 def _check(plan: Plan, version: int) -> None:
@@ -201,12 +227,12 @@ def _check(plan: Plan, version: int) -> None:
 
 
 def _admitted(claim: Claim, records: Sequence[Record], now: int) -> None:
-    claim.decided_at, claim.records = now, records
+    claim.decided_at, claim.records = now, states_of(records)
     claim.admitted = True
 
 
 def _refused(claim: Claim, page: Page, _: Sequence[Record], now: int) -> None:
-    claim.admitted, claim.decided_at, claim.records = False, now, page.records
+    claim.admitted, claim.decided_at, claim.records = False, now, states_of(page.records)
 
 
 def _concluded(claim: Claim, _: Sequence[Record], __: int) -> None:

@@ -3,76 +3,89 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import lru_cache
 from hashlib import blake2b
-from itertools import chain
+from itertools import count
 from struct import Struct
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import lmdb
 
-from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import Log
 from limits_app.core.keys import short_key
 from limits_app.core.layout import Layout
+from limits_app.core.unrolled import Record, written_out
 from limits_app.stores.definitions import definitions_of
 
 __all__ = ["NAME_LENGTH", "Codec"]
 
 NAME_LENGTH: Final = 8
 
+Decode: TypeAlias = "Callable[[bytes, lmdb.Transaction[bytes], bytes], Record | None]"
+Encode: TypeAlias = "Callable[[Record], bytes]"
+
 
 class Codec:
     """Writes and reads the states of one layout.
 
-    A record is the layout's name, 8 bytes, and the integers of all states.
+    What is stored is the layout's name, 8 bytes, and the integers of all states.
     The log of a sliding window stands in an entry of its own, which is read and written only when it is needed.
+
+    `decode(stored, txn, scope)` is the record, whose last item is this codec, or None when another layout wrote it;
+    its logs are fetched through the transaction when somebody looks into them.
+    `encode(record)` is what is stored, without the logs.
     """
 
-    __slots__ = ("_size", "_slices", "_struct", "definitions", "layout", "logs", "name")
+    __slots__ = ("decode", "definitions", "encode", "layout", "logs", "name")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.definitions = definitions_of(layout)
         self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
         self.logs = {index: b"g" + short_key(rule.key)[:8] for index, rule in enumerate(layout.rules) if rule.has_log}
-        widths = [len(rule.start) - rule.has_log for rule in layout.rules]
-        self._struct = Struct(f"={NAME_LENGTH}s{sum(widths)}q")
-        self._size = self._struct.size
-        ends = [1 + sum(widths[: index + 1]) for index in range(len(widths))]
-        self._slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        widths = tuple([len(rule.start) - rule.has_log for rule in layout.rules])
+        form = Struct(f"={NAME_LENGTH}s{sum(widths)}q")
+        suffixes = [self.logs.get(index) for index in range(len(widths))]
+        decode, encode = _written_out(widths, tuple(self.logs))
+        self.decode = cast("Decode", decode(form.unpack, form.size, self.name, self, StoredLog, *suffixes))
+        self.encode = cast("Encode", encode(form.pack, self.name))
 
-    def decode(self, record: bytes, txn: lmdb.Transaction[bytes], scope: bytes) -> list[State] | None:
-        """The states of a record, or None when another layout has written it.
-
-        Logs are fetched through the transaction when somebody looks into them.
-        """
-        if len(record) != self._size:
-            return None
-        flat = self._struct.unpack(record)
-        if flat[0] != self.name:
-            return None
-        states = [flat[part] for part in self._slices]
-        if self.logs:
-            for index, suffix in self.logs.items():
-                states[index] = (*states[index], StoredLog(txn, scope + suffix))
-        return states
-
-    def encode(self, states: Sequence[State]) -> bytes:
-        """The record of the states, without their logs."""
-        if self.logs:
-            states = [state[:-1] if index in self.logs else state for index, state in enumerate(states)]
-        return self._struct.pack(self.name, *chain.from_iterable(states))
-
-    def changed_logs(self, scope: bytes, states: Sequence[State]) -> list[tuple[bytes, bytes]]:
+    def changed_logs(self, scope: bytes, record: Record) -> list[tuple[bytes, bytes]]:
         """Keys and contents of the logs that are not the stored ones."""
-        logs = [(scope + suffix, cast("Log", states[index][-1])) for index, suffix in self.logs.items()]
+        logs = [(scope + suffix, cast("Log", record[index][-1])) for index, suffix in self.logs.items()]
         return [(key, log.pack()) for key, log in logs if not isinstance(log, StoredLog)]
 
-    def load_logs(self, states: Sequence[State]) -> None:
+    def load_logs(self, record: Record) -> None:
         """Fetch all logs now, for states that will be read after their transaction."""
         for index in self.logs:
-            cast("Log", states[index][-1]).arrays()
+            cast("Log", record[index][-1]).arrays()
+
+
+@lru_cache(maxsize=1024)
+def _written_out(widths: tuple[int, ...], logs: tuple[int, ...]) -> tuple[Callable[..., object], Callable[..., object]]:
+    """Decoding and encoding for states of these numbers of integers, of which `logs` (by index) have a log."""
+    numbers = count()
+    states = ["".join(f"i{next(numbers)}, " for _ in range(width)) for width in widths]
+    read = [f"({state}{f'log(txn, scope + g{index})' if index in logs else ''})" for index, state in enumerate(states)]
+    written = [f"({state}{'_' if index in logs else ''})" for index, state in enumerate(states)]
+    decode = written_out(
+        bound=f"unpack, size, own_name, codec, log, {''.join(f'g{index}, ' for index in range(len(widths)))}",
+        arguments="stored, txn, scope",
+        lines=[
+            "if len(stored) != size: return None",
+            f"name, {''.join(states)} = unpack(stored)",
+            "if name != own_name: return None",
+        ],
+        result=f"{''.join(f'{state}, ' for state in read)}codec,",
+    )
+    encode = written_out(
+        bound="pack, own_name",
+        arguments="record",
+        lines=[f"{''.join(f'{state}, ' for state in written)}_ = record"],
+        result=f"pack(own_name, {''.join(states)})",
+    )
+    return decode, encode
 
 
 class StoredLog(Log):

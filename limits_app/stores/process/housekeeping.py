@@ -7,6 +7,7 @@ from typing import Final
 
 import lmdb
 
+from limits_app.core.layout import Layout
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import SCOPE_LENGTH, Records
 
@@ -53,17 +54,17 @@ class Housekeeping:
 
     def _restored_at(self, txn: lmdb.Transaction[bytes], scope: bytes, now: int) -> int:
         """From when on a scope cannot be told from an unused one, once the leases in it that ran out have ended."""
-        stored = self._records.stored(txn, scope)
-        if stored is None:
+        record = self._records.stored(txn, scope)
+        if record is None:
             return 0
-        codec, states = stored
-        before = states.copy()
-        for index, lease_key in codec.layout.leases(scope):
-            if states[index][0]:
-                states[index] = self._leasing.reclaim(txn, lease_key, states[index], now)
-        if states != before:
-            self._records.write(txn, scope, codec, states)
-        return codec.layout.restored_at(states)
+        layout: Layout = record[-1].layout
+        after = list(record)
+        for index, lease_key in layout.leases(scope):
+            if record[index][0]:
+                after[index] = self._leasing.reclaim(txn, lease_key, record[index], now)
+        if after != list(record):
+            self._records.write(txn, scope, after)
+        return layout.restored_at(after)
 
 
 def _next_scopes(txn: lmdb.Transaction[bytes], start: bytes, looks: int) -> tuple[list[bytes], bytes]:

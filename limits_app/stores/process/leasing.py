@@ -10,7 +10,8 @@ import lmdb
 
 from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
-from limits_app.stores.leases import Lease, counted, lent, renewed
+from limits_app.core.plan import Amounts
+from limits_app.stores.leases import Lease, counted, renewed
 from limits_app.stores.process.presence import ID_LENGTH
 from limits_app.stores.process.scan import under
 
@@ -19,7 +20,8 @@ __all__ = ["LEASE", "Leasing"]
 LEASE: Final = Struct("=3q")
 """How a lease is written."""
 
-_NUMBER_LENGTH: Final = 8
+_HOLDER: Final = Struct(f">{ID_LENGTH}sQ")
+"""Whose lease it is: the process, and the number of its claim."""
 
 
 class Leasing:
@@ -34,23 +36,32 @@ class Leasing:
 
     def lend(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> None:
         """Write the leases of an admitted claim."""
-        for place, ask, lease_key in claim.plan.leases:
-            amount, expires, ends = lent(ask.rule, claim.charges[place][1], now)
-            txn.put(self._key(lease_key, claim), LEASE.pack(amount, expires, ends))
+        holder = self._holder(claim)
+        for part in claim.plan.lending:
+            for place, (lease_us, hold_us, lease_key) in part.permits.items():
+                txn.put(lease_key + holder, LEASE.pack(claim.amounts[place], now + lease_us, now + hold_us))
 
-    def take_back(self, txn: lmdb.Transaction[bytes], lease_key: bytes, claim: Claim) -> bool:
-        """End the lease of a claim; False when it had run out, and others may have the permit."""
-        return bool(txn.delete(self._key(lease_key, claim)))
+    def take_back(self, txn: lmdb.Transaction[bytes], claim: Claim, changes: Amounts) -> Amounts:
+        """End the leases of a claim; returns the changes but for those permits whose leases had run out before,
+        since others may have them.
+        """
+        holder = self._holder(claim)
+        for part in claim.plan.lending:
+            for place, (_, _, lease_key) in part.permits.items():
+                if not txn.delete(lease_key + holder):
+                    changes = [*changes[:place], 0, *changes[place + 1 :]]
+        return changes
 
     def renew(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> bool:
         """Lend all permits of a claim for another lease; False when one of them is lost."""
-        for _, ask, lease_key in claim.plan.leases:
-            key = self._key(lease_key, claim)
-            value = txn.get(key)
-            again = None if value is None else renewed(ask.rule, LEASE.unpack(value), now)
-            if again is None:
-                return False
-            txn.put(key, LEASE.pack(*again))
+        holder = self._holder(claim)
+        for part in claim.plan.lending:
+            for lease_us, _, lease_key in part.permits.values():
+                value = txn.get(lease_key + holder)
+                again = None if value is None else renewed(LEASE.unpack(value), lease_us, now)
+                if again is None:
+                    return False
+                txn.put(lease_key + holder, LEASE.pack(*again))
         return True
 
     def counted(self, txn: lmdb.Transaction[bytes], lease_key: bytes, state: State, now: int) -> State:
@@ -64,7 +75,7 @@ class Leasing:
         alive = {self._identity(): True}
         for key, value in list(under(txn, lease_key)):
             lease = LEASE.unpack(value)
-            process = key[-ID_LENGTH - _NUMBER_LENGTH : -_NUMBER_LENGTH]
+            process, _ = _HOLDER.unpack_from(key, len(key) - _HOLDER.size)
             if process not in alive:
                 alive[process] = self._is_alive(process)
             if lease[1] > now and alive[process]:
@@ -73,5 +84,5 @@ class Leasing:
                 txn.delete(key)
         return counted(state, kept)
 
-    def _key(self, lease_key: bytes, claim: Claim) -> bytes:
-        return lease_key + self._identity() + claim.number.to_bytes(_NUMBER_LENGTH)
+    def _holder(self, claim: Claim) -> bytes:
+        return _HOLDER.pack(self._identity(), claim.number)

@@ -6,14 +6,13 @@ Keys, with `scope` in 16 bytes: `scope` the record, `scope g limit` the log of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import lmdb
 
-from limits_app.core.algorithms import State
 from limits_app.core.layout import Layout
 from limits_app.core.plan import Part
+from limits_app.core.unrolled import Record
 from limits_app.stores.definitions import layout_from
 from limits_app.stores.leases import counted
 from limits_app.stores.process.codec import NAME_LENGTH, Codec
@@ -50,38 +49,50 @@ class Records:
             self._by_name[codec.name] = codec
         return codec
 
-    def states(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> tuple[Codec, list[State]]:
-        """The states of a scope as the part's layout sees them; writes nothing."""
+    def record(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
+        """The states of a scope as the part's layout sees them, and its codec; writes nothing."""
         codec = self._codecs.get(part.layout) or self.codec(part.layout)
-        record = txn.get(part.short_key)
-        if record is None:
+        stored = txn.get(part.short_key)
+        if stored is None:
             self.newcomer = True
-            return codec, list(part.layout.start)
-        states = codec.decode(record, txn, part.short_key)
-        if states is not None:
-            return codec, states
+            return (*part.layout.start, codec)
+        record = codec.decode(stored, txn, part.short_key)
+        if record is not None:
+            return record
         self.rebased = True
-        written = self._decoded(txn, part.short_key, record)
-        if written is None:
-            return codec, list(part.layout.start)
-        states = part.layout.carried(written[0].layout, written[1], now)
+        record = self._decoded(txn, part.short_key, stored)
+        if record is None:
+            return (*part.layout.start, codec)
+        states = part.layout.carried(record[-1].layout, record, now)
         for index, lease_key in part.leases:
             # Leases outlive a limit that was taken away and came back.
             states[index] = counted(states[index], [LEASE.unpack(value) for _, value in under(txn, lease_key)])
-        return codec, states
+        return (*states, codec)
 
-    def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> tuple[Codec, list[State]] | None:
-        """The states of a scope under the layout that wrote them; None when there are none."""
-        record = txn.get(scope)
-        return None if record is None else self._decoded(txn, scope, record)
+    def current(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
+        """The states of a scope under the layout that wrote them, or else those of a scope that has none."""
+        codec, stored = self._codecs.get(part.layout), txn.get(part.short_key)
+        if codec is None or stored is None:
+            return self.record(txn, part, now)
+        return (
+            codec.decode(stored, txn, part.short_key)
+            or self._decoded(txn, part.short_key, stored)
+            or self.record(txn, part, now)
+        )
 
-    def write(self, txn: lmdb.Transaction[bytes], scope: bytes, codec: Codec, states: Sequence[State]) -> None:
+    def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> Record | None:
+        """The states of a scope under the layout that wrote them, and its codec; None when there are none."""
+        stored = txn.get(scope)
+        return None if stored is None else self._decoded(txn, scope, stored)
+
+    def write(self, txn: lmdb.Transaction[bytes], scope: bytes, record: Record) -> None:
         """Put the states of a scope; a log only when it is not the one that is there."""
+        codec: Codec = record[-1]
         if codec.name not in self._defined:
             self._define(txn, codec)
-        txn.put(scope, codec.encode(states))
+        txn.put(scope, codec.encode(record))
         if codec.logs:
-            for key, packed in codec.changed_logs(scope, states):
+            for key, packed in codec.changed_logs(scope, record):
                 txn.put(key, packed)
 
     def remove(self, txn: lmdb.Transaction[bytes], scope: bytes) -> None:
@@ -97,8 +108,8 @@ class Records:
         else:
             self._defined.add(codec.name)
 
-    def _decoded(self, txn: lmdb.Transaction[bytes], scope: bytes, record: bytes) -> tuple[Codec, list[State]] | None:
-        name = record[:NAME_LENGTH]
+    def _decoded(self, txn: lmdb.Transaction[bytes], scope: bytes, stored: bytes) -> Record | None:
+        name = stored[:NAME_LENGTH]
         codec = self._by_name.get(name)
         if codec is None:
             definitions = txn.get(_DEFINITIONS + name)
@@ -108,5 +119,4 @@ class Records:
                 codec = self.codec(layout_from(definitions))
             except (TypeError, ValueError):  # written by a version that knows more
                 return None
-        states = codec.decode(record, txn, scope)
-        return None if states is None else (codec, states)
+        return codec.decode(stored, txn, scope)

@@ -154,7 +154,10 @@ class StateFile:
                 acquire_patiently(turn)
             if self._stepping == thread:
                 raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
-            txn = self._begin(write=True)
+            try:
+                txn = (self.environment or self.open()).begin(write=True)
+            except lmdb.MapResizedError:
+                txn = self._begin_again(write=True)
             self._stepping = thread
             try:
                 done = step(txn, claim, charges)
@@ -171,16 +174,19 @@ class StateFile:
         return done
 
     def _begin(self, *, write: bool) -> Txn:
-        """Begin a transaction, in a file that another process may have made larger."""
         try:
             return (self.environment or self.open()).begin(write=write)
         except lmdb.MapResizedError:
-            self._reopen()
-            return self.open().begin(write=write)
+            return self._begin_again(write=write)
+
+    def _begin_again(self, *, write: bool) -> Txn:
+        """Begin a transaction in a file that another process has made larger."""
+        self._reopen()
+        return self.open().begin(write=write)
 
     def is_stepping(self) -> bool:
         """Whether the running thread is in the middle of a step: what asks now is a finalizer or a signal handler."""
-        return self._stepping == get_ident()
+        return self._stepping != 0 and self._stepping == get_ident()
 
     def do_later(self, deed: Callable[[], None]) -> None:
         """Do something once the step that is under way has been taken."""

@@ -10,21 +10,19 @@ from threading import Lock
 from time import monotonic, time_ns
 from typing import Any, Final
 
-from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Charges, Plan
+from limits_app.core.plan import Amounts, Plan
 from limits_app.core.renewal import Renewer
-from limits_app.stores.process.codec import Codec
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.watching import Watcher, Watching, watchers
-from limits_app.stores.settling import settle_under
+from limits_app.stores.settling import settled_under
 
 __all__ = ["ProcessStore", "open_process_store"]
 
@@ -49,6 +47,7 @@ class ProcessStore:
     Raises StoreUnavailable when the directory or the space cannot be had.
     """
 
+    remote = False
     patience_us: int | None = _PATIENCE_US
 
     def __init__(
@@ -87,19 +86,19 @@ class ProcessStore:
         """See `Store.acquire`."""
         decided = None
         while decided is None:
-            decided = self._file.transact(self._decide, claim, claim.charges)
+            decided = self._file.transact(self._decide, claim, claim.amounts)
         return decided
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
         if self._file.is_stepping():
             self._file.do_later(partial(self._settle_now, claim, changes))
             return
         others = self._file.transact(self._settle, claim, changes)
         if others or self.line.busy:
-            self._watching.tell({ask.part.key for ask, _ in changes}, others)
+            self._watching.tell(claim.plan.scopes, others)
 
-    def _settle_now(self, claim: Claim, changes: Charges) -> None:
+    def _settle_now(self, claim: Claim, changes: Amounts) -> None:
         claim.settled = False  # whoever released it takes it as done already
         self.settle(claim, changes)
 
@@ -116,11 +115,11 @@ class ProcessStore:
             now = self._now()
             records = []
             for part in claim.plan.parts:
-                codec, states = self._records.states(txn, part, now)
+                record = list(self._records.record(txn, part, now))
                 for index, lease_key in part.leases:
-                    states[index] = self._leasing.counted(txn, lease_key, states[index], now)
-                codec.load_logs(states)
-                records.append((part.short_key, states))
+                    record[index] = self._leasing.counted(txn, lease_key, record[index], now)
+                record[-1].load_logs(record)
+                records.append(record)
             claim.decided_at, claim.records = now, records
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
@@ -128,9 +127,10 @@ class ProcessStore:
         shorts = [short_key(scope) for scope in scopes]
         with self._file.writing() as txn:
             for short in shorts:
-                codec, states = self._records.stored(txn, short) or (None, [])
-                if codec is not None:
-                    self._records.write(txn, short, codec, codec.layout.forgotten(states, keys))
+                record = self._records.stored(txn, short)
+                if record is not None:
+                    codec = record[-1]
+                    self._records.write(txn, short, (*codec.layout.forgotten(record[:-1], keys), codec))
             others = watchers(txn, shorts)
         self._watching.tell(scopes, others)
 
@@ -153,28 +153,22 @@ class ProcessStore:
         """Close the file; what is used again opens it anew."""
         self._file.close()
 
-    def _decide(self, txn: Txn, claim: Claim, charges: Charges) -> bool | None:
+    def _decide(self, txn: Txn, claim: Claim, amounts: Amounts) -> bool | None:
         """Decide and commit; None when permits were taken back instead, and another transaction is to decide."""
         plan, after, records = claim.plan, [], self._records
         if plan.version is not None:
             _check(txn, plan)
         now = self._now()
         records.newcomer = False
-        part = None
-        states: list[State] = []
-        for ask, amount in charges:
-            if ask.part is not part:
-                part = ask.part
-                codec, states = records.states(txn, part, now)
-                after.append((part.short_key, states, codec))
+        for part in plan.parts:
             # What is charged is a copy from the file, so a refusal further on loses it.
-            state = ask.take(states[ask.index], now, amount)
-            if state is None:
+            charged = part.take(records.record(txn, part, now), now, amounts)
+            if charged is None:
                 return self._refused(txn, claim, now)
-            states[ask.index] = state
-        for scope, charged, codec in after:
-            records.write(txn, scope, codec, charged)
-        if plan.permits:
+            after.append(charged)
+        for part, charged in zip(plan.parts, after, strict=True):
+            records.write(txn, part.short_key, charged)
+        if plan.lending:
             self._leasing.lend(txn, claim, now)
         if records.newcomer:
             self._housekeeping.step(txn, now)
@@ -183,30 +177,24 @@ class ProcessStore:
         claim.admitted = True
         return True
 
-    def _settle(self, txn: Txn, claim: Claim, changes: Charges) -> list[Watcher]:
+    def _settle(self, txn: Txn, claim: Claim, changes: Amounts) -> list[Watcher]:
         if claim.settled:
             return []
-        now, records = self._now(), self._records
+        plan, now, records = claim.plan, self._now(), self._records
         records.newcomer = False
-        part = None
-        written: list[tuple[bytes, list[State], Codec]] = []
-        for ask, change in changes:
-            if ask.part is not part:
-                part = ask.part
-                codec, states = records.stored(txn, part.short_key) or records.states(txn, part, now)
-                written.append((part.short_key, states, codec))
-            _, states, codec = written[-1]
-            if ask.lease_key is not None and not self._leasing.take_back(txn, ask.lease_key, claim):
-                continue
-            if codec.layout is part.layout:
-                states[ask.index] = ask.settle(states[ask.index], now, change)
+        if plan.lending:
+            changes = self._leasing.take_back(txn, claim, changes)
+        for part in plan.parts:
+            record = records.current(txn, part, now)
+            layout = record[-1].layout
+            if layout is part.layout:
+                record = part.settle(record, now, changes)
             else:
-                settle_under(codec.layout, states, ask, change=change, now=now)
-        for scope, states, codec in written:
-            records.write(txn, scope, codec, states)
+                record = settled_under(layout, record, part, changes=changes, now=now)
+            records.write(txn, part.short_key, record)
         if records.newcomer:
             self._housekeeping.step(txn, now)
-        others = watchers(txn, [scope for scope, _, _ in written])
+        others = watchers(txn, [part.short_key for part in plan.parts])
         txn.commit()
         claim.settled = True
         return others
@@ -219,13 +207,13 @@ class ProcessStore:
         self._records.rebased = False
         records = []
         for part in claim.plan.parts:
-            codec, states = self._records.states(txn, part, now)
-            codec.load_logs(states)
-            records.append((part.short_key, states, codec))
+            record = self._records.record(txn, part, now)
+            record[-1].load_logs(record)
+            records.append(record)
         if self._records.rebased:
             # A changed definition counts from when it is seen first, whatever is decided then.
-            for scope, states, codec in records:
-                self._records.write(txn, scope, codec, states)
+            for part, record in zip(claim.plan.parts, records, strict=True):
+                self._records.write(txn, part.short_key, record)
             txn.commit()
         claim.admitted, claim.decided_at, claim.records = False, now, records
         return False
@@ -234,13 +222,13 @@ class ProcessStore:
         """Take back permits that have expired or whose process is gone; says whether anything has changed."""
         changed = False
         for part in plan.parts:
-            codec, states = self._records.states(txn, part, now)
+            record = list(self._records.record(txn, part, now))
             for index, lease_key in part.leases:
-                held, _, _, earliest = state = states[index]
+                held, _, _, earliest = state = record[index]
                 if held and (earliest <= now or self._look_due(part.short_key)):
-                    states[index] = self._leasing.reclaim(txn, lease_key, state, now)
-                    if states[index] != state:
-                        self._records.write(txn, part.short_key, codec, states)
+                    record[index] = self._leasing.reclaim(txn, lease_key, state, now)
+                    if record[index] != state:
+                        self._records.write(txn, part.short_key, record)
                         changed = True
         return changed
 

@@ -18,7 +18,7 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from limits_app.core.claim import Claim, Record
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Charges, Part, Plan
+from limits_app.core.plan import Amounts, Part, Plan
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, Slot
 from limits_app.stores.redis.links import Link, Links, ServerError, Unanswered
 from limits_app.stores.redis.names import TAGS, Names, tag_of
@@ -142,24 +142,24 @@ class RedisClusterStore(RedisStore):
         claim.records = [records[part] for part in claim.plan.parts]
         return True
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; groups that are settled stay so when another one fails."""
         if claim.settled or not changes:
             return
         done = self._partly.setdefault(claim, set())
         for group in self._grouped(claim.plan):
-            mine = [(ask, change) for ask, change in changes if ask in group.positions]
+            mine = [(ask, change) for ask, change in claim.plan.beside(changes) if ask in group.positions]
             if mine and group not in done:
                 self._settle_in(claim, mine, group)
                 done.add(group)
         del self._partly[claim]
-        self._settled(claim, changes)
+        self._settled(claim)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`; one call for each tag."""
         by_tag: dict[bytes, list[Claim]] = {}
         for claim in claims:
-            for tag in {tag_of(ask.part.short_key) for _, ask, _ in claim.plan.leases}:
+            for tag in {tag_of(ask.part.short_key) for _, ask in claim.plan.leases}:
                 by_tag.setdefault(tag, []).append(claim)
         lost = [one for tag, some in by_tag.items() for one in self._renew_leases(some, tag)]
         return [claim for claim in claims if claim in lost]
@@ -169,7 +169,7 @@ class RedisClusterStore(RedisStore):
         records = []
         for part in claim.plan.parts:
             claim.decided_at, (states,) = self._drive(self._loader.look([part], claim.plan.version))
-            records.append((None, states))
+            records.append(states)
         claim.records = records
         self._heard(claim.decided_at)
 
@@ -186,7 +186,7 @@ class RedisClusterStore(RedisStore):
         """`acquire` for asyncio, in a thread."""
         return await asyncio.to_thread(self.acquire, claim)
 
-    async def asettle(self, claim: Claim, changes: Charges) -> None:
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio, in a thread."""
         await asyncio.to_thread(self.settle, claim, changes)
 

@@ -84,9 +84,9 @@ def settle_loaded(loaded: Loaded, ask: Ask, *, change: int, now: int) -> None:
     """Settle one limit of a claim in what was loaded."""
     codec, states = loaded.codec, loaded.states
     if codec is not None and codec.layout is not ask.part.layout:
-        settle_under(codec.layout, states, ask, change=change, now=now)
+        settle_under(codec.layout, states, ask.part.layout, ask.rule.key, change=change, now=now)
     else:
-        states[ask.index] = ask.settle(states[ask.index], now, change)
+        states[ask.index] = ask.rule.settle(states[ask.index], now, change)
     # Leases may outlive an evicted record, which then counts none of them.
     loaded.states = [tuple(value if isinstance(value, Log) else max(value, 0) for value in state) for state in states]
 

@@ -9,8 +9,7 @@ from typing import Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.forking import on_fork
-from limits_app.core.plan import Ask, Charges
-from limits_app.stores.leases import FOREVER
+from limits_app.core.plan import FOREVER, Ask, Charges
 from limits_app.stores.redis.codec import PAIR
 from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk
 from limits_app.stores.redis.moments import Moments
@@ -39,7 +38,7 @@ class Phrases:
 
     def asking(self, claim: Claim, prepared: PreparedPlan, now: int | None = None) -> ScriptCall:
         """The call that acquires; `now` where another server has told the time already."""
-        amounts = [claim.charges[place][1] for place in prepared.places]
+        amounts = [claim.amounts[place] for place in prepared.places]
         member = b"$16\r\n%s\r\n" % self.member(claim) if prepared.permits else b""
         return ScriptCall(prepared.acquire, (*self._moments.header(0, now), *amounts), member)
 
@@ -68,10 +67,10 @@ class Phrases:
 
     def leases(self, claim: Claim) -> Iterator[tuple[Ask, int, bytes]]:
         """The leases of an admitted claim: the limit, the last moment of the lease, and its member."""
-        for place, ask, _ in claim.plan.leases:
+        for place, ask in claim.plan.leases:
             hold_us = ask.rule.hold_us
             ends = FOREVER if hold_us is None else claim.decided_at + hold_us
-            yield ask, ends, self.member(claim) + PAIR.pack(claim.charges[place][1], ends)
+            yield ask, ends, self.member(claim) + PAIR.pack(claim.amounts[place], ends)
 
     def member(self, claim: Claim) -> bytes:
         """Who holds what a claim holds, in 16 bytes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final, overload
 
@@ -65,7 +65,7 @@ class PreparedPlan:
             place, key = places[ask.part], 0
             if ask.rule.has_log or ask.rule.is_permit:
                 name = names.log if ask.rule.has_log else names.leases
-                keys.append(name(ask.part.short_key, ask.key))
+                keys.append(name(ask.part.short_key, ask.rule.key))
                 key = 1 + len(keys)
             twin, *parameters = ask.rule.twin
             a, b, c = (*parameters, 0, 0, 0)[:3]
@@ -84,7 +84,7 @@ class PreparedPlan:
         return pairs if logs else None
 
 
-class Records(Sequence[tuple[None, list[State]]]):
+class Records(Sequence[list[State]]):
     """The records in a reply, decoded when somebody looks."""
 
     __slots__ = ("_decoded", "_prepared", "_refused", "_reply")
@@ -93,23 +93,23 @@ class Records(Sequence[tuple[None, list[State]]]):
         self._prepared = prepared
         self._reply = reply
         self._refused = refused
-        self._decoded: list[tuple[None, list[State]]] | None = None
+        self._decoded: list[list[State]] | None = None
 
     def __len__(self) -> int:
         return len(self._prepared.codecs)
 
     @overload
-    def __getitem__(self, index: int) -> tuple[None, list[State]]: ...
+    def __getitem__(self, index: int) -> list[State]: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[tuple[None, list[State]]]: ...
+    def __getitem__(self, index: slice) -> list[list[State]]: ...
 
-    def __getitem__(self, index: int | slice) -> tuple[None, list[State]] | list[tuple[None, list[State]]]:
+    def __getitem__(self, index: int | slice) -> list[State] | list[list[State]]:
         if self._decoded is None:
-            self._decoded = [(None, states) for states in self._states()]
+            self._decoded = self._states()
         return self._decoded[index]
 
-    def _states(self) -> Iterator[list[State]]:
+    def _states(self) -> list[list[State]]:
         at, decoded = _REPLY_HEAD, []
         for codec in self._prepared.codecs:
             decoded.append(codec.decode(self._reply, at))
@@ -117,7 +117,7 @@ class Records(Sequence[tuple[None, list[State]]]):
         if self._refused:
             for (place, index), seen in zip(self._prepared.views, _VIEW.iter_unpack(self._reply[at:]), strict=True):
                 decoded[place][index] = _seen(decoded[place][index], *seen)
-        return iter(decoded)
+        return decoded
 
 
 def _seen(state: State, forgotten: float, time: float, total: float) -> State:

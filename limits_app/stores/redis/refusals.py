@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import Final
 
 from limits_app.core.claim import Claim, Record
-from limits_app.core.plan import Charges, Plan
+from limits_app.core.plan import Amounts, Plan
 
 __all__ = ["Refusals"]
 
@@ -23,7 +23,7 @@ class Refusals:
     """The refusals of one process, by plan."""
 
     def __init__(self) -> None:
-        self._known: dict[Plan, tuple[Charges, int, int, int, Sequence[Record]]] = {}
+        self._known: dict[Plan, tuple[Amounts, int, int, int, Sequence[Record]]] = {}
         self.forgotten = 0
         """Grows whenever everything is forgotten, so that what was decided before is not learned after."""
 
@@ -32,9 +32,9 @@ class Refusals:
         known = self._known.get(claim.plan)
         if known is None:
             return False
-        charges, heard_at, most, decided_at, records = known
+        amounts, heard_at, most, decided_at, records = known
         passed = monotonic_ns() // 1000 - heard_at
-        if passed >= most or (charges is not claim.charges and list(charges) != list(claim.charges)):
+        if passed >= most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
             return False
         claim.admitted = False
         claim.decided_at, claim.records = decided_at + passed, records
@@ -48,7 +48,7 @@ class Refusals:
                 self._known.clear()
             heard_at = monotonic_ns() // 1000
             most = min(wait, _MOST_US)
-            self._known[claim.plan] = (claim.charges, heard_at, most, claim.decided_at, claim.records)
+            self._known[claim.plan] = (claim.amounts, heard_at, most, claim.decided_at, claim.records)
 
     def forget(self) -> None:
         """Something has changed."""
@@ -61,7 +61,7 @@ def _wait(claim: Claim) -> int:
     """For how long the claim is refused whatever others give back; 0 when that depends on permits."""
     wait = 0
     for ask, amount, state in claim.asks():
-        if ask.take(state, claim.decided_at, amount) is None:
+        if ask.rule.take(state, claim.decided_at, amount) is None:
             if ask.lease_key is not None:
                 return 0
             wait = max(wait, ask.rule.wait(state, claim.decided_at, amount))

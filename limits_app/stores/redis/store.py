@@ -14,7 +14,7 @@ from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Charges, Plan
+from limits_app.core.plan import Amounts, Charges, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.stores.redis.codec import Codecs
 from limits_app.stores.redis.commands import Plain, Slot
@@ -60,6 +60,7 @@ class RedisStore:
     within `reply_seconds`; a reply that was lost is asked for once more, and nothing is charged twice.
     """
 
+    remote = True
     patience_us: int | None = _PATIENCE_US
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -140,12 +141,12 @@ class RedisStore:
             self._define(prepared)
         return admitted
 
-    def settle(self, claim: Claim, changes: Charges) -> None:
+    def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; what was never answered may be settled again, and is settled once."""
-        if claim.settled or not changes:
-            return
-        self._settle_in(claim, changes, self._plans.get(claim.plan) or self._prepare(claim.plan))
-        self._settled(claim, changes)
+        if not claim.settled:
+            prepared = self._plans.get(claim.plan) or self._prepare(claim.plan)
+            self._settle_in(claim, claim.plan.beside(changes), prepared)
+            self._settled(claim)
 
     def _settle_in(self, claim: Claim, changes: Charges, prepared: PreparedPlan) -> None:
         earlier = self._unsettled.pop((claim, prepared), None) if self._unsettled else None
@@ -181,15 +182,17 @@ class RedisStore:
             await asyncio.to_thread(self._define, prepared)
         return admitted
 
-    async def asettle(self, claim: Claim, changes: Charges) -> None:
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio; it is done even when the task is cancelled."""
-        if not claim.settled and changes:
+        if not claim.settled:
             prepared = self._plans.get(claim.plan)
             if prepared is None or (claim, prepared) in self._unsettled:
                 await asyncio.to_thread(self.settle, claim, changes)
                 return
             try:
-                reply = await self._tasks.run(self._phrases.changing(claim, changes, prepared), _ignore)
+                reply = await self._tasks.run(
+                    self._phrases.changing(claim, claim.plan.beside(changes), prepared), _ignore
+                )
             except Unanswered as error:
                 self._unsettled[claim, prepared] = error.slot
                 raise
@@ -197,7 +200,7 @@ class RedisStore:
                 await asyncio.to_thread(self.settle, claim, changes)
             elif reply[0] == _NEWCOMERS:
                 await asyncio.to_thread(self._define, prepared)
-            self._settled(claim, changes)
+            self._settled(claim)
 
     async def apeek(self, claim: Claim) -> None:
         """`peek` for asyncio."""
@@ -217,7 +220,7 @@ class RedisStore:
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
         claim.decided_at, states = self._drive(self._loader.look(claim.plan.parts, claim.plan.version))
-        claim.records = [(None, one) for one in states]
+        claim.records = states
         self._heard(claim.decided_at)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
@@ -266,17 +269,17 @@ class RedisStore:
                 self._refusals.learn(claim, forgotten)
         return not refused, status == _NEWCOMERS
 
-    def _settled(self, claim: Claim, changes: Charges) -> None:
+    def _settled(self, claim: Claim) -> None:
         claim.settled = True
         self._refusals.forget()
         if self.line.busy:
-            self.line.notify({ask.part.key for ask, _ in changes})
+            self.line.notify(claim.plan.scopes)
 
     def _abandoned(self, claim: Claim, prepared: PreparedPlan, reply: Any) -> None:
         """Give back what was admitted when nobody waited for it any more."""
         if isinstance(reply, bytes) and reply[0] in _ADMITTED:
             self._decided(claim, prepared, reply, NEVER_LEARNED)
-            self.settle(claim, [(ask, -amount) for ask, amount in claim.charges])
+            self.settle(claim, [-amount for amount in claim.amounts])
 
     def _drive(self, calls: Calls) -> Any:
         """Run calls one after the other, each told the reply to the one before."""

@@ -94,11 +94,9 @@ def limits_of(store: Store, *limits: Limit, entity: str = "someone", version: in
 def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """What a set asks of its store, without what sets do around it: nobody renews what it holds."""
     wanted = requested or {}
-    plan = plan_for(
-        limit_set.scoped, tuple(wanted), version=limit_set.version, left_out=frozenset(left_out), reports_calls=False
-    )
-    charges, _ = plan.charges(wanted)
-    return Claim(plan, charges)
+    plan = plan_for(limit_set.scoped, tuple(wanted), version=limit_set.version, left_out=frozenset(left_out))
+    amounts, _ = plan.amounts(wanted)
+    return Claim(plan, amounts)
 
 
 def taken(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
@@ -111,13 +109,13 @@ def taken(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, le
 
 def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> None:
     """Settle a claim with changes in units, by key."""
-    rows = [(ask, int(Fraction(str(changes[ask.key])) * ask.scale)) for ask, _ in claim.charges if ask.key in changes]
-    limit_set.store.settle(claim, rows)
+    parts = [int(Fraction(str(changes.get(ask.key, 0))) * ask.scale) for ask in claim.plan.asks]
+    limit_set.store.settle(claim, parts)
 
 
 def give_back(limit_set: LimitSet, claim: Claim) -> None:
     """Release the permits of a claim."""
-    limit_set.store.settle(claim, [(ask, -amount) for ask, amount in claim.charges if ask.lease_key])
+    limit_set.store.settle(claim, claim.plan.changes({}, claim.amounts))
 
 
 def snapshot(limit_set: LimitSet) -> list[tuple[str, str, tuple[object, ...]]]:

@@ -63,6 +63,18 @@ class Permits(Contract):
             assert one.get_stats()["db"]["holders"] == 1
         assert [taken(one).admitted for _ in range(2)] == [True, False]
 
+    def test_of_two_permits_of_a_claim_only_the_one_that_ran_out_is_lost(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1), ResourceLimit("gpu", 1, max_hold_seconds=1))
+        both = taken(limits)
+        clock.move(1_000_000)
+        gpu, db = taken(limits, left_out={"db"}), taken(limits, left_out={"gpu"})
+        assert (gpu.admitted, db.admitted) == (True, False)
+        assert store.renew([both, gpu]) == [both]
+        give_back(limits, both)
+        assert [limits.get_stats()[key]["holders"] for key in ("db", "gpu")] == [0, 1]
+        give_back(limits, gpu)
+        assert taken(limits).admitted
+
     def test_a_late_release_changes_nothing_after_the_store_has_looked_for_what_is_idle(
         self, store: Store, clock: FakeClock
     ) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from limits_app.core.algorithms.units import window_us
+from limits_app.core.algorithms.rule import DEBT_PARTS
+from limits_app.core.algorithms.units import exact_units, window_us
 from limits_app.core.limits import RateLimit
 from tests.core.algorithms.definitions import exact, rate_per_us
 
 
 class Bucket:
-    """A level that drains continuously: token bucket, leaky bucket and GCRA, without units, ticks or rounding."""
+    """A level that drains continuously: token bucket, leaky bucket and GCRA, without ticks or rounding."""
 
     def __init__(self, limit: RateLimit, *, refunds: bool) -> None:
         self.rate = rate_per_us(limit)
+        self.debt = Fraction(DEBT_PARTS, exact_units(limit).parts_per_unit)
         self.burst = exact(limit.ceiling)
         self.refunds = refunds
         self.level = Fraction(0)
@@ -30,7 +32,7 @@ class Bucket:
     def settle(self, now: int, units: float) -> None:
         """Charge, or give back."""
         if units > 0 or self.refunds:
-            self.level = max(self.used(now) + exact(units), Fraction(0))
+            self.level = min(max(self.used(now) + exact(units), Fraction(0)), self.debt)
             self.last = max(now, self.last)
 
 

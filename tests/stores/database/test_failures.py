@@ -206,7 +206,7 @@ def test_a_thousand_acquisitions_are_charged_and_settled_once_each_when_a_fifth_
         assert claim.admitted
         claims.append(claim)
     for claim in claims:
-        changes = [(ask, -4 * ask.scale) for ask, _ in claim.charges]
+        changes = [-4 * ask.scale for ask in claim.plan.asks]
         again(lambda claim=claim, changes=changes: lossy_store.settle(claim, changes))  # type: ignore[misc]  # bound now
         assert claim.settled
     loser.share = 0

@@ -88,7 +88,7 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     group: PreparedPlan = store._grouped(held.plan)[0]
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
-    changes = [(ask, -amount) for ask, amount in held.charges]
+    changes = [-amount for amount in held.amounts]
     store._links.run(store._phrases.changing(held, changes, group, group.undo))
     assert used(limits, "tokens") == 3
     store.close()
@@ -186,7 +186,7 @@ def test_tasks_and_waiters_work_on_a_cluster(store: RedisClusterStore) -> None:
     async def one_after_the_other() -> None:
         claim = claim_of(limits, {"tokens": 5})
         assert await store.aacquire(claim)
-        await store.asettle(claim, [(ask, -1) for ask, _ in claim.charges if ask.lease_key])
+        await store.asettle(claim, claim.plan.changes({}, claim.amounts))
 
     asyncio.run(one_after_the_other())
     held = limits.try_acquire({"tokens": 1})

@@ -46,8 +46,8 @@ def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
         refused = claim_of(limits, {"tokens": 60})
         assert not await store.aacquire(refused)
         assert {status.key for status in outcome_of(refused).violations} == {"tokens", "db"}
-        await store.asettle(claim, [(ask, -1 if ask.lease_key else -40 * ask.scale) for ask, _ in claim.charges])
-        await store.asettle(claim, [(ask, -1) for ask, _ in claim.charges])
+        await store.asettle(claim, [-1 if ask.lease_key else -40 * ask.scale for ask in claim.plan.asks])
+        await store.asettle(claim, [-1 for _ in claim.amounts])
         await store.apeek(refused)
 
     asyncio.run(one_after_the_other())
@@ -76,7 +76,7 @@ def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
         claim = claim_of(old, {"tokens": 10})
         assert await store.aacquire(claim)
         assert await store.aacquire(claim_of(new, {"tokens": 5}))
-        await store.asettle(claim, [(claim.charges[0][0], -5 * claim.charges[0][0].scale)])
+        await store.asettle(claim, [-5 * claim.plan.asks[0].scale])
         with pytest.raises(StaleConfiguration):
             await store.aacquire(claim_of(version))
 
@@ -91,10 +91,10 @@ def test_a_cancelled_task_is_charged_nothing(store: RedisStore, redis: RedisServ
     async def cancelled() -> None:
         warm = claim_of(limits, {"tokens": 1})
         await store.aacquire(warm)
-        await store.asettle(warm, [(ask, -1) for ask, _ in warm.charges if ask.lease_key])
+        await store.asettle(warm, warm.plan.changes({}, warm.amounts))
         plan = warm.plan
         redis.freeze()
-        task = asyncio.create_task(store.aacquire(Claim(plan, plan.charges({"tokens": 50})[0])))
+        task = asyncio.create_task(store.aacquire(Claim(plan, plan.amounts({"tokens": 50})[0])))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -146,7 +146,7 @@ def test_a_silent_server_is_unavailable(redis: RedisServer) -> None:
         with pytest.raises(StoreUnavailable):
             await store.aacquire(claim_of(limits, {"tokens": 1}))
         with pytest.raises(StoreUnavailable):
-            await store.asettle(claim, [(claim.charges[0][0], -10 * claim.charges[0][0].scale)])
+            await store.asettle(claim, [-10 * ask.scale if ask.key == "tokens" else 0 for ask in claim.plan.asks])
         redis.resume()
         return claim
 
@@ -154,7 +154,7 @@ def test_a_silent_server_is_unavailable(redis: RedisServer) -> None:
         claim = asyncio.run(ask())
     finally:
         redis.resume()
-    asyncio.run(store.asettle(claim, [(claim.charges[0][0], -10 * claim.charges[0][0].scale)]))
+    asyncio.run(store.asettle(claim, [-10 * ask.scale if ask.key == "tokens" else 0 for ask in claim.plan.asks]))
     assert claim.settled
     store.close()
     again = RedisStore(url=redis.url, prefix=store.prefix, **PATIENT)

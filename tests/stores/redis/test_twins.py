@@ -96,10 +96,9 @@ class Player:
         return claim.admitted, claim.decided_at, waits, left
 
     def _settle(self, limits: LimitSet, claim: Claim, permille: int) -> object:
-        changes = [
-            (ask, -amount if ask.lease_key else amount * permille // 1000 - amount) for ask, amount in claim.charges
-        ]
-        self.store.settle(claim, [(ask, change) for ask, change in changes if change])
+        self.store.settle(
+            claim, [-amount if ask.lease_key else amount * permille // 1000 - amount for ask, amount in claim.charges]
+        )
         return [(key, stats["used"]) for key, stats in limits.get_stats().items()]
 
 

@@ -1,0 +1,189 @@
+"""Rows of whole requests: what the middleware and a throttle add to a view, beside what others add to it.
+
+Requests go through Django's handler, without a server and without a client, so that little else is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Final
+
+from benchmarks import django_site
+from benchmarks.harness import Contender, Effort, Figure, Samples, microseconds, take_turns
+from benchmarks.rows import Line, Row, Skipped, at_most
+from benchmarks.subjects import OURS, calls
+
+__all__ = ["ROWS"]
+
+_ENDPOINTS: Final = 1_000
+_PLAIN: Final = "plain view"
+_RATELIMIT: Final = "@ratelimit, local memory cache"
+_THEIRS: Final = "DRF throttle, local memory cache"
+_MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
+_IN_MEMORY: Final[Mapping[str, Any]] = {"STORES": {"default": {"KIND": "memory"}}, "HEADERS": "both"}
+_HITS: Final = 10
+
+
+def _middleware(effort: Effort) -> Iterable[Line]:
+    with _site() as settings, TemporaryDirectory() as directory:
+        from django.http import HttpRequest, HttpResponse
+        from django.urls import path
+        from django_ratelimit.decorators import ratelimit
+
+        def view(request: HttpRequest) -> HttpResponse:
+            return HttpResponse("fine")
+
+        _endpoints()
+        limited = ratelimit(key="user", rate="100000000/h")(view)
+        settings.ROOT_URLCONF = (path("plain/", view), path("limited/", limited), path("page/500/", view))
+        plain, ours = _handler(settings), _handler(settings, _MIDDLEWARE)
+        process = {"STORES": {"default": {"KIND": "process", "STATE_DIR": directory}}, "HEADERS": "both"}
+        contenders = [
+            _request(_PLAIN, plain, "/plain/"),
+            _request(_RATELIMIT, plain, "/limited/"),
+            _request(OURS, ours, "/page/500/", _using(settings, _IN_MEMORY)),
+            _request(f"{OURS}, process store", ours, "/page/500/", _using(settings, process)),
+        ]
+        samples = take_turns(contenders, effort)
+    yield Line(f"{OURS}, in process", _added(samples, OURS, _RATELIMIT), "x @ratelimit", at_most(0.4))
+    name = f"{OURS}, process store"
+    yield Line(name, _added(samples, name, _RATELIMIT), "x @ratelimit", at_most(0.5))
+    yield Line(f"  {_RATELIMIT}, the whole request", microseconds(samples, _RATELIMIT), "us")
+    yield Line(f"  {_PLAIN}, the whole request", microseconds(samples, _PLAIN), "us")
+
+
+def _throttle(effort: Effort) -> Iterable[Line]:
+    with _site() as settings:
+        from django.core.cache import cache
+        from django.urls import path
+        from rest_framework.throttling import UserRateThrottle as Theirs
+
+        from limits_app.integrations.drf.rates import UserRateThrottle as Ours
+
+        settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": {"user": "100000000/hour"}}
+        settings.ROOT_URLCONF = tuple(
+            path(f"{name}/", _api_view(*throttles))
+            for name, throttles in {"plain": (), "theirs": (Theirs,), "ours": (Ours,)}.items()
+        )
+        handler = _handler(settings)
+        contenders = [
+            _request(_PLAIN, handler, "/plain/"),
+            _request(_THEIRS, handler, "/theirs/", cache.clear, slice_calls=_HITS),
+            _request(OURS, handler, "/ours/", _using(settings, _IN_MEMORY)),
+        ]
+        samples = take_turns(contenders, effort)
+    yield Line(f"{OURS}, in process", _added(samples, OURS, _THEIRS), "x DRF's own", at_most(0.7))
+    yield Line(f"  {_THEIRS}, the whole request", microseconds(samples, _THEIRS), "us")
+    yield Line(f"  {_PLAIN}, the whole request", microseconds(samples, _PLAIN), "us")
+
+
+def _added(samples: Samples, name: str, peer: str) -> Figure:
+    """What a contender adds to the plain view, for each microsecond that a peer adds, in the same round."""
+    base = samples.figures(_PLAIN)
+    added = [own - plain for own, plain in zip(samples.figures(name), base, strict=True)]
+    others = [own - plain for own, plain in zip(samples.figures(peer), base, strict=True)]
+    ratios = sorted(own / other for own, other in zip(added, others, strict=True))
+    quietest = base.index(min(base))
+    return Figure(ratios[len(ratios) // 2], added[quietest] / others[quietest])
+
+
+def _request(
+    name: str, handler: Any, path: str, prepare: Callable[[], object] | None = None, **options: Any
+) -> Contender:
+    from django.test import RequestFactory
+
+    factory, user = RequestFactory(), SimpleNamespace(pk=42, is_authenticated=True)
+
+    def once() -> Any:
+        request: Any = factory.get(path)
+        request.user = user
+        response = handler.get_response(request)
+        request.close()
+        return response
+
+    if prepare is not None:
+        prepare()
+    assert once().status_code == 200
+    return Contender(name, once, prepare, **options)
+
+
+def _handler(settings: Any, *middleware: str) -> Any:
+    from django.core.handlers.base import BaseHandler
+
+    settings.MIDDLEWARE = list(middleware)
+    handler = BaseHandler()
+    handler.load_middleware()
+    return handler
+
+
+def _api_view(*throttles: type) -> Any:
+    from rest_framework.authentication import BaseAuthentication
+    from rest_framework.renderers import JSONRenderer
+    from rest_framework.response import Response
+    from rest_framework.views import APIView
+
+    class Known(BaseAuthentication):
+        def authenticate(self, request: Any) -> tuple[Any, None]:
+            return request._request.user, None
+
+    class View(APIView):
+        authentication_classes = (Known,)
+        renderer_classes = (JSONRenderer,)
+        throttle_classes = throttles
+
+        def get(self, request: Any) -> Response:
+            return Response("fine")
+
+    return View.as_view()
+
+
+def _using(settings: Any, limits: Mapping[str, Any]) -> Callable[[], None]:
+    """Have the next requests use a store, and compile what they need before they are timed."""
+
+    def use() -> None:
+        from limits_app.integrations.endpoints import endpoints
+        from limits_app.resolver import resolver
+
+        settings.LIMITS = limits
+        resolver.clear()
+        endpoints.clear()
+        endpoints.current()
+        resolver.limit_set("bench", "user:42")
+
+    return use
+
+
+def _endpoints() -> None:
+    """A thousand endpoints, half of them routes, on a resource with one call limit."""
+    from limits_app.models import Endpoint, Limit, Policy, Resource
+
+    resource, created = Resource.objects.get_or_create(name="bench")
+    if created:
+        Limit.from_definition(Policy.objects.create(resource=resource), calls()).save()
+    Endpoint.objects.all().delete()
+    for number in range(_ENDPOINTS):
+        where = f"/page/{number}/" if number % 2 == 0 else f"/part{number}/<int:pk>/"
+        Endpoint.objects.create(name=f"endpoint {number}", path=where, resource=resource)
+
+
+@contextmanager
+def _site() -> Iterator[Any]:
+    """Settings to change, of a site with a database in memory."""
+    try:
+        django_site.start()
+    except (ImportError, RuntimeError) as error:
+        raise Skipped(f"the site does not start: {error}") from error
+    from django.conf import settings
+    from django.test.utils import override_settings
+
+    with override_settings(LIMITS=_IN_MEMORY):
+        yield settings
+
+
+ROWS: Final = (
+    Row(f"request: middleware with {_ENDPOINTS:,} endpoints, user entity, headers: added to a plain view", _middleware),
+    Row("request: DRF throttle: added to an API view", _throttle),
+)

@@ -1,0 +1,202 @@
+"""`@ratelimit` with the arguments of django-ratelimit, for sites that come from there.
+
+The rate holds until an administrator sets limits on the resource that is named like the group.
+Of several decorators on one view the innermost has the name of the group, and the next ones end in `.2`, `.3`, ...
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial, wraps
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest
+from django.utils.module_loading import import_string
+
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+from limits_app.integrations.clients import client_of
+from limits_app.integrations.headers import tell
+from limits_app.integrations.identity import of_user, sound
+from limits_app.integrations.named import resource_named
+from limits_app.integrations.refusals import REFUSALS, refusal
+from limits_app.integrations.request_limits import limits_of
+
+__all__ = ["ALL", "UNSAFE", "ratelimit"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Key = str | Callable[[str, HttpRequest], str]
+Rate = str | tuple[int, int] | None
+Rates = Rate | Callable[[str, HttpRequest], Rate]
+
+ALL: Final = (None,)
+UNSAFE: Final = ("DELETE", "PATCH", "POST", "PUT")
+
+_DEPTH: Final = "limits_app_ratelimits"
+_PERIODS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_RATE: Final = re.compile(r"(\d+)/(\d*)([smhd])?")
+
+_WHO: Final[dict[str, Callable[[HttpRequest], str]]] = {
+    "ip": client_of,
+    "user": lambda request: of_user(getattr(request, "user", None)) or "anonymous",
+    "user_or_ip": lambda request: of_user(getattr(request, "user", None)) or client_of(request),
+}
+_SAID: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
+    "get": lambda request, name: request.GET.get(name, ""),
+    "post": lambda request, name: request.POST.get(name, ""),
+    "header": lambda request, name: request.headers.get(name, ""),
+}
+
+
+def ratelimit(
+    group: str | None = None,
+    key: Key | None = None,
+    rate: Rates = None,
+    method: str | Sequence[str | None] = ALL,
+    block: bool = True,
+) -> Callable[[F], F]:
+    """Let a view run so often for each `key`: `ip`, `user`, `user_or_ip`, `get:<name>`, `post:<name>`,
+    `header:<name>`, or a function of the group and the request.
+
+    `rate` is such as `5/m` or `10/30s`, or a function of the group and the request; None limits nothing.
+    Without `block` the view runs all the same, and `request.limited` says that it was too often.
+    Raises ImproperlyConfigured for a key or a rate that cannot be.
+    """
+    if not key:
+        raise ImproperlyConfigured("ratelimit needs a key, such as 'user_or_ip'")
+
+    def decorate(view: F) -> F:
+        rule = _Rule(group or _group_of(view), getattr(view, _DEPTH, 0) + 1, key, rate, _methods(method), block)
+        decorated = _asynchronous(rule, view) if iscoroutinefunction(view) else _synchronous(rule, view)
+        setattr(decorated, _DEPTH, rule.depth)
+        return cast(F, decorated)
+
+    return decorate
+
+
+class _Rule(NamedTuple):
+    group: str
+    depth: int
+    key: Key
+    rate: Rates
+    methods: frozenset[str] | None
+    block: bool
+
+    @property
+    def resource(self) -> str:
+        return resource_named(self.group if self.depth == 1 else f"{self.group}.{self.depth}")
+
+    def limits(self, request: HttpRequest) -> tuple[Limit, ...] | None:
+        """What holds where nothing is set; None where the rule is not about a request."""
+        if self.methods is not None and request.method not in self.methods:
+            return None
+        rate = self.rate
+        if isinstance(rate, str) and "." in rate:
+            rate = cast(Rates, import_string(rate))
+        rate = rate(self.group, request) if callable(rate) else rate
+        return None if rate is None else _limits(rate)
+
+    def entity(self, request: HttpRequest) -> str:
+        """Who is charged; the client where nobody is named, since that would be everybody."""
+        return sound(_entity(self.key, self.group, request) or client_of(request))
+
+
+def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        limits, default = limits_of(request), rule.limits(request)
+        try:
+            if default is not None:
+                limits.charge(rule.resource, rule.entity(request), default_limits=default)
+        except REFUSALS as error:
+            if rule.block:
+                limits.undo()
+                return refusal(request, error)
+            _mark(request, limited=True)
+        _mark(request)
+        response = view(request, *args, **kwargs)
+        if not limits.guarded:
+            tell(response, limits.decided)
+        return response
+
+    return limited
+
+
+def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(view)
+    async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        limits, default = limits_of(request), rule.limits(request)
+        try:
+            if default is not None:
+                entity = await sync_to_async(rule.entity)(request)
+                await limits.acharge(rule.resource, entity, default_limits=default)
+        except REFUSALS as error:
+            if rule.block:
+                limits.undo()
+                return await sync_to_async(refusal)(request, error)
+            _mark(request, limited=True)
+        _mark(request)
+        response = await view(request, *args, **kwargs)
+        if not limits.guarded:
+            tell(response, limits.decided)
+        return response
+
+    return limited
+
+
+def _mark(request: HttpRequest, *, limited: bool = False) -> None:
+    """Say on the request whether any decorator found it too often."""
+    cast(Any, request).limited = limited or getattr(request, "limited", False)
+
+
+def _entity(key: Key, group: str, request: HttpRequest) -> str:
+    if isinstance(key, str) and key in _WHO:
+        return _WHO[key](request)
+    if isinstance(key, str) and ":" in key:
+        kind, name = key.split(":", 1)
+        said = _SAID[kind](request, name) if kind in _SAID else ""
+        if kind in _SAID:
+            return said and f"{kind}:{name}:{said}"
+    function = import_string(key) if isinstance(key, str) and "." in key else key
+    if not callable(function):
+        raise ImproperlyConfigured(f"ratelimit has no key {key!r}")
+    value = function(group, request)
+    return f"key:{value}" if value else ""
+
+
+@lru_cache(maxsize=1024)
+def _limits(rate: str | tuple[int, int]) -> tuple[Limit, ...]:
+    count, seconds = _parsed(rate) if isinstance(rate, str) else rate
+    if seconds <= 0:
+        raise ImproperlyConfigured(f"the period of the rate {rate!r} must be above 0")
+    if count == 0:
+        return cast("tuple[Limit, ...]", (Blocked(),))
+    return (CallLimit(count, seconds, RateLimitAlgorithm.FIXED_WINDOW),)
+
+
+def _parsed(rate: str) -> tuple[int, int]:
+    match = _RATE.match(rate)
+    if match is None:
+        raise ImproperlyConfigured(f"the rate {rate!r} must be such as '5/m' or '10/30s'")
+    count, times, period = match.groups()
+    return int(count), int(times or 1) * _PERIODS[period or "s"]
+
+
+def _methods(method: str | Sequence[str | None]) -> frozenset[str] | None:
+    names = (method,) if isinstance(method, str) else method
+    return None if None in names else frozenset(name.upper() for name in names if name)
+
+
+def _group_of(view: Callable[..., Any]) -> str:
+    """The name of a view; of a method that of its class, which may have inherited it."""
+    inner: Any = view.func if isinstance(view, partial) else view
+    owner = getattr(inner, "__self__", None)
+    if owner is not None:
+        return f"{type(owner).__module__}.{type(owner).__qualname__}.{inner.__name__}"
+    return f"{inner.__module__}.{inner.__qualname__}"
+
+
+ratelimit.ALL = ALL  # type: ignore[attr-defined]  # where django-ratelimit has them
+ratelimit.UNSAFE = UNSAFE  # type: ignore[attr-defined]

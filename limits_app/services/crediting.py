@@ -1,0 +1,40 @@
+"""Credit: giving back to a limit what nobody holds."""
+
+from __future__ import annotations
+
+from limits_app.core.amounts import Amount
+from limits_app.core.claim import Claim
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.plan import Plan, ScopedLimits, parts_of, plan_for
+from limits_app.core.store import Store
+
+__all__ = ["credit", "taken"]
+
+_TAKE_BACK = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+
+
+def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
+    """An amount of credit in parts of its limit; InvalidRequest where there can be none."""
+    limit = scoped.layout.limits[scoped.layout.index[key]]
+    if not isinstance(limit, RateLimit | CallLimit):
+        raise InvalidRequest(f"{key} cannot be topped up: only rates and calls can")
+    if limit.algorithm not in _TAKE_BACK:
+        raise InvalidRequest(f"{key} cannot be topped up: a {limit.algorithm} takes nothing back; reset it instead")
+    parts = parts_of(_plan(scoped, key).asks[0], amount)
+    if not parts:
+        raise InvalidRequest(f"{key} cannot be topped up by nothing: say how much")
+    return parts
+
+
+def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
+    """Give back parts of a limit that no claim holds, as many as fit into it."""
+    plan = _plan(scoped, key)
+    claim = Claim(plan, [(plan.asks[0], 0)])
+    store.peek(claim)
+    store.settle(claim, [(plan.asks[0], -parts)])
+
+
+def _plan(scoped: ScopedLimits, key: str) -> Plan:
+    """The plan of a request of this limit and no other."""
+    return plan_for([scoped], {key}, version=None, left_out=scoped.layout.index, reports_calls=False)

@@ -1,0 +1,97 @@
+"""Explanations in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from limits_app.core.outcome import LimitStatus
+from limits_app.models import OWN, Candidate, PolicyScope
+from limits_app.resolver import CALL, Standing
+
+if TYPE_CHECKING:
+    from limits_app.services.explaining import ExplainedLimit, ExplainedLink, Explanation
+
+__all__ = ["told"]
+
+_WORDS: Final[Mapping[str, str]] = {
+    OWN: "the entity itself",
+    PolicyScope.ENTITY_ON_RESOURCE: "the policy of the entity on this resource",
+    PolicyScope.ENTITY: "the policy of the entity on all resources",
+    PolicyScope.RESOURCE: "the policy of the resource",
+    PolicyScope.SYSTEM: "the policy of the system",
+    CALL: "the limits that the call brings",
+}
+
+_SENTENCES: Final[Mapping[Standing, str]] = {
+    Standing.COUNTS: "What counts is {}.",
+    Standing.EXTENDED: "It adds to {}.",
+    Standing.REPLACED: "It replaces {}.",
+    Standing.NOT_NOW: "Not in force now is {}.",
+    Standing.NOT_ROLLED_OUT: "Not rolled out that far is {}.",
+    Standing.SHADOW: "Tried in the shadow is {}.",
+    Standing.OFF: "Switched off is {}.",
+}
+_ORDER: Final = tuple(_SENTENCES)
+
+
+def told(explanation: Explanation) -> Iterator[str]:
+    """Tell an explanation, a line at a time."""
+    who = "the site itself" if explanation.entity is None else explanation.entity
+    first, *above = explanation.chain
+    yield f"{who} on {explanation.resource}: {'admitted' if explanation.outcome.allowed else 'refused'} now."
+    yield from _about(first)
+    if explanation.dropped:
+        yield f"Limited by what is replaced, and free here: {', '.join(explanation.dropped)}."
+    yield from map(_limit, first.limits)
+    for link in above:
+        yield f"It cascades to {link.entity}, who is charged too."
+        yield from _about(link)
+        yield from (f"{link.entity}, {_limit(limit)}" for limit in link.limits)
+    for status in explanation.outcome.shadowed:
+        yield f"In the shadow, {_status(status)}; it would refuse."
+    if explanation.changes_at is not None:
+        yield f"What holds may change at {explanation.changes_at:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _about(link: ExplainedLink) -> Iterator[str]:
+    if not link.verdicts:
+        yield "Nothing is set for it, at no level, so everything is admitted."
+        return
+    # What counts first, then what it does to others, then what is out of the question.
+    for verdict in sorted(link.verdicts, key=lambda one: _ORDER.index(one.standing)):
+        yield _SENTENCES[verdict.standing].format(_named(verdict.candidate))
+    if not any(verdict.standing is Standing.COUNTS for verdict in link.verdicts):
+        yield "Nothing else is set for it, so everything is admitted."
+
+
+def _named(candidate: Candidate) -> str:
+    details = [str(candidate.effect)]
+    if candidate.valid_from is not None:
+        details.append(f"from {candidate.valid_from:%Y-%m-%d %H:%M} UTC")
+    if candidate.valid_until is not None:
+        details.append(f"until {candidate.valid_until:%Y-%m-%d %H:%M} UTC")
+    if candidate.hours is not None:
+        details.append("at weekly hours")
+    if candidate.rollout_percent < 100:
+        details.append(f"for {candidate.rollout_percent} % of the entities")
+    return f"{_WORDS[candidate.level]} ({', '.join(details)})"
+
+
+def _limit(limit: ExplainedLimit) -> str:
+    key = f"{limit.held.limit.key}, shared by all" if limit.held.shared else limit.held.limit.key
+    if limit.status is None:
+        return f"{key}: nothing requested."
+    said = _status(limit.status, key)
+    if limit.status.never:
+        return f"{said}; it can never admit as much."
+    if not limit.binds:
+        return f"{said}."
+    seconds = limit.status.retry_after
+    when = "when a permit is given back" if seconds is None else f"in {seconds:g} s"
+    return f"{said}; it binds, and admits {when}."
+
+
+def _status(status: LimitStatus, key: str | None = None) -> str:
+    left = f"{status.remaining} of {status.capacity} left"
+    return f"{key or status.key}: {left}, {status.requested} requested"

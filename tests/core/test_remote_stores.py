@@ -1,0 +1,243 @@
+"""Stores on another machine: tasks use the verbs for asyncio, and the event loop is never blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Collection, Coroutine
+from typing import Any
+
+import pytest
+
+from limits_app.core.claim import Claim
+from limits_app.core.errors import LimitTimeout, NeverAdmissible, StoreUnavailable, UsageNotReported
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.plan import Amounts
+from limits_app.core.waiting import Waiter, WaitingLine
+from limits_app.stores.memory import MemoryStore
+from tests.core.sets import limit_set
+from tests.core.sets import used as exactly_used
+from tests.core.watched import PATIENCE_SECONDS
+
+TPM = RateLimit("tpm", 10, 3600)
+DB = ResourceLimit("db", 1)
+
+
+def not_in_a_loop() -> None:
+    """Fail where an event loop would be blocked."""
+    with pytest.raises(RuntimeError):
+        asyncio.get_running_loop()
+
+
+class FarLine(WaitingLine):
+    """A line that has to tell another machine who stands in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = threading.Event()
+
+    def stand(self, waiter: Waiter, buckets: Collection[tuple[str, str]]) -> None:  # type: ignore[override]
+        not_in_a_loop()
+        super().stand(waiter, buckets)
+        self.came.set()
+
+
+class FarStore(MemoryStore):
+    """A store that must not be asked by what runs in an event loop, but for its verbs for asyncio."""
+
+    remote = True
+    down = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line: FarLine = FarLine()
+
+    def acquire(self, claim: Claim) -> bool:
+        not_in_a_loop()
+        return super().acquire(claim)
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        not_in_a_loop()
+        super().settle(claim, changes)
+
+    def peek(self, claim: Claim) -> None:
+        not_in_a_loop()
+        super().peek(claim)
+
+    async def aacquire(self, claim: Claim) -> bool:
+        return await asyncio.to_thread(super().acquire, claim)
+
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
+        if self.down:
+            raise StoreUnavailable("out of reach")
+        await asyncio.to_thread(super().settle, claim, changes)
+
+    async def apeek(self, claim: Claim) -> None:
+        await asyncio.to_thread(super().peek, claim)
+
+
+def used(limits: LimitSet) -> dict[str, int]:
+    """What is used, without what drains while a test runs."""
+    return {key: round(amount) for key, amount in exactly_used(limits).items()}
+
+
+@pytest.fixture
+def far() -> FarStore:
+    """A store far away."""
+    return FarStore()
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    """Run a scenario in an event loop."""
+    asyncio.run(scenario)
+
+
+def test_a_task_acquires_reports_and_releases(far: FarStore) -> None:
+    limits = limit_set(far, CallLimit(5, 3600), TPM, DB)
+
+    async def scenario() -> None:
+        async with await limits.atry_acquire({"tpm": 8}) as acquisition:
+            assert acquisition
+            acquisition.update({"tpm": 5})
+        async with await limits.aacquire({"tpm": 2}, timeout=0) as acquisition:
+            acquisition.update({"tpm": 2})
+
+    run(scenario())
+    assert used(limits) == {"call_count": 2, "tpm": 7, "db": 0}
+
+
+def test_an_empty_set_touches_nothing(far: FarStore) -> None:
+    limits = LimitSet(store=far)
+
+    async def scenario() -> None:
+        async with await limits.aacquire() as acquisition, await limits.atry_acquire():
+            assert acquisition
+        await acquisition.arelease()
+        await acquisition.acancel()
+        assert await limits.aacquire()
+
+    run(scenario())
+    assert len(far) == 0
+
+
+def test_a_refusal_says_why(far: FarStore) -> None:
+    limits = limit_set(far, TPM)
+
+    async def scenario() -> None:
+        assert await limits.atry_acquire({"tpm": 10})
+        refused = await limits.atry_acquire({"tpm": 1})
+        assert refused.outcome.violations[0].key == "tpm"
+        async with refused:
+            pass
+        with pytest.raises(LimitTimeout):
+            await limits.aacquire({"tpm": 1}, timeout=0)
+        with pytest.raises(LimitTimeout):
+            await limits.aacquire({"tpm": 1}, timeout=0.01)
+
+    run(scenario())
+
+
+def test_more_than_can_ever_be_admitted_is_an_error_at_once(far: FarStore) -> None:
+    limits = limit_set(far, TPM)
+
+    async def scenario() -> None:
+        for acquire in (limits.aacquire, limits.atry_acquire):
+            with pytest.raises(NeverAdmissible) as raised:
+                await acquire({"tpm": 11})
+            assert raised.value.outcome.never
+
+    run(scenario())
+
+
+def test_a_task_waits_until_another_one_releases(far: FarStore) -> None:
+    limits = limit_set(far, DB)
+
+    async def scenario() -> None:
+        held = await limits.atry_acquire()
+        waiter = asyncio.create_task(limits.aacquire(timeout=60))
+        behind = asyncio.create_task(limits.aacquire(timeout=0.05))
+        with pytest.raises(LimitTimeout) as raised:
+            await behind
+        assert raised.value.outcome.violations[0].key == "db"
+        await held.arelease()
+        await held.arelease()
+        assert await waiter
+        await (await waiter).acancel()
+
+    run(scenario())
+    assert used(limits) == {"db": 0}
+    assert not far.line.busy
+
+
+def test_a_waiter_that_is_cancelled_leaves_nothing(far: FarStore) -> None:
+    limits = limit_set(far, DB)
+
+    async def scenario() -> None:
+        held = await limits.atry_acquire()
+        waiter = asyncio.create_task(limits.aacquire())
+        await asyncio.to_thread(far.line.came.wait, PATIENCE_SECONDS)
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        await held.arelease()
+
+    run(scenario())
+    assert used(limits) == {"db": 0}
+    assert not far.line.busy
+
+
+def test_what_is_not_reported_is_an_error_after_everything_was_released(far: FarStore) -> None:
+    limits = limit_set(far, TPM, DB)
+
+    async def scenario() -> None:
+        with pytest.raises(UsageNotReported, match="tpm"):
+            async with await limits.atry_acquire({"tpm": 3}):
+                pass
+
+    run(scenario())
+    assert used(limits) == {"tpm": 3, "db": 0}
+
+
+def test_a_block_that_raises_gives_back(far: FarStore) -> None:
+    limits = limit_set(far, TPM, DB)
+
+    async def scenario() -> None:
+        with pytest.raises(KeyError):
+            async with await limits.atry_acquire({"tpm": 3}):
+                raise KeyError
+
+    run(scenario())
+    assert used(limits) == {"tpm": 0, "db": 0}
+
+
+def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down(
+    far: FarStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(far, DB)
+
+    async def failing(error: type[Exception] | None) -> None:
+        async with await limits.atry_acquire({"db": 1}):
+            far.down = True
+            if error is not None:
+                raise error
+
+    with pytest.raises(KeyError), caplog.at_level(logging.WARNING):
+        run(failing(KeyError))
+    assert "could not be given back" in caplog.text
+    far.down = False
+    limits = limit_set(far, DB)
+    with pytest.raises(StoreUnavailable):
+        run(failing(None))
+
+
+def test_threads_use_the_usual_verbs(far: FarStore) -> None:
+    limits: LimitSet = limit_set(far, DB)
+    held = limits.acquire()
+    waiter = threading.Thread(target=lambda: limits.acquire(timeout=60).release())
+    waiter.start()
+    assert far.line.came.wait(PATIENCE_SECONDS)
+    held.release()
+    waiter.join()
+    assert used(limits) == {"db": 0}
