@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from benchmarks import footprint, growth, imports, in_process, process_store, resolver, waiting, web
+from benchmarks import footprint, growth, imports, in_process, process_store, resolver, waiting, web, workers
 from benchmarks.harness import Effort
 from benchmarks.report import Result, heading, table, verdict, write_json
 from benchmarks.rows import Row, Skipped
@@ -19,6 +19,7 @@ ROWS: Final = (
     *growth.ROWS,
     *footprint.ROWS,
     *waiting.ROWS,
+    *workers.ROWS,
     *imports.ROWS,
 )
 

@@ -62,17 +62,13 @@ def record(
 
 
 def record_state(
-    verb: Verb,
-    resource: str,
-    entity: str | None,
-    change: Snapshot,
-    *,
-    actor: str,
-    source: str,
-    reason: str,
-    idempotency_key: str | None,
+    verb: Verb, change: Snapshot, *, actor: str, source: str, reason: str, idempotency_key: str | None
 ) -> AuditEvent:
-    """Append the event of state that is forgotten or credited; IntegrityError where the key was used before."""
+    """Append the event of state that is forgotten or credited, of the entity and the resource that `change` names.
+
+    IntegrityError where the key was used before.
+    """
+    resource, entity = change["resource"], change["entity"]
     return AuditEvent.objects.create(
         actor=actor,
         source=source,
@@ -81,7 +77,7 @@ def record_state(
         object_id="",
         object_label=resource if entity is None else f"{entity} on {resource}",
         before=None,
-        after={"resource": resource, "entity": entity, **change},
+        after=change,
         reason=reason,
         idempotency_key=idempotency_key,
     )

@@ -96,6 +96,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+_FOUND: Final[dict[str, Any]] = object.__getattribute__(django_settings, "__dict__")
+"""What Django's settings were asked before; emptied by Django when one of them changes. Asking there costs nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -172,6 +175,9 @@ class _Latest:
 
 def _raw() -> object:
     """What stands in Django's settings; None where they are not configured."""
+    if "LIMITS" in _FOUND:
+        found: object = _FOUND["LIMITS"]
+        return found
     if not django_settings.configured and not os.environ.get(ENVIRONMENT_VARIABLE):
         return None
     return getattr(django_settings, "LIMITS", None)

@@ -51,10 +51,11 @@ def so_much_of_each(amount: Amount, found: LimitSet) -> Mapping[str, Amount] | N
 
 
 def taken_by(acquisitions: Iterable[Acquisition]) -> Mapping[str, Amount]:
-    """What several acquisitions took together, by key."""
+    """What several acquisitions took together, by key; where one is of several resources, whatever the resource."""
     taken: dict[str, Amount] = {}
     for acquisition in acquisitions:
-        for key, use in acquisition.acquisitions.items():
+        for name, use in acquisition.acquisitions.items():
+            key = name.rpartition(":")[2]
             taken[key] = taken.get(key, 0) + use.requested
     return taken
 

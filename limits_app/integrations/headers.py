@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from math import ceil
 from time import time
@@ -56,7 +56,9 @@ def headers_of(claims: Iterable[Claim]) -> dict[str, str]:
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
     """The limits of claims in their order; of several scopes that have the same, the one that is closest to its end."""
-    read = [quota for claim in claims for quota in _read(claim)]
+    read: list[tuple[str | None, _Quota]] = []
+    for claim in claims:
+        _read(claim, read)
     if len(read) == 1:
         return [read[0][1]]
     many = len({resource for resource, _ in read}) > 1
@@ -69,23 +71,27 @@ def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
     return list(found.values())
 
 
-def _read(claim: Claim) -> Iterator[tuple[str | None, _Quota]]:
-    now = claim.decided_at
-    for ask, amount, state in claim.asks():
-        rule, scoped = ask.rule, ask.part.scoped
+def _read(claim: Claim, read: list[tuple[str | None, _Quota]]) -> None:
+    """Add the limits of a claim and their resources; states of a part stand in the order of its layout."""
+    now, parts, records = claim.decided_at, claim.plan.parts, claim.records
+    for ask, amount in zip(claim.plan.asks, claim.amounts, strict=True):
+        part, rule = ask.part, ask.rule
+        state, scoped = records[0 if len(parts) == 1 else parts.index(part)][ask.index], part.scoped
         if scoped.degraded:
             continue
-        left = max(rule.ceiling_parts - rule.used(state, now), 0) // rule.parts_per_unit
-        reset = None if rule.is_permit else max(-((now - rule.restored_at(state)) // _SECOND_US), 0)
-        refused = not claim.admitted and ask.take(state, now, amount) is None
+        free = rule.ceiling_parts - rule.used(state, now)
+        left = free // rule.parts_per_unit if free > 0 else 0
+        until = -1 if rule.is_permit else rule.restored_at(state) - now
+        reset = None if rule.is_permit else -(-until // _SECOND_US) if until > 0 else 0
+        refused = not claim.admitted and ask.rule.take(state, now, amount) is None
         if isinstance(rule.limit, Blocked):
             left, reset = 0, None
-        yield scoped.scope.resource, _Quota(ask.key, rule.limit, left, reset, refused)
+        read.append((scoped.scope.resource, _Quota(rule.key, rule.limit, left, reset, refused)))
 
 
 def _draft(quotas: Iterable[_Quota]) -> dict[str, str]:
     return {
-        "RateLimit-Policy": ", ".join([_policy(quota.name, quota.limit) for quota in quotas]),
+        "RateLimit-Policy": ", ".join([_policy(name, limit) for name, limit, *_ in quotas]),
         "RateLimit": ", ".join([_left(quota) for quota in quotas]),
     }
 

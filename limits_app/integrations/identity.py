@@ -40,6 +40,9 @@ def identify(request: HttpRequest) -> str | None:
 
     An empty answer is replaced by the default one, since it would put everybody into one bucket.
     """
+    configured = conf.get(conf.ENTITY_OF_REQUEST)
+    if configured is conf.ENTITY_OF_REQUEST.default:
+        return sound(entity_of_request(request))
     entity = conf.entity_function()(request)
     if entity is None:
         return None

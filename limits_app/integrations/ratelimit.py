@@ -50,7 +50,7 @@ _SAID: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
 }
 
 
-def ratelimit(
+def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     group: str | None = None,
     key: Key | None = None,
     rate: Rates = None,

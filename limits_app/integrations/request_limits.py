@@ -241,8 +241,7 @@ class RequestLimits:
         acquisitions, names = self._before(key) or ((), _NOTHING)
         new = named.keys() - names.keys()
         for earlier in acquisitions:
-            if not _is_of_several(earlier):
-                _give_back(earlier, new)
+            _give_back(earlier, new)
         self._charges[key] = ((*acquisitions, acquisition), {**named, **names} if names else named)
         return self._hold(key[0], acquisition)
 
@@ -284,11 +283,6 @@ def _taken(shares: Sequence[services.Share]) -> Acquisition:
         return services.try_acquire_all(shares)
     [(resource, entity, requested, default_limits)] = shares
     return services.try_acquire(resource, entity=entity, requested=requested, default_limits=default_limits)
-
-
-def _is_of_several(acquisition: Acquisition) -> bool:
-    """Whether it was taken of several resources, so that a key does not say of which."""
-    return len({part.scoped.scope.resource for part in acquisition.plan.parts}) > 1
 
 
 def _give_back(acquisition: Acquisition, keys: Container[str]) -> None:

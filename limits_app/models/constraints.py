@@ -8,9 +8,10 @@ from django.db import models
 from django.db.backends.ddl_references import Statement, Table
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-__all__ = ["NoOverlap", "PrimaryKeyCheck"]
+__all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated"]
 
 
 class PrimaryKeyCheck(models.CheckConstraint):
@@ -27,6 +28,22 @@ class PrimaryKeyCheck(models.CheckConstraint):
     def remove_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
         """Give the ALTER TABLE that drops it."""
         return super().remove_sql(model, schema_editor) if _is_possible(schema_editor) else ""
+
+
+class Undated(models.Func):
+    """A moment before all others, written out, because what stands for no date must not depend on settings."""
+
+    template = "'1970-01-01 00:00:00'"
+    arity = 0
+    output_field = models.DateTimeField()
+
+    def as_postgresql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        """Give it with its type."""
+        return self.as_sql(compiler, connection, template="'1970-01-01 00:00:00+00'::timestamptz", **context)
+
+    def as_mysql(self, compiler: Any, connection: BaseDatabaseWrapper, **context: Any) -> Any:
+        """Give it with its type."""
+        return self.as_sql(compiler, connection, template="TIMESTAMP'1970-01-01 00:00:00'", **context)
 
 
 class NoOverlap(models.BaseConstraint):

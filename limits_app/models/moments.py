@@ -19,7 +19,7 @@ def as_setting(moment: datetime) -> datetime:
     return timezone.make_aware(moment) if is_aware else timezone.make_naive(moment)
 
 
-def to_column(moment: datetime, connection: BaseDatabaseWrapper) -> object:
+def to_column(moment: datetime, connection: BaseDatabaseWrapper) -> datetime | str | None:
     """A moment as a parameter of a query that no model makes."""
     return connection.ops.adapt_datetimefield_value(as_setting(moment))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from django.core.exceptions import ValidationError
@@ -12,7 +11,7 @@ from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
-from limits_app.models.constraints import NoOverlap
+from limits_app.models.constraints import NoOverlap, Undated
 from limits_app.models.weekly_hours import WeeklyHours
 
 if TYPE_CHECKING:
@@ -37,14 +36,12 @@ class Enforcement(models.TextChoices):
     OFF = "off", _("off")
 
 
-_UNDATED: Final = Value(datetime(1970, 1, 1, tzinfo=UTC), output_field=models.DateTimeField())
-
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     # An index over expressions, because in a plain one no NULL equals another.
     models.UniqueConstraint(
         Coalesce("resource", Value(0)),
         Coalesce("entity", Value(0)),
-        Coalesce("valid_from", _UNDATED),
+        Coalesce("valid_from", Undated()),
         "weekly_hours",
         name="limits_app_policy_one_per_scope",
         violation_error_message=_("There is a policy for this resource and entity already: change that one."),

@@ -16,8 +16,8 @@ _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES: Final = 24 * 60
 _WEEK_MINUTES: Final = 7 * _DAY_MINUTES
 _ENTRY: Final = re.compile(r"([a-z,-]+)(?: +([0-9]{2}):([0-9]{2})-([0-9]{2}):([0-9]{2}))?")
-_LOOK_AHEAD: Final = range(-1, 9)
-"""The days around a moment in which hours change next, if they ever do."""
+_LOOK_AHEAD: Final = range(-1, 16)
+"""The days around a moment in which hours change next, if they ever do; a zone can skip a day of a week."""
 
 Span = tuple[int, int]
 

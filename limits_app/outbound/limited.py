@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from limits_app.core.acquisition import Acquisition
@@ -34,7 +35,7 @@ class LimitedClient:
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`; also raises LimitTimeout when the limits have no room in time."""
-        async with await _acquired(self._limits, request) as acquisition:
+        async with _acquired(self._limits, request) as acquisition:
             response = await self._client.send(request)
             acquisition.update(self._usage(request, response))
             return response
@@ -102,7 +103,7 @@ class PooledClient:
             await client.aclose()
 
     async def _send(self, request: Request) -> Response:
-        async with await _acquired(self._pool, request) as acquisition:
+        async with _acquired(self._pool, request) as acquisition:
             name = str(acquisition.config[self._label])
             try:
                 response = await self._members[name].send(request)
@@ -116,5 +117,12 @@ class PooledClient:
             return response
 
 
-async def _acquired(limits: Limits, request: Request) -> Acquisition:
-    return await limits.aacquire(dict(request.amounts) or None, timeout=request.wait_seconds)
+@asynccontextmanager
+async def _acquired(limits: Limits, request: Request) -> AsyncIterator[Acquisition]:
+    """What a request takes, for as long as it is sent; what was not sent used nothing."""
+    async with await limits.aacquire(dict(request.amounts) or None, timeout=request.wait_seconds) as acquisition:
+        try:
+            yield acquisition
+        except NotNow:
+            acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
+            raise

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from tenacity import AsyncRetrying, RetryCallState
-from tenacity.wait import wait_exponential_jitter
+from tenacity.wait import wait_exponential, wait_random
 
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.errors import NotNow, UpstreamFailed
@@ -60,9 +60,8 @@ class RetryingClient:
         self._name = name
         self._observer = observer
         self._unix_seconds = unix_seconds
-        self._backoff = wait_exponential_jitter(
-            initial=self._rules.first_seconds, max=self._rules.most_seconds, jitter=self._rules.jitter_seconds
-        )
+        backoff = wait_exponential(multiplier=self._rules.first_seconds, max=self._rules.most_seconds)
+        self._backoff = backoff + wait_random(0, self._rules.jitter_seconds)
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`."""

@@ -17,6 +17,8 @@ __all__ = ["Departure", "Lesson", "Schedule", "Window"]
 _UNLIMITED: Final = 10**12
 _STEPS: Final = 1000
 _MOST_WINDOWS: Final = 8
+_BRISK: Final = 0.8
+"""Calls leave a little faster than evenly, so that time lost on a busy machine can be made good for in each window."""
 _GUESS: Final = ""
 """The name of the window that is guessed; those that an upstream tells have names."""
 
@@ -64,7 +66,7 @@ class Window:
             missing -= int(count)
             if missing <= 0:
                 return until
-        # The others have no answer yet, or have not even left: that takes a window, and one more for each full capacity.
+        # The others have no answer yet, or have not even left: a window, and one more for each full capacity.
         rounds = 1 + max(0, ceil((missing - max(in_flight, self.capacity)) / self.capacity))
         return now + rounds * self.seconds
 
@@ -149,7 +151,8 @@ class Schedule:
         self._learn(quota)
 
     def _gap(self) -> float:
-        return min(self.longest_gap, max(one.seconds / one.capacity for one in self._windows.values()))
+        evenly = max(one.seconds / one.capacity for one in self._windows.values())
+        return min(self.longest_gap, evenly * _BRISK)
 
     def _learn(self, quota: Quota) -> bool:
         """Take a quota over; says whether it is new or different."""

@@ -171,15 +171,17 @@ class WorkQueue(Generic[T]):
                 self._tell()
 
     async def _do(self, item: T) -> None:
-        for attempt in range(1, self._tries + 1):
+        error, pause = await self._attempt(item), self._pause_seconds
+        for _ in range(self._tries - 1):
+            if error is None or self._stopped:
+                break
+            await asyncio.sleep(pause)
+            pause *= 2.0
             error = await self._attempt(item)
-            if error is None:
-                self.done += 1
-                return
-            if attempt == self._tries or self._stopped:
-                await self._failed(FailedItem(item, error))
-                return
-            await asyncio.sleep(self._pause_seconds * 2.0 ** (attempt - 1))
+        if error is None:
+            self.done += 1
+        else:
+            await self._failed(FailedItem(item, error))
 
     async def _attempt(self, item: T) -> Exception | None:
         try:

@@ -68,7 +68,8 @@ class Choice:
 def choose(link: Link, now: datetime, *, shadow: bool = False) -> Choice:
     """Say what holds for an entity now; with `shadow`, what would hold if policies in the shadow were enforced."""
     position = rollout_position(link.entity)
-    verdicts, counting = [], []
+    verdicts: list[Verdict] = []
+    counting: list[Candidate] = []
     is_open = True
     for candidate in sorted(link.candidates, key=_precedence):
         standing = _out(candidate, now, position, shadow=shadow)

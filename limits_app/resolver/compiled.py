@@ -53,7 +53,7 @@ class Resolution:
 
 
 def compiled(
-    resource: str, choices: Sequence[Choice], shadows: Sequence[Choice], store: Store, version: int
+    resource: str, choices: Sequence[Choice], shadows: Sequence[Choice], *, store: Store, version: int
 ) -> ResolvedSet:
     """Compile choices into one limit set; its on_unavailable is what the first of them that says anything says."""
     resolved = ResolvedSet.composed(_unique(resource, choices, store.lease_us), store, version=version)

@@ -44,7 +44,7 @@ def resolve(
     choices = tuple(choose(link, moment) for link in links)
     tried = [link for link, choice in zip(links, choices, strict=True) if _tries(choice)]
     shadows = tuple(choose(link, moment, shadow=True) for link in tried)
-    limit_set = compiled(resource, choices, shadows, chosen_store, version)
+    limit_set = compiled(resource, choices, shadows, store=chosen_store, version=version)
     changes = [change for link in links if (change := changes_at(link, moment)) is not None]
     if changes:
         limit_set.changes_at = min(changes).timestamp()

@@ -29,12 +29,11 @@ def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
 
 def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
     """Give back parts of a limit that no claim holds, as many as fit into it."""
-    plan = _plan(scoped, key)
-    claim = Claim(plan, [(plan.asks[0], 0)])
-    store.peek(claim)
-    store.settle(claim, [(plan.asks[0], -parts)])
+    claim = Claim(_plan(scoped, key), [0])
+    store.peek(claim)  # when it is given back, a rule may want to know
+    store.settle(claim, [-parts])
 
 
 def _plan(scoped: ScopedLimits, key: str) -> Plan:
     """The plan of a request of this limit and no other."""
-    return plan_for([scoped], {key}, version=None, left_out=scoped.layout.index, reports_calls=False)
+    return plan_for([scoped], {key}, version=None, left_out=scoped.layout.index)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+from django.db import IntegrityError, router, transaction
+
+from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource, scope_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.models import Verb
+from limits_app.core.plan import ScopedLimits
+from limits_app.models import AuditEvent, Verb
 from limits_app.resolver import shared_scope
 from limits_app.services.acquiring import limit_set
 from limits_app.services.crediting import credit, taken
@@ -45,17 +49,8 @@ def reset(
         with guard.asking():
             guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in found)], keys)
 
-    return _once(
-        forget,
-        Verb.RESET,
-        resource,
-        entity,
-        {"keys": sorted(keys or there)},
-        reason=reason,
-        idempotency_key=idempotency_key,
-        actor=actor,
-        source=source,
-    )
+    change = {"resource": resource, "entity": entity, "keys": sorted(keys or there)}
+    return _once(forget, Verb.RESET, change, reason=reason, key=idempotency_key, actor=actor, source=source)
 
 
 def top_up(
@@ -88,17 +83,8 @@ def top_up(
         with guard.asking():
             credit(guard.store(), scoped[0], key, parts)
 
-    return _once(
-        give,
-        Verb.TOP_UP,
-        resource,
-        entity,
-        {"key": key, "amount": amount},
-        reason=reason,
-        idempotency_key=idempotency_key,
-        actor=actor,
-        source=source,
-    )
+    change = {"resource": resource, "entity": entity, "key": key, "amount": amount}
+    return _once(give, Verb.TOP_UP, change, reason=reason, key=idempotency_key, actor=actor, source=source)
 
 
 def _found(resource: str, entity: str | None) -> LimitSet:
@@ -121,12 +107,10 @@ def _listed(keys: Collection[str]) -> str:
 def _once(
     do: Callable[[], None],
     verb: Verb,
-    resource: str,
-    entity: str | None,
     change: audit.Snapshot,
     *,
     reason: str,
-    idempotency_key: str | None,
+    key: str | None,
     actor: str,
     source: str,
 ) -> bool:
@@ -138,22 +122,13 @@ def _once(
     using = router.db_for_write(AuditEvent)
     try:
         with transaction.atomic(using=using):
-            audit.record_state(
-                verb,
-                resource,
-                entity,
-                change,
-                actor=actor,
-                source=source,
-                reason=reason,
-                idempotency_key=idempotency_key,
-            )
+            audit.record_state(verb, change, actor=actor, source=source, reason=reason, idempotency_key=key)
             do()
     except IntegrityError:
-        earlier = AuditEvent.objects.using(using).filter(idempotency_key=idempotency_key or "").first()
+        earlier = AuditEvent.objects.using(using).filter(idempotency_key=key or "").first()
         if earlier is None:
             raise
-        if (earlier.verb, earlier.after) != (verb, {"resource": resource, "entity": entity, **change}):
-            raise InvalidRequest(f"idempotency key {idempotency_key!r} was used for something else: {earlier}") from None
+        if (earlier.verb, earlier.after) != (verb, change):
+            raise InvalidRequest(f"idempotency key {key!r} was used for something else: {earlier}") from None
         return False
     return True

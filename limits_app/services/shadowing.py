@@ -132,6 +132,20 @@ class ShadowedAcquisition(Acquisition):
         finally:
             self._end("cancel")
 
+    async def arelease(self) -> None:
+        """See `Acquisition.arelease`."""
+        try:
+            await self._enforced.arelease()
+        finally:
+            await self._aend("arelease")
+
+    async def acancel(self) -> None:
+        """See `Acquisition.acancel`."""
+        try:
+            await self._enforced.acancel()
+        finally:
+            await self._aend("acancel")
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -146,14 +160,17 @@ class ShadowedAcquisition(Acquisition):
         try:
             await self._enforced.__aexit__(kind, error, trace)
         finally:
-            if self.tried is not None:
-                with suppress(LimitsError):
-                    await self.tried.__aexit__(kind, error, trace)
+            await self._aend("arelease" if kind is None else "acancel")
 
     def _end(self, verb: str) -> None:
         if self.tried is not None:
             with suppress(LimitsError):
                 getattr(self.tried, verb)()
+
+    async def _aend(self, verb: str) -> None:
+        if self.tried is not None:
+            with suppress(LimitsError):
+                await getattr(self.tried, verb)()
 
 
 def _asked_of(shadow: LimitSet, requested: Asked) -> Mapping[str, Amount]:

@@ -45,10 +45,10 @@ def status(resource: str, *, entity: str | None = None) -> Status:
     Each scope is one consistent snapshot; known entities are those with a row in the database. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
-    limits = _read(resource, entity, LimitSet.get_stats)
     if entity is not None:
-        return Status(resource, entity, limits)
-    known, by_scope = 0, _read(resource, None, _by_scope)
+        return Status(resource, entity, _read(resource, entity, LimitSet.get_stats))
+    known = 0
+    limits, by_scope = _read(resource, None, lambda found: (found.get_stats(), _by_scope(found)))
     for identifier in Entity.objects.values_list("identifier", flat=True).iterator():
         known += 1
         by_scope |= _read(resource, identifier, _by_scope)

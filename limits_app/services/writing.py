@@ -98,7 +98,7 @@ def set_entity_limits(
     return _set(name, check_entity(entity), limits, options)
 
 
-def grant_boost(
+def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
     entity: str, resource: str | None, limits: Limits, until: datetime, reason: str, *, actor: str = ""
 ) -> Policy:
     """Give an entity other limits on a resource (None: on all) from now on until a moment, and then take them back.

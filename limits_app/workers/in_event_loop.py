@@ -66,8 +66,6 @@ class InEventLoop:
         else:
             self._standing.set_result(None)
         await self._closing.wait()
-        while self._performing:
-            await asyncio.wait(self._performing)
 
     def _begin(self, task: Task) -> None:
         if task.begin():

@@ -12,11 +12,14 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
 from threading import Lock, Thread
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from limits_app.workers.connections import tidied
 from limits_app.workers.resident import Recipe, Resident
 from limits_app.workers.task import Call, Task
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 __all__ = ["InProcess"]
 
@@ -135,10 +138,8 @@ def _move_in(recipe: bytes, django: bool) -> None:
 
 
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    cast("BaseProcess", multiprocessing.parent_process()).join()
+    os._exit(1)
 
 
 @cache

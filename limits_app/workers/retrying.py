@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class Retry:
     def __post_init__(self) -> None:
         if isinstance(self.times, bool) or not isinstance(self.times, int) or self.times < 0:
             raise ValueError(f"num_retries must be a whole number, 0 or more, not {self.times!r}")
-        if self.algorithm not in list(RetryAlgorithm):
+        if self.algorithm not in _FACTORS:
             raise ValueError(f"retry_algorithm must be one of {', '.join(RetryAlgorithm)}, not {self.algorithm!r}")
         _check_number("retry_wait", self.wait, _LONGEST_SECONDS)
         _check_number("retry_jitter", self.jitter, 1)
@@ -84,7 +84,7 @@ class Retry:
 
     def pause_after(self, attempt: int) -> float:
         """Seconds between an attempt, counted from 1, and the next one."""
-        grown = min(self.wait * _factor(RetryAlgorithm(self.algorithm), attempt), _LONGEST_SECONDS)
+        grown = min(self.wait * _FACTORS[self.algorithm](attempt), _LONGEST_SECONDS)
         return grown * (1 + self.jitter * (2 * self.random() - 1))
 
     @property
@@ -101,23 +101,20 @@ def _is_rule(on: RetryOn) -> TypeGuard[Callable[[Exception, int, float], bool]]:
     return callable(on) and not isinstance(on, type)
 
 
-def _factor(algorithm: RetryAlgorithm, attempt: int) -> float:
-    match algorithm:
-        case RetryAlgorithm.FIXED:
-            return 1
-        case RetryAlgorithm.LINEAR:
-            return attempt
-        case RetryAlgorithm.EXPONENTIAL:
-            return 2.0 ** (min(attempt, _GROWS) - 1)
-        case RetryAlgorithm.FIBONACCI:
-            return next(islice(_fibonacci(), min(attempt, _GROWS) - 1, None))
-
-
 def _fibonacci() -> Iterator[float]:
     one, two = 1.0, 1.0
     while True:
         yield one
         one, two = two, one + two
+
+
+# How long the pause after an attempt is, in units of the first one.
+_FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
+    RetryAlgorithm.FIXED: lambda _: 1,
+    RetryAlgorithm.LINEAR: lambda attempt: attempt,
+    RetryAlgorithm.EXPONENTIAL: lambda attempt: 2.0 ** (min(attempt, _GROWS) - 1),
+    RetryAlgorithm.FIBONACCI: lambda attempt: next(islice(_fibonacci(), min(attempt, _GROWS) - 1, None)),
+}
 
 
 class Attempts:

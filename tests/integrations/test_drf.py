@@ -374,33 +374,28 @@ def test_but_from_trusted_proxies(settings: Settings) -> None:
 # ---------------------------------------------------------------- schema
 
 
-class Described(APIView):
+@pytest.fixture
+def described(settings: Settings) -> type[APIView]:
     """A view of which the schema says something."""
+    settings.REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "limits_app.integrations.drf.schema.LimitsAutoSchema"}
 
-    throttle_classes = (throttle(),)
-    schema = LimitsAutoSchema()
+    class Described(APIView):
+        throttle_classes = (throttle(),)
+        schema = LimitsAutoSchema()
 
-    @extend_schema(responses={200: str})
-    def get(self, request: Request) -> Response:
-        return Response("fine")
+        @extend_schema(responses={200: str})
+        def get(self, request: Request) -> Response:
+            return Response("fine")
 
-    @extend_schema(responses={201: str, 429: OpenApiResponse(str, description="Slow down.")})
-    def post(self, request: Request) -> Response:
-        return Response("fine")
+        @extend_schema(responses={201: str, 429: OpenApiResponse(str, description="Slow down.")})
+        def post(self, request: Request) -> Response:
+            return Response("fine")
 
-    @extend_schema(exclude=True)
-    def put(self, request: Request) -> Response:
-        return Response("fine")
+        @extend_schema(exclude=True)
+        def put(self, request: Request) -> Response:
+            return Response("fine")
 
-
-class Open(APIView):
-    """A view without throttles of ours."""
-
-    schema = LimitsAutoSchema()
-
-    @extend_schema(responses={200: str})
-    def get(self, request: Request) -> Response:
-        return Response("fine")
+    return Described
 
 
 def operations(view: type[APIView]) -> Any:
@@ -418,22 +413,25 @@ def operations(view: type[APIView]) -> Any:
         ("none", []),
     ],
 )
-def test_the_schema_has_refusals_and_headers(form: str, names: list[str], settings: Settings) -> None:
+def test_the_schema_has_refusals_and_headers(
+    form: str, names: list[str], settings: Settings, described: type[APIView]
+) -> None:
     settings.LIMITS = settings.LIMITS | {"HEADERS": form}
-    responses = operations(Described)["get"]["responses"]
+    responses = operations(described)["get"]["responses"]
     assert list(responses) == ["200", "429"]
     assert list(responses["200"].get("headers", {})) == names
     assert list(responses["429"]["headers"]) == ["Retry-After", *names]
     assert responses["429"]["content"]["application/json"]["schema"]["required"] == ["detail"]
 
 
-def test_what_a_view_says_itself_stays() -> None:
-    described = operations(Described)
-    assert list(described) == ["get", "post"]
-    refused = described["post"]["responses"]["429"]
+def test_what_a_view_says_itself_stays(described: type[APIView]) -> None:
+    found = operations(described)
+    assert list(found) == ["get", "post"]
+    refused = found["post"]["responses"]["429"]
     assert (refused["description"], next(iter(refused["headers"]))) == ("Slow down.", "Retry-After")
     assert refused["content"]["application/json"]["schema"] == {"type": "string"}
 
 
-def test_views_without_throttles_of_ours_have_none() -> None:
-    assert list(operations(Open)["get"]["responses"]) == ["200"]
+def test_views_without_throttles_of_ours_have_none(described: type[APIView]) -> None:
+    described.throttle_classes = ()
+    assert list(operations(described)["get"]["responses"]) == ["200"]

@@ -39,7 +39,7 @@ class Work:
 async def test_at_most_so_many_run_at_the_same_time_and_the_others_in_order() -> None:
     work = Work()
     async with Executor(3) as executor:
-        tasks = [executor.submit(work.call(number)) for number in range(8)]  # type: ignore[arg-type]
+        tasks = [executor.submit(work.call(number)) for number in range(8)]
         await steps()
         assert (executor.running, executor.waiting) == (3, 5)
         assert await asyncio.gather(*tasks) == list(range(8))
@@ -50,18 +50,18 @@ async def test_at_most_so_many_run_at_the_same_time_and_the_others_in_order() ->
 @on_a_fake_clock
 async def test_closing_waits_for_everything_that_was_taken_and_takes_nothing_more() -> None:
     work, executor = Work(), Executor(2)
-    tasks = [executor.submit(work.call(number)) for number in range(6)]  # type: ignore[arg-type]
+    tasks = [executor.submit(work.call(number)) for number in range(6)]
     assert await executor.aclose() == 0
     assert [task.result() for task in tasks] == list(range(6))
     with pytest.raises(Closed, match="executor was closed"):
-        executor.submit(work.call(7))  # type: ignore[arg-type]
+        executor.submit(work.call(7))
     assert await executor.aclose() == 0
 
 
 @on_a_fake_clock
 async def test_what_is_not_done_in_time_is_cancelled_and_whoever_waits_hears_of_it() -> None:
     work, executor = Work(), Executor(2)
-    tasks = [executor.submit(work.call(number)) for number in range(6)]  # type: ignore[arg-type]
+    tasks = [executor.submit(work.call(number)) for number in range(6)]
     assert await executor.aclose(grace_seconds=1.5) == 4
     assert [task.cancelled() for task in tasks] == [False] * 2 + [True] * 4
     assert (work.ended, work.now, executor.running, executor.waiting) == ([0, 1], 0, 0, 0)
@@ -70,7 +70,7 @@ async def test_what_is_not_done_in_time_is_cancelled_and_whoever_waits_hears_of_
 @on_a_fake_clock
 async def test_closing_that_is_itself_cancelled_leaves_nothing_running() -> None:
     work, executor = Work(), Executor(2)
-    tasks = [executor.submit(work.call(number)) for number in range(4)]  # type: ignore[arg-type]
+    tasks = [executor.submit(work.call(number)) for number in range(4)]
     closing = started(executor.aclose())
     await steps()
     closing.cancel()
@@ -83,7 +83,7 @@ async def test_closing_that_is_itself_cancelled_leaves_nothing_running() -> None
 async def test_a_caller_that_goes_away_takes_its_call_along() -> None:
     work = Work()
     async with Executor(1) as executor:
-        callers = [started(executor.run(work.call(number))) for number in range(3)]  # type: ignore[arg-type]
+        callers = [started(executor.run(work.call(number))) for number in range(3)]
         await steps()
         callers[0].cancel()
         callers[1].cancel()
@@ -99,7 +99,7 @@ async def test_an_error_is_that_of_its_caller_alone() -> None:
     work = Work()
     async with Executor(1) as executor:
         failing = executor.submit(fails)
-        assert await executor.run(work.call(1)) == 1  # type: ignore[arg-type]
+        assert await executor.run(work.call(1)) == 1
         with pytest.raises(ValueError, match="mine"):
             await failing
 
@@ -108,7 +108,7 @@ async def test_an_error_is_that_of_its_caller_alone() -> None:
 async def test_its_depth_is_told() -> None:
     watch, work = Recorder(), Work()
     async with Executor(1, name="calls", observer=watch) as executor:
-        await asyncio.gather(*[executor.run(work.call(number)) for number in range(2)])  # type: ignore[arg-type]
+        await asyncio.gather(*[executor.run(work.call(number)) for number in range(2)])
     assert Depth("calls", 1, 1) in watch.events
     assert watch.events[-1] == Depth("calls", 0, 0)
 
@@ -126,7 +126,7 @@ async def test_calls_reserve_their_places_and_begin_one_by_one() -> None:
     work = Work()
     pace = Pace(Quota("rps", 4, 1.0), schedule=Schedule(longest_gap=0.25))
     async with RateLimitedExecutor(100, pace) as executor:
-        await asyncio.gather(*[executor.run(work.call(number, takes=0)) for number in range(10)])  # type: ignore[arg-type]
+        await asyncio.gather(*[executor.run(work.call(number, takes=0)) for number in range(10)])
     assert [number for number, _ in work.begun] == list(range(10))
     assert all(later - earlier >= 1.0 for (_, earlier), (_, later) in zip(work.begun, work.begun[4:], strict=False))
     assert work.begun[-1][1] < 2.6
@@ -136,7 +136,7 @@ async def test_calls_reserve_their_places_and_begin_one_by_one() -> None:
 async def test_a_call_that_cannot_have_its_turn_in_time_is_told_so() -> None:
     work = Work()
     async with RateLimitedExecutor(100, Pace(Quota("rps", 1, 10.0)), wait_seconds=12) as executor:
-        calls = [executor.run(work.call(number, takes=0)) for number in range(3)]  # type: ignore[arg-type]
+        calls = [executor.run(work.call(number, takes=0)) for number in range(3)]
         results = await asyncio.gather(*calls, return_exceptions=True)
     assert results[:2] == [0, 1]
     assert isinstance(results[2], NoTurnInTime)
@@ -148,6 +148,6 @@ async def test_closing_gives_back_the_places_of_those_who_did_not_begin() -> Non
     work, pace = Work(), Pace(Quota("rps", 1, 10.0))
     executor = RateLimitedExecutor(100, pace)
     for number in range(5):
-        executor.submit(work.call(number, takes=0))  # type: ignore[arg-type]
+        executor.submit(work.call(number, takes=0))
     assert await executor.aclose(grace_seconds=11) == 3
     assert (pace.waiting, pace.in_flight, work.ended) == (0, 0, [0, 1])

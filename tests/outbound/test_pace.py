@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
-from limits_app.outbound import NoTurnInTime, Pace, PacedClient, Quota, Request, Schedule
+from limits_app.outbound import NoTurnInTime, Pace, PacedClient, Quota, Request, Response, Schedule
 from limits_app.outbound.events import Learned, Refused, Waited
 from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, refusal, started, steps
 
@@ -31,7 +32,7 @@ async def test_thirty_callers_leave_one_by_one_in_the_order_in_which_they_came()
             group.create_task(leave(pace, left, number))
     assert [number for number, _ in left] == list(range(30))
     moments = [moment for _, moment in left]
-    assert moments[:12] == pytest.approx([0, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.001, 1.001], abs=0.002)
+    assert moments[:11] == pytest.approx([0, 0, 0.06, 0.14, 0.22, 0.3, 0.38, 0.46, 0.54, 0.62, 1.001], abs=0.002)
     assert moments[-1] < 3.0
     assert (pace.waiting, pace.in_flight) == (0, 0)
 
@@ -47,20 +48,31 @@ async def test_a_caller_that_gives_up_makes_room_for_the_next() -> None:
     assert left == [(0, 0.0), (3, 1.001)]
 
 
-@on_a_fake_clock
-async def test_a_turn_that_is_given_and_not_taken_goes_to_the_next() -> None:
-    pace, left = Pace(Quota("rps", 1, 1.0)), []
-    held = started(leave(pace, left, 0))
-    await steps()
-    first, second = started(leave(pace, left, 1)), started(leave(pace, left, 2))
-    await steps()
-    assert pace._timer is not None
-    # In the same step of the loop: first it is woken, then cancelled.
-    asyncio.get_running_loop().call_at(pace._timer.when() + 5e-10, first.cancel)
-    await asyncio.gather(held, first, second, return_exceptions=True)
-    assert first.cancelled()
-    assert left == [(0, 0.0), (2, 1.001)]
-    assert (pace.waiting, pace.in_flight) == (0, 0)
+@pytest.mark.parametrize("first_of_all", [True, False], ids=["just_before_its_turn", "just_after_its_turn"])
+def test_a_caller_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on(first_of_all: bool) -> None:
+    @on_a_fake_clock
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        pace, left, callers = Pace(Quota("rps", 1, 1.0)), [], []
+        await leave(pace, left, 0)
+        moment = pace._schedule.opens_at(loop.time())
+
+        def cancel() -> None:
+            callers[0].cancel()
+
+        # Both happen in the same step of the loop: what was planned first, or for a moment that is hardly later.
+        if first_of_all:
+            loop.call_at(moment, cancel)
+        callers += [started(leave(pace, left, number)) for number in (1, 2)]
+        await steps()
+        if not first_of_all:
+            loop.call_at(moment + 5e-10, cancel)
+        await asyncio.gather(*callers, return_exceptions=True)
+        assert callers[0].cancelled()
+        assert left == [(0, 0.0), (2, 1.001)]
+        assert (pace.waiting, pace.in_flight) == (0, 0)
+
+    scenario()
 
 
 @on_a_fake_clock
@@ -153,3 +165,63 @@ async def test_what_is_learned_is_told_and_kept() -> None:
     assert client.moments == pytest.approx([0, 0, 1.0, 1.0, 2.0], abs=0.06)
     await paced.aclose()
     assert client.closed
+
+
+class Strict:
+    """An upstream that admits ten in any second, and sees each request somewhere on its way; it tells that, or not."""
+
+    def __init__(self, headers: dict[str, str], *, always: bool) -> None:
+        self.headers = headers
+        self.always = always
+        self.admitted: list[float] = []
+        self.refused: list[float] = []
+
+    async def send(self, request: Request) -> Response:
+        way, left = random.random() / 50, now()
+        await asyncio.sleep(way)
+        admits = sum(1 for moment in self.admitted[-10:] if moment > now() - 1.0) < 10
+        if admits:
+            self.admitted.append(now())
+        else:
+            self.refused.append(left)
+        await asyncio.sleep(0.02 - way)
+        told = self.headers if self.always or not admits else {}
+        return answer(**told) if admits else refusal(Retry_After="1", **told)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize(
+    ("known", "headers"),
+    [
+        pytest.param((TEN,), {}, id="known_beforehand"),
+        pytest.param((), {"RateLimit_Policy": '"rps";q=10;w=1'}, id="told_as_the_draft_says"),
+        pytest.param((), {"X_RateLimit_Limit": "10", "X_RateLimit_Reset": "1"}, id="told_in_the_old_way"),
+    ],
+)
+def test_a_limit_is_used_to_97_percent_and_never_exceeded_once_it_is_known(
+    known: tuple[Quota, ...], headers: dict[str, str], always: bool
+) -> None:
+    @on_a_fake_clock
+    async def scenario() -> None:
+        upstream, watch = Strict(headers, always=always), Recorder()
+        paced = PacedClient(upstream, Pace(*known, observer=watch))
+
+        async def call() -> None:
+            while True:
+                await paced.send(Request(path="/", wait_seconds=None))
+
+        callers = [started(call()) for _ in range(200)]
+        await asyncio.sleep(60)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        # Those who left before anybody had an answer are refused at once; after that nobody is.
+        assert [moment for moment in upstream.refused if moment > 0.041] == []
+        assert bool(upstream.refused) is not bool(known)
+        assert len([moment for moment in upstream.admitted if moment > 2.0]) >= 0.97 * 10 * 58
+        assert (paced.pace.waiting, paced.pace.in_flight) == (0, 0)
+
+    scenario()

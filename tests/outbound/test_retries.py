@@ -66,7 +66,7 @@ async def test_an_upstream_that_says_when_to_come_back_is_not_asked_earlier() ->
 def test_what_is_tried_again(request_: Request, step: object, times: int) -> None:
     @on_a_fake_clock
     async def scenario() -> None:
-        client = Scripted([step])  # type: ignore[list-item]
+        client = Scripted([step])
         results = await asyncio.gather(RetryingClient(client, RULES).send(request_), return_exceptions=True)
         assert results == [step]
         assert len(client.sent) == times

@@ -16,15 +16,10 @@ _REASONS = {200: "OK", 302: "Found", 404: "Not Found", 429: "Too Many Requests"}
 
 
 class LimitedServer:
-    """Admits `capacity` requests in any second, and refuses the others with 429 and headers.
+    """Admits `capacity` requests in any second, and refuses the others with 429 and headers that say so."""
 
-    `headers_always` tells the limit with every answer, and not only when it refuses.
-    """
-
-    def __init__(self, capacity: int, *, headers_always: bool = False, legacy: bool = False) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.headers_always = headers_always
-        self.legacy = legacy
         self.port = 0
         self.admitted: list[tuple[float, str]] = []
         self.refused: list[tuple[float, str]] = []
@@ -73,11 +68,10 @@ class LimitedServer:
         await reader.readexactly(int(headers.get("content-length", 0)))
         if path == "/silent":
             await asyncio.sleep(60)
-        status = 200
         extra = ["Location: http://localhost/elsewhere"] if path == "/moved" else []
         status = 302 if path == "/moved" else self._decide(path)
-        if status == 429 or self.headers_always:
-            extra += self._told(status)
+        if status == 429:
+            extra += self._told()
         body = b'{"path": "%s"}' % path.encode()
         lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Length: {len(body)}", *extra]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
@@ -95,25 +89,19 @@ class LimitedServer:
         self.admitted.append((now, path))
         return 200
 
-    def _told(self, status: int) -> list[str]:
-        left, reset = self.capacity - len(self._window), 1.0
-        if self._window:
-            reset = max(self._window[0] + 1.0 - time.monotonic(), 0.0)
-        retry = [f"Retry-After: {max(ceil(reset), 1)}"] if status == 429 else []
-        if self.legacy:
-            return [
-                *retry,
-                f"X-RateLimit-Limit: {self.capacity}",
-                f"X-RateLimit-Remaining: {left}",
-                "X-RateLimit-Reset: 1",
-            ]
-        return [*retry, f'RateLimit-Policy: "rps";q={self.capacity};w=1', f'RateLimit: "rps";r={left};t={ceil(reset)}']
+    def _told(self) -> list[str]:
+        reset = ceil(self._window[0] + 1.0 - time.monotonic())
+        return [
+            f"Retry-After: {max(reset, 1)}",
+            f'RateLimit-Policy: "rps";q={self.capacity};w=1',
+            f'RateLimit: "rps";r=0;t={reset}',
+        ]
 
 
 @contextmanager
-def limited_server(capacity: int, *, headers_always: bool = False, legacy: bool = False) -> Iterator[LimitedServer]:
+def limited_server(capacity: int) -> Iterator[LimitedServer]:
     """A server in a thread of its own, with an event loop of its own."""
-    server, ready = LimitedServer(capacity, headers_always=headers_always, legacy=legacy), threading.Event()
+    server, ready = LimitedServer(capacity), threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(server.serve(stop, ready)))

@@ -21,6 +21,7 @@ class FailingStore:
         self.renewer = store.renewer
         self.lease_us = store.lease_us
         self.patience_us = store.patience_us
+        self.remote = store.remote
         self.down = False
         self.asked = 0
         self._store = store

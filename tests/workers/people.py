@@ -60,6 +60,11 @@ class Clerk(Worker):
     def has_limits(self) -> bool:
         return self.limits is self.limits_at_first and bool(self.limits.try_acquire())
 
+    def region(self) -> object:
+        """From where the limits come that served a call."""
+        with self.limits.acquire() as acquisition:
+            return acquisition.config["region"]
+
     def take(self, tries: int) -> int:
         """How many of so many tries were admitted."""
         return sum(bool(self.limits.try_acquire()) for _ in range(tries))
@@ -86,6 +91,10 @@ class Gatekeeper(Worker):
     async def wait_for_ever(self) -> None:
         self.entered.set()
         await asyncio.Event().wait()
+
+    async def hold_the_loop(self) -> bool:
+        self.entered.set()
+        return self.gate.wait(20)
 
 
 class Mortal(Worker):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from concurrent.futures import FIRST_COMPLETED, Future
+from pathlib import Path
 from threading import Event, current_thread
 from typing import Any
 
@@ -14,6 +17,7 @@ from limits_app.workers import TaskFuture, Worker, WorkerPool, gather, wait
 from tests.workers.people import Archivist, Clerk, Gatekeeper, Unborn
 
 SECONDS = 20
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_call_returns_a_future_of_its_result(clerk: WorkerPool[Clerk]) -> None:
@@ -204,6 +208,20 @@ def test_database_connections_are_looked_after_around_each_call(mode: str) -> No
         archivist.open().result(SECONDS)
         assert archivist.looked_at().result(SECONDS) == 2
         assert archivist.looked_at().result(SECONDS) == 4
+
+
+def test_workers_need_no_django() -> None:
+    script = (
+        "import sys\n"
+        "from limits_app.workers import Worker\n"
+        "class One(Worker):\n"
+        "    def work(self):\n"
+        "        return 1\n"
+        "with One.options(mode='thread').init() as one:\n"
+        "    assert one.work().result() == 1\n"
+        "assert 'django' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", script], cwd=ROOT, timeout=SECONDS, check=True)
 
 
 # ------------------------------------------------------------------------------------------------- gather and wait

@@ -11,6 +11,7 @@ from threading import Lock
 import pytest
 
 from limits_app.workers import Worker, gather
+from limits_app.workers.task import Call, Task
 from tests.workers.people import Clerk, Mortal, Unborn
 
 SECONDS = 60
@@ -44,6 +45,32 @@ def test_a_process_that_dies_with_nothing_to_do_is_replaced() -> None:
         mortal.die_after_this().exception(SECONDS)
         executor._executor_manager_thread.join(SECONDS)
         assert mortal.pid().result(SECONDS) != before
+
+
+def test_when_no_new_process_can_be_had_the_calls_behind_a_death_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> int:
+        raise OSError("no more processes")
+
+    with Mortal.options(mode="process").init() as mortal:
+        with monkeypatch.context() as patch:
+            patch.setattr("multiprocessing.util.spawnv_passfds", refuse)
+            killed, behind, later = mortal.die(), mortal.pid(), mortal.pid()
+            assert isinstance(killed.exception(SECONDS), BrokenProcessPool)
+            for call in (behind, later):
+                with pytest.raises(OSError, match="no more processes"):
+                    call.result(SECONDS)
+        mortal._back_ends[0].interrupt()
+        assert mortal.get_pool_stats()["submission_queues"][0]["in_flight"] == 0
+
+
+def test_a_call_that_is_cancelled_on_its_way_is_not_made() -> None:
+    with Clerk.options(mode="process").init() as clerk:
+        ended: list[Task] = []
+        task = Task(Call("tell", ("never",), {}), lambda: None, ended.append)
+        assert task.future.cancel()
+        clerk._back_ends[0].run(task)
+        assert ended == [task]
+        assert clerk.tell("first").result(SECONDS) == ["first"]
 
 
 def test_a_worker_that_dies_when_it_is_made_is_an_error_when_it_is_made() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -121,9 +122,9 @@ class Patient(Worker):
 
 def pausing(pauses: Pauses, number: int = 1) -> None:
     """Wait until so many pause."""
-    reached = Event()
+    end = monotonic() + SECONDS
     while len(pauses._alarms) < number:
-        reached.wait(0.001)
+        assert monotonic() < end
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

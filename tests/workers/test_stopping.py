@@ -77,6 +77,16 @@ def test_a_thread_that_does_not_end_is_told_of(gate: Event, monkeypatch: pytest.
     assert futures[0].result(SECONDS) == 0  # type: ignore[attr-defined]
 
 
+def test_a_coroutine_that_has_not_begun_can_be_cancelled(gate: Event) -> None:
+    entered = Event()
+    with Gatekeeper.options(mode="asyncio").init(gate, entered) as keeper:
+        holding = keeper.hold_the_loop()
+        assert entered.wait(SECONDS)
+        assert keeper.wait_for_ever().cancel()
+        gate.set()
+        assert holding.result(SECONDS)
+
+
 @pytest.mark.parametrize("on_demand", [False, True])
 def test_coroutines_are_cancelled_in_a_hurry(gate: Event, on_demand: bool) -> None:
     entered = Event()

@@ -58,11 +58,11 @@ def test_a_claim_over_two_scopes_is_settled_when_one_of_them_has_changed(store: 
 
 def test_a_lease_that_has_ended_is_not_given_back_under_other_limits(store: RedisStore) -> None:
     held = limits_of(store, ResourceLimit("db", 2)).try_acquire()
-    store.settle(held, held.plan.returns or [])
+    store.settle(held, held.plan.given_back(held.amounts))
     held.settled = False
     wider = limits_of(store, ResourceLimit("db", 3))
     other = wider.try_acquire()
-    store.settle(held, held.plan.returns or [])
+    store.settle(held, held.plan.given_back(held.amounts))
     assert used(wider, "db") == 1
     other.release()
 

@@ -120,7 +120,7 @@ def test_permits_are_lent_and_given_back_once(open_store: Callable[[], RedisStor
     first = taken(limits)
     assert used(limits, "db") == 1
     loser.next = 1
-    store.settle(first, first.plan.returns or [])
+    store.settle(first, first.plan.given_back(first.amounts))
     assert used(limits, "db") == 0
 
 

@@ -286,7 +286,7 @@ def test_a_waiter_is_woken_by_a_release_through_another_store(redis: RedisServer
         waiter = executor.submit(limits_of(mine, ResourceLimit("db", 1)).acquire)
         until(lambda: mine.line.busy and mine._watching._listening.is_set())
         Event().wait(0.1)  # nothing says that a waiter has gone to sleep
-        other.settle(held, held.plan.returns or [])
+        other.settle(held, held.plan.given_back(held.amounts))
         with waiter.result(5) as acquired:
             assert acquired
     mine.close()
@@ -320,7 +320,7 @@ def test_the_listener_ends_after_the_last_waiter(store: RedisStore, monkeypatch:
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
         until(lambda: store._watching._thread is not None)
-        store.settle(held, held.plan.returns or [])
+        store.settle(held, held.plan.given_back(held.amounts))
         waiter.result(5).release()
     until(lambda: store._watching._thread is None)
     assert limits.try_acquire()

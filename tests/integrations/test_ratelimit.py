@@ -1,0 +1,250 @@
+"""`@ratelimit` takes what django-ratelimit takes, and does what it does, unless refusing is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+from django.utils.decorators import method_decorator
+from django.views import View
+from pytest_django import Settings
+
+from limits_app import services
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit
+from limits_app.integrations.ratelimit import ALL, UNSAFE, ratelimit
+from limits_app.stores import registry
+from limits_app.testing import FakeClock
+from tests.integrations.rest import Person
+from tests.integrations.site import Ask, afine, fine, limit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def default_entities(settings: Settings) -> None:
+    """Entities as they are by default."""
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+
+
+def get(view: Callable[..., Any], path: str = "/", person: int | None = None, **extra: Any) -> Any:
+    """Ask a view by itself."""
+    request = RequestFactory().get(path, **extra)
+    if person is not None:
+        request.user = Person(person)  # type: ignore[assignment]  # as far as limits look
+    return view(request)
+
+
+def statuses(view: Callable[..., Any], times: int, **extra: Any) -> list[int]:
+    return [get(view, **extra).status_code for _ in range(times)]
+
+
+@pytest.mark.parametrize(
+    ("rate", "allowed", "seconds"),
+    [
+        ("2/s", 2, 1),
+        ("3/m", 3, 60),
+        ("2/h", 2, 3_600),
+        ("1/d", 1, 86_400),
+        ("2/10s", 2, 10),
+        ("2/5m", 2, 300),
+        ("2/minute", 2, 60),
+        ("1/", 1, 1),
+        pytest.param((2, 90), 2, 90, id="a_pair"),
+        pytest.param(lambda group, request: "2/m", 2, 60, id="a_function"),
+        pytest.param(f"{__name__}.rate_of", 2, 60, id="a_dotted_path"),
+    ],
+)
+def test_a_rate_is_so_many_requests_in_a_window(rate: Any, allowed: int, seconds: int, clock: FakeClock) -> None:
+    view = ratelimit(key="ip", rate=rate)(fine)
+    assert statuses(view, allowed + 1) == [200] * allowed + [429]
+    clock.advance(seconds - 0.1)
+    assert statuses(view, 1) == [429]
+    clock.advance(0.1)
+    assert statuses(view, 1) == [200]
+
+
+def log(request: HttpRequest) -> HttpResponse:
+    """Another view."""
+    return HttpResponse("logged")
+
+
+def rate_of(group: str, request: HttpRequest) -> str:
+    """A rate by dotted path."""
+    return "2/m"
+
+
+def key_of(group: str, request: HttpRequest) -> str:
+    """A key by dotted path."""
+    return request.headers.get("X-Device", "")
+
+
+def test_no_rate_limits_nothing_and_zero_limits_everything() -> None:
+    assert statuses(ratelimit(key="ip", rate=None)(fine), 3) == [200] * 3
+    assert statuses(ratelimit(key="ip", rate=lambda *_: None)(fine), 3) == [200] * 3
+    assert statuses(ratelimit(key="ip", rate="0/s", group="none")(fine), 1) == [429]
+
+
+@pytest.mark.parametrize(
+    ("key", "one", "another"),
+    [
+        pytest.param("ip", {"REMOTE_ADDR": "203.0.113.1"}, {"REMOTE_ADDR": "203.0.113.2"}, id="address"),
+        pytest.param("user", {"person": 1}, {"person": 2}, id="user"),
+        pytest.param("user_or_ip", {"person": 1}, {"REMOTE_ADDR": "203.0.113.2"}, id="user_or_address"),
+        pytest.param("get:q", {"path": "/?q=a"}, {"path": "/?q=b"}, id="a_parameter"),
+        pytest.param("header:x-device", {"headers": {"X-Device": "a"}}, {"headers": {"X-Device": "b"}}, id="a_header"),
+        pytest.param(key_of, {"headers": {"X-Device": "a"}}, {"headers": {"X-Device": "b"}}, id="a_function"),
+        pytest.param(
+            f"{__name__}.key_of", {"headers": {"X-Device": "a"}}, {"headers": {"X-Device": "b"}}, id="a_dotted_path"
+        ),
+        pytest.param("header:x-device", {"headers": {"X-Device": "a" * 9999}}, {}, id="a_long_header_and_none"),
+    ],
+)
+def test_a_key_says_who_is_counted(key: Any, one: dict[str, Any], another: dict[str, Any]) -> None:
+    view = ratelimit(key=key, rate="1/m")(fine)
+    assert statuses(view, 2, **one) + statuses(view, 2, **another) == [200, 429, 200, 429]
+
+
+def test_visitors_are_one_user() -> None:
+    view = ratelimit(key="user", rate="1/m")(fine)
+    assert [get(view, REMOTE_ADDR=f"203.0.113.{last}").status_code for last in (1, 2)] == [200, 429]
+
+
+def test_what_is_posted_may_be_the_key() -> None:
+    view = ratelimit(key="post:email", rate="1/m")(fine)
+    posted = [view(RequestFactory().post("/", {"email": email})).status_code for email in ("a@b.c", "d@e.f", "a@b.c")]
+    assert posted == [200, 200, 429]
+
+
+def test_nobody_named_is_the_client_and_not_everybody() -> None:
+    view = ratelimit(key="header:x-device", rate="1/m")(fine)
+    assert [get(view, REMOTE_ADDR=f"203.0.113.{last}").status_code for last in (1, 2, 1)] == [200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("method", "limited"),
+    [
+        ("GET", ["get"]),
+        ("post", ["post"]),
+        (["PUT", "POST"], ["post", "put"]),
+        (UNSAFE, ["post", "put", "patch", "delete"]),
+        (ALL, ["get", "post", "put", "patch", "delete", "head", "options"]),
+    ],
+)
+def test_a_method_says_which_requests_count(method: Any, limited: list[str]) -> None:
+    for verb in ["get", "post", "put", "patch", "delete", "head", "options"]:
+        view = ratelimit(key="ip", rate="1/m", method=method, group=f"of.{verb}")(fine)
+        seen = [view(getattr(RequestFactory(), verb)("/")).status_code for _ in range(2)]
+        assert seen == ([200, 429] if verb in limited else [200, 200])
+
+
+def test_groups_count_together() -> None:
+    views = [ratelimit(key="ip", rate="2/m", group="shared")(view) for view in (fine, log)]
+    assert [get(view).status_code for view in (*views, *views)] == [200, 200, 429, 429]
+
+
+def test_several_rates_of_one_view_all_hold(clock: FakeClock) -> None:
+    view = ratelimit(key="ip", rate="3/h")(ratelimit(key="ip", rate="1/s")(fine))
+    seen = []
+    for _ in range(4):
+        seen += statuses(view, 1)
+        clock.advance(1)
+    assert seen == [200, 200, 200, 429]
+    assert statuses(view, 1) == [429]
+
+
+def test_administrators_have_the_last_word() -> None:
+    view = ratelimit(key="ip", rate="1/m", group="search")(fine)
+    assert statuses(view, 2) == [200, 429]
+    limit("search", CallLimit(3, 60))
+    assert statuses(view, 3) == [200, 200, 429]
+
+
+def test_without_blocking_the_view_is_told() -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(str(request.limited))  # type: ignore[attr-defined]  # the decorator adds it
+
+    outer = ratelimit(key="ip", rate="9/m", block=False)(ratelimit(key="ip", rate="1/m", block=False)(view))
+    assert [get(outer).content for _ in range(2)] == [b"False", b"True"]
+    inner = ratelimit(key="ip", rate="1/m", block=False, group="a")(
+        ratelimit(key="ip", rate="9/m", block=False, group="b")(view)
+    )
+    assert [get(inner).content for _ in range(2)] == [b"False", b"True"]
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_while_the_store_is_down_it_is_too_often(block: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object) -> None:
+        raise StoreUnavailable("connection refused")
+
+    for verb in ("acquire", "version", "peek", "settle"):
+        monkeypatch.setattr(registry.store(), verb, unreachable)
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(str(request.limited))  # type: ignore[attr-defined]  # the decorator adds it
+
+    response = get(ratelimit(key="ip", rate="9/m", block=block)(view))
+    assert response.status_code == (503 if block else 200)
+    assert block or response.content == b"True"
+
+
+@pytest.mark.parametrize("block", [True, False])
+def test_behind_the_middleware_and_in_coroutines(block: bool, ask: Ask, serve: Any) -> None:
+    serve({"": ratelimit(key="ip", rate="1/m", block=block)(afine)})
+    assert ask()["RateLimit"].endswith(";r=0;t=60")
+    second = ask()
+    assert (second.status_code, second["RateLimit"].split(";")[1]) == (429 if block else 200, "r=0")
+
+
+def test_a_coroutine_by_itself_is_told_of_too(serve: Any, settings: Settings, ask: Ask) -> None:
+    settings.MIDDLEWARE = settings.MIDDLEWARE[:-1]
+    serve({"": ratelimit(key="ip", rate=None)(ratelimit(key="ip", rate="1/m")(afine))})
+    assert [ask().status_code for _ in range(2)] == [200, 429]
+
+
+def test_class_views_are_counted_by_class() -> None:
+    class Base(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return fine(request)
+
+    @method_decorator(ratelimit(key="ip", rate="1/m"), name="get")
+    class First(Base):
+        pass
+
+    @method_decorator(ratelimit(key="ip", rate="1/m"), name="get")
+    class Second(Base):
+        pass
+
+    views = [First.as_view(), Second.as_view()]
+    assert [statuses(view, 2) for view in views] == [[200, 429], [200, 429]]
+
+
+@pytest.mark.parametrize(
+    ("key", "rate", "message"),
+    [
+        (None, "1/m", "needs a key"),
+        ("", "1/m", "needs a key"),
+        ("session", "1/m", "has no key 'session'"),
+        ("cookie:id", "1/m", "has no key 'cookie:id'"),
+        ("ip", "often", "must be such as"),
+        ("ip", (1, 0), "must be above 0"),
+    ],
+)
+def test_what_cannot_be_is_an_error(key: Any, rate: Any, message: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=message):
+        get(ratelimit(key=key, rate=rate)(fine))
+
+
+def test_the_words_are_where_django_ratelimit_has_them() -> None:
+    assert (ratelimit.ALL, ratelimit.UNSAFE) == (ALL, UNSAFE)  # type: ignore[attr-defined]  # set on the function
+
+
+def test_nothing_is_kept_of_a_secret_key() -> None:
+    view = ratelimit(key="post:email", rate="5/m", group="login")(fine)
+    view(RequestFactory().post("/", {"email": "ann@example.org"}))
+    assert "example.org" not in repr(vars(registry.store()))
+    assert services.status("login", entity="post:email:ann@example.org").limits == {}

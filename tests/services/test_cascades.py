@@ -1,0 +1,315 @@
+"""Cascades and shared limits: what a request is charged besides its own buckets, in one atomic step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+
+import pytest
+from django.core.exceptions import ValidationError
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pytest_django import DjangoAssertNumQueries
+
+from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
+from limits_app.models import MAX_LEVELS, Entity, Limit, Policy
+from limits_app.resolver import resolve, resolver, shared_scope
+from limits_app.testing import FakeClock
+
+
+def family(*identifiers: str, cascade: bool = True) -> list[Entity]:
+    """Entities of which each is the child of the one before."""
+    made: list[Entity] = []
+    for identifier in identifiers:
+        made.append(Entity.objects.create(identifier=identifier, parent=made[-1] if made else None, cascade=cascade))
+    return made
+
+
+def charged(entity: str) -> dict[tuple[str | None, str], float]:
+    """What is left to an entity and those above it, by entity and key."""
+    outcome = limits.check("api", entity=entity)
+    return {(one.entity, one.key): one.remaining for one in (*outcome.violations, *outcome.passed)}
+
+
+def test_a_child_charges_its_parent_too() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_entity_limits("tenant:acme", [CallLimit(5, 60)])
+    limits.set_entity_limits("user:1", [CallLimit(3, 60)])
+    limits.acquire("api", entity="user:1")
+    assert charged("user:1") == {("user:1", "call_count"): 2, ("tenant:acme", "call_count"): 4}
+    assert charged("tenant:acme") == {("tenant:acme", "call_count"): 4}
+
+
+def test_a_refusal_of_the_parent_charges_nothing_anywhere() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_entity_limits("tenant:acme", [CallLimit(1, 60)])
+    limits.set_resource_limits("api", [CallLimit(3, 60), ResourceLimit("slot", 2)])
+    limits.acquire("api", entity="tenant:acme")
+    refused = limits.try_acquire("api", entity="user:1")
+    assert [(one.entity, one.key) for one in refused.outcome.violations] == [("tenant:acme", "call_count")]
+    assert charged("user:1")["user:1", "call_count"] == 3
+    assert charged("user:1")["user:1", "slot"] == 2
+
+
+def test_it_goes_up_while_each_says_so() -> None:
+    family("a", "b", "c", "d")
+    limits.set_resource_limits("api", [CallLimit(9, 60)])
+    Entity.objects.filter(identifier="b").update(cascade=False)
+    limits.acquire("api", entity="d")
+    assert charged("d") == {(name, "call_count"): 8 for name in "dcb"}
+    assert charged("a") == {("a", "call_count"): 9}
+
+
+def test_eight_levels_are_charged_with_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    names = [f"level:{number}" for number in range(MAX_LEVELS)]
+    family(*names)
+    for number, name in enumerate(names):
+        limits.set_entity_limits(name, [CallLimit(10 + number, 60)])
+    resolver.clear()
+    with django_assert_num_queries(1):
+        acquisition = limits.acquire("api", entity=names[-1])
+    assert [one.entity for one in acquisition.outcome.passed] == names[::-1]
+    assert [one.remaining for one in acquisition.outcome.passed] == [16, 15, 14, 13, 12, 11, 10, 9]
+
+
+def test_rates_are_charged_reported_and_given_back_at_every_level() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_entity_limits("tenant:acme", [RateLimit("tpm", 1000, 60)])
+    limits.set_entity_limits("user:1", [RateLimit("tpm", 100, 60)])
+    with limits.acquire("api", entity="user:1", requested={"tpm": 80}) as acquisition:
+        acquisition.update({"tpm": 30})
+    outcome = limits.check("api", entity="user:1", requested={"tpm": 1})
+    assert [one.remaining for one in outcome.passed] == [70, 970]
+
+
+def test_a_parent_can_limit_what_the_child_does_not() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_entity_limits("tenant:acme", [RateLimit("tpm", 100, 60), ResourceLimit("slot", 1)])
+    limits.set_entity_limits("user:1", [CallLimit(5, 60)])
+    with limits.acquire("api", entity="user:1", requested={"tpm": 60}) as acquisition:
+        assert set(acquisition.acquisitions) == {"call_count", "tpm", "slot"}
+        assert not limits.try_acquire("api", entity="user:1", requested={"tpm": 60})
+        acquisition.update({"tpm": 60})
+
+
+@pytest.mark.parametrize("chained", [True, False])
+@pytest.mark.parametrize(("flag", "admits"), [("blocked", False), ("unlimited", True)])
+def test_a_parent_that_is_blocked_or_unlimited(chained: bool, flag: str, admits: bool) -> None:
+    family("tenant:acme", "user:1", cascade=chained)
+    limits.set_resource_limits("api", [CallLimit(3, 60)])
+    Entity.objects.filter(identifier="tenant:acme").update(**{flag: True})
+    acquisition = limits.try_acquire("api", entity="user:1")
+    assert acquisition.successful is (admits or not chained)
+    assert charged("user:1")["user:1", "call_count"] == (2 if acquisition else 3)
+
+
+def test_a_blocked_child_charges_its_parent_nothing() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_resource_limits("api", [CallLimit(3, 60)])
+    Entity.objects.filter(identifier="user:1").update(blocked=True)
+    assert not limits.try_acquire("api", entity="user:1")
+    assert charged("tenant:acme") == {("tenant:acme", "call_count"): 3}
+
+
+def test_an_unlimited_child_still_charges_its_parent() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    Entity.objects.filter(identifier="user:1").update(unlimited=True)
+    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(2)] == [True, False]
+
+
+def test_an_entity_without_a_row_has_nobody_above_it() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    assert limits.acquire("api", entity="user:2")
+    assert limits.acquire("api", entity="tenant:acme")
+    assert limits.acquire("api")
+
+
+def test_the_limits_of_a_call_are_not_for_those_above() -> None:
+    family("tenant:acme", "user:1")
+    for _ in range(3):
+        limits.acquire("api", entity="user:1", default_limits=(CallLimit(3, 60),))
+    assert charged("user:1") == {}
+    assert not limits.try_acquire("api", entity="user:1", default_limits=(CallLimit(3, 60),))
+
+
+def test_a_parent_without_limits_of_its_own_has_those_of_everybody() -> None:
+    family("tenant:acme", "user:1", cascade=False)
+    limits.set_resource_limits("api", [CallLimit(2, 60)])
+    Entity.objects.filter(identifier="user:1").update(cascade=True)
+    limits.acquire("api", entity="user:1")
+    assert charged("tenant:acme") == {("tenant:acme", "call_count"): 1}
+
+
+def test_cycles_cannot_be_and_do_no_harm_where_they_are_forced() -> None:
+    first, second = family("a", "b")
+    first.parent = second
+    with pytest.raises(ValidationError, match="its own ancestor"):
+        first.full_clean()
+    Entity.objects.filter(pk=first.pk).update(parent=second)
+    limits.set_resource_limits("api", [CallLimit(9, 60)])
+    limits.acquire("api", entity="a")
+    assert charged("a") == {("a", "call_count"): 8, ("b", "call_count"): 8}
+
+
+MOVES: dict[str, Callable[[], object]] = {
+    "raw_delete_of_the_parent": lambda: (
+        Entity.objects.update(parent=None),
+        Policy.objects.filter(entity__identifier="tenant:acme").delete(),
+        Entity.objects.filter(identifier="tenant:acme").delete(),
+    ),
+    "update_of_the_flag": lambda: Entity.objects.update(cascade=False),
+    "bulk_update_of_the_parent": lambda: Entity.objects.bulk_update(
+        [_parted(entity) for entity in Entity.objects.all()], ["parent"]
+    ),
+    "clearing_the_children": lambda: Entity.objects.get(identifier="tenant:acme").children.clear(),
+    "deleting_the_policy": lambda: limits.delete_entity_limits("tenant:acme"),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_a_change_above_counts_on_the_next_acquire(move: Callable[[], object]) -> None:
+    family("tenant:acme", "user:1")
+    limits.set_entity_limits("tenant:acme", [CallLimit(1, 60)])
+    assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(2)] == [True, False]
+    move()
+    assert limits.try_acquire("api", entity="user:1")
+
+
+# ---------------------------------------------------------------- shared limits
+
+
+def test_a_shared_limit_is_one_for_everybody() -> None:
+    limits.set_resource_limits("api", [CallLimit(3, 60), RateLimit("tpm", 9, 60)], shared=["call_count"])
+    for who in ("user:1", "user:2", None):
+        with limits.acquire("api", entity=who, requested={"tpm": 9}) as acquisition:
+            acquisition.update({"tpm": 9})
+    refused = limits.try_acquire("api", entity="user:3", requested={"tpm": 9})
+    assert [(one.key, one.entity) for one in refused.outcome.violations] == [("call_count", None)]
+    assert limits.explain("api", entity="user:3", requested={"tpm": 9}).chain[0].limits[1].status.remaining == 9
+
+
+def test_each_resource_has_a_shared_bucket_of_its_own_apart_from_that_of_the_site() -> None:
+    limits.set_system_limits([CallLimit(1, 60)], shared=["call_count"])
+    assert limits.acquire("api", entity="user:1")
+    assert limits.acquire("reports", entity="user:1")
+    assert not limits.try_acquire("api")
+    limits.set_system_limits([CallLimit(1, 60)])
+    assert limits.acquire("api")
+    keys = {shared_scope("api", "rpm").key, shared_scope("api", "tpm").key, shared_scope("apis", "rpm").key}
+    keys |= {one.scope.key for who in (None, "*rpm") for one in resolve("api", who).limit_set.scoped}
+    assert len(keys) == 5
+
+
+def test_a_child_and_its_parent_are_charged_once_for_what_they_share() -> None:
+    family("tenant:acme", "user:1")
+    limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("slot", 5)], shared=["call_count"])
+    limits.acquire("api", entity="user:1").release()
+    assert limits.status("api", entity="user:1").limits["call_count"]["used"] == 1
+
+
+def test_what_is_shared_is_summed_once() -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("slot", 5)], shared=["call_count"])
+    family("user:1", cascade=False)
+    held = [limits.acquire("api", entity=who) for who in ("user:1", None)]
+    status = limits.status("api")
+    assert status.used_by_all == {"call_count": 2, "slot": 2}
+    assert status.limits["slot"]["used"] == 1
+    for one in held:
+        one.release()
+
+
+def test_what_a_family_used_is_summed_once() -> None:
+    family("tenant:acme", "user:1", "key:a")
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    limits.acquire("api", entity="key:a")
+    limits.acquire("api", entity="user:1")
+    assert limits.status("api").used_by_all == {"call_count": 1 + 2 + 2}
+
+
+@pytest.mark.parametrize("on_resource", [None, "api"])
+def test_limits_of_an_entity_cannot_be_shared(on_resource: str | None) -> None:
+    with pytest.raises(InvalidLimit, match="those of an entity are its own"):
+        limits.set_entity_limits("user:1", [CallLimit(1, 60)], resource=on_resource, shared=["call_count"])
+    assert not Limit.objects.exists()
+
+
+def test_only_limits_that_are_there_can_be_shared() -> None:
+    with pytest.raises(InvalidLimit, match="rpm, tpm cannot be shared: the policy has no such limit"):
+        limits.set_resource_limits("api", [CallLimit(1, 60)], shared=["tpm", "rpm", "call_count"])
+
+
+def test_permits_that_are_shared_are_held_by_anybody() -> None:
+    limits.set_resource_limits("api", [ResourceLimit("slot", 1)], shared=["slot"])
+    with limits.acquire("api", entity="user:1"):
+        assert not limits.try_acquire("api", entity="user:2")
+    assert limits.acquire("api", entity="user:2")
+
+
+# ---------------------------------------------------------------- no over-admission, nothing charged by a refusal
+
+
+def test_many_threads_never_get_more_than_any_level_has() -> None:
+    family("tenant:acme")
+    tenant = Entity.objects.get()
+    Entity.objects.bulk_create(
+        Entity(identifier=f"user:{number}", parent=tenant, cascade=True) for number in range(20)
+    )
+    limits.set_resource_limits("api", [CallLimit(7, 86_400)])
+    limits.set_entity_limits("tenant:acme", [CallLimit(100, 86_400)])
+    admitted: list[str] = []
+
+    def ask(names: list[str]) -> None:
+        admitted.extend(name for name in names for _ in range(10) if limits.try_acquire("api", entity=name))
+
+    for number in range(20):  # resolved here, because threads have connections of their own
+        limits.check("api", entity=f"user:{number}")
+    threads = [Thread(target=ask, args=([f"user:{number}" for number in range(20)],)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(admitted) == 100
+    assert max(admitted.count(name) for name in set(admitted)) == 7
+    assert limits.status("api").used_by_all == {"call_count": 200}
+
+
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 30)), max_size=25),
+)
+def test_explain_check_and_acquire_never_disagree(
+    clock: FakeClock, capacities: list[int], asked: list[tuple[int, int, int]]
+) -> None:
+    Policy.objects.all().delete()
+    Entity.objects.update(parent=None)
+    Entity.objects.all().delete()
+    resolver.clear()
+    names = [f"level:{number}" for number in range(len(capacities))]
+    family(*names)
+    for name, capacity in zip(names, capacities, strict=True):
+        limits.set_entity_limits(name, [RateLimit("tpm", capacity, 60), CallLimit(9, 60)], extends=True)
+    for level, amount, seconds in asked:
+        who = names[level % len(names)]
+        requested = {"tpm": min(amount, *capacities)}
+        told = limits.explain("api", entity=who, requested=requested)
+        checked = limits.check("api", entity=who, requested=requested)
+        acquisition = limits.try_acquire("api", entity=who, requested=requested)
+        assert told.outcome == checked
+        assert checked.allowed is acquisition.successful
+        assert [one.key for one in checked.violations] == [one.key for one in acquisition.outcome.violations]
+        shown = [one for link in told.chain for one in link.limits]
+        assert {(one.status.entity, one.status.key) for one in shown} == {
+            (one.entity, one.key) for one in (*checked.violations, *checked.passed)
+        }
+        assert sum(one.binds for one in shown) == (not checked.allowed)
+        acquisition.release()
+        clock.advance(seconds)
+
+
+def _parted(entity: Entity) -> Entity:
+    entity.parent = None
+    return entity

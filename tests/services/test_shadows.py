@@ -1,0 +1,226 @@
+"""Policies in the shadow: tried on real requests, in buckets of their own, and never seen by those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+
+from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.outcome import Outcome
+from limits_app.models import Entity, Policy
+from limits_app.resolver import resolve
+from limits_app.services import shadowing
+from limits_app.stores import registry
+
+
+@pytest.fixture(autouse=True)
+def nothing_counted() -> None:
+    shadowing._REFUSALS.clear()
+
+
+@pytest.fixture
+def told() -> Iterator[list[Outcome]]:
+    """What the signal said."""
+    heard: list[Outcome] = []
+
+    def hear(outcome: Outcome, **details: object) -> None:
+        heard.append(outcome)
+
+    signals.limit_shadowed.connect(hear)
+    yield heard
+    signals.limit_shadowed.disconnect(hear)
+
+
+def shadow(*definitions: Any, **options: Any) -> None:
+    """Try limits on the resource, under a system that allows 5 calls."""
+    limits.set_system_limits([CallLimit(5, 60)])
+    limits.set_resource_limits("api", definitions, enforcement="shadow", **options)
+
+
+def left_in_the_shadow(entity: str | None = None) -> dict[str, float]:
+    found = resolve("api", entity).limit_set.shadow
+    return {key: stats["available"] for key, stats in found.get_stats().items()}
+
+
+def test_what_would_refuse_lets_through_and_is_counted(told: list[Outcome]) -> None:
+    shadow(CallLimit(2, 60))
+    outcomes = [limits.acquire("api", entity="user:1").outcome for _ in range(5)]
+    assert [outcome.allowed for outcome in outcomes] == [True] * 5
+    assert [[one.key for one in outcome.shadowed] for outcome in outcomes] == [[], []] + [["call_count"]] * 3
+    assert outcomes[2].shadowed[0].capacity == 2
+    assert [one.capacity for one in outcomes[2].passed] == [5]
+    assert outcomes[2].as_dict()["shadowed"][0]["level"] == "resource"
+    assert limits.shadow_refusals() == {"api": {"call_count": 3}}
+    assert [outcome.allowed for outcome in told] == [False] * 3
+
+
+def test_what_is_refused_charges_nothing_in_the_shadow() -> None:
+    shadow(CallLimit(9, 60))
+    for _ in range(8):
+        limits.try_acquire("api")
+    assert left_in_the_shadow() == {"call_count": 4}
+
+
+def test_a_shadow_has_buckets_of_its_own() -> None:
+    shadow(CallLimit(9, 60))
+    limits.acquire("api")
+    assert limits.status("api").limits["call_count"]["used"] == 1
+    Policy.objects.update(enforcement="enforce")
+    assert limits.status("api").limits["call_count"]["used"] == 1
+
+
+def test_usage_that_is_reported_counts_in_the_shadow_too() -> None:
+    shadow(RateLimit("tpm", 10, 60))
+    limits.set_system_limits([RateLimit("tpm", 100, 60), RateLimit("other", 5, 60)])
+    with limits.acquire("api", requested={"tpm": 8, "other": 1}) as acquisition:
+        acquisition.update({"tpm": 3, "other": 1})
+        assert acquisition.acquisitions["tpm"].used == 3
+    assert acquisition.settled
+    assert left_in_the_shadow() == {"tpm": 7}
+    with pytest.raises(ZeroDivisionError), limits.acquire("api", requested={"tpm": 7}):
+        _ = 1 / 0
+    assert left_in_the_shadow() == {"tpm": 7}
+    cancelled = limits.acquire("api", requested={"tpm": 7})
+    cancelled.cancel()
+    assert left_in_the_shadow() == {"tpm": 7}
+
+
+def test_permits_are_held_in_the_shadow_until_the_request_is_done() -> None:
+    shadow(ResourceLimit("slot", 1))
+    first, second = [limits.acquire("api", requested={"slot": 1}) for _ in range(2)]
+    assert [one.outcome.shadowed != () for one in (first, second)] == [False, True]
+    assert left_in_the_shadow() == {"slot": 0}
+    first.release()
+    second.release()
+    assert left_in_the_shadow() == {"slot": 1}
+    assert first.successful
+    assert first
+
+
+def test_coroutines_are_shadowed_alike() -> None:
+    shadow(ResourceLimit("slot", 1), RateLimit("tpm", 10, 60))
+    limits.set_system_limits([RateLimit("tpm", 100, 60)])
+
+    async def ask() -> list[bool]:
+        seen = []
+        async with await limits.aacquire("api", requested={"tpm": 5}) as outer:
+            for end in ("arelease", "acancel"):
+                inner = await limits.atry_acquire("api", requested={"tpm": 5, "slot": 1})
+                seen.append(bool(inner.outcome.shadowed))
+                await getattr(inner, end)()
+            outer.update({"tpm": 1})
+        waited = await limits.aacquire("api", requested={"tpm": 5}, timeout=1)
+        seen.append(bool(waited.outcome.shadowed))
+        await waited.acancel()
+        return seen
+
+    assert async_to_sync(ask)() == [True, True, False]
+    assert left_in_the_shadow() == {"slot": 1, "tpm": 9}
+
+
+def test_rates_that_nobody_names_are_no_trouble() -> None:
+    shadow(RateLimit("tpm", 10, 60), CallLimit(1, 60))
+    assert limits.acquire("api").outcome.shadowed == ()
+    assert [one.key for one in limits.acquire("api").outcome.shadowed] == ["call_count"]
+
+
+def test_functions_that_name_amounts_see_the_limits_that_are_tried() -> None:
+    shadow(RateLimit("tpm", 1, 60))
+    outcomes = [
+        limits.acquire("api", requested=lambda found: dict.fromkeys(found.rates, 1)).outcome for _ in range(2)
+    ]
+    assert [[one.key for one in outcome.shadowed] for outcome in outcomes] == [[], ["tpm"]]
+
+
+def test_more_than_the_shadow_can_ever_admit_would_be_refused() -> None:
+    shadow(RateLimit("tpm", 10, 60))
+    limits.set_system_limits([RateLimit("tpm", 100, 60)])
+    with limits.acquire("api", requested={"tpm": 50}) as acquisition:
+        acquisition.update({"tpm": 50})
+    assert acquisition.outcome.shadowed[0].never
+    assert limits.check("api", requested={"tpm": 50}).shadowed[0].never
+    assert limits.shadow_refusals() == {"api": {"tpm": 1}}
+
+
+def test_an_amount_that_the_shadow_cannot_have_is_no_trouble() -> None:
+    shadow(RateLimit("tpm", 10, 60, RateLimitAlgorithm.FIXED_WINDOW))
+    limits.set_system_limits([RateLimit("tpm", 100, 60)])
+    with limits.acquire("api", requested={"tpm": 1.5}) as acquisition:
+        acquisition.update({"tpm": 1.5})
+    assert acquisition.outcome.shadowed == ()
+
+
+def test_a_store_that_goes_down_before_the_shadow_is_tried_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    shadow(CallLimit(1, 60))
+    found = limits.limit_set("api")
+
+    def unreachable(claim: object) -> Any:
+        raise StoreUnavailable("connection refused")
+
+    monkeypatch.setattr(found.shadow, "_decide", unreachable)
+    assert limits.acquire("api").outcome.shadowed == ()
+
+
+def test_checking_and_explaining_say_what_the_shadow_would() -> None:
+    shadow(CallLimit(1, 60))
+    assert limits.check("api").shadowed == ()
+    limits.acquire("api")
+    assert [one.key for one in limits.check("api").shadowed] == ["call_count"]
+    assert str(limits.explain("api")).splitlines()[1:] == [
+        "What counts is the policy of the system (limits).",
+        "Tried in the shadow is the policy of the resource (limits).",
+        "call_count: 4 of 5 left, 1 requested.",
+        "In the shadow, call_count: 0 of 1 left, 1 requested; it would refuse.",
+    ]
+    for _ in range(4):
+        limits.acquire("api")
+    assert limits.check("api").shadowed == ()  # refused as it is
+    assert limits.shadow_refusals() == {"api": {"call_count": 4}}
+
+
+def test_a_shadow_that_frees_or_is_off_tries_nothing() -> None:
+    limits.set_system_limits([CallLimit(5, 60)])
+    limits.set_resource_limits("api", [], effect="unlimited", enforcement="shadow")
+    assert resolve("api", None).limit_set.shadow is None
+    limits.set_resource_limits("api", [CallLimit(1, 60)], enforcement="off")
+    assert resolve("api", None).limit_set.shadow is None
+    assert [bool(limits.try_acquire("api")) for _ in range(3)] == [True] * 3
+
+
+def test_a_shadow_that_blocks_would_refuse_everything() -> None:
+    limits.set_resource_limits("api", [], effect="blocked", enforcement="shadow")
+    assert [one.key for one in limits.acquire("api").outcome.shadowed] == ["blocked"]
+
+
+def test_policies_above_are_tried_too() -> None:
+    parent = Entity.objects.create(identifier="tenant:acme")
+    Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
+    limits.set_system_limits([CallLimit(5, 60)])
+    limits.set_entity_limits("tenant:acme", [CallLimit(1, 60)], enforcement="shadow")
+    outcomes = [limits.acquire("api", entity="user:1").outcome for _ in range(2)]
+    assert [[(one.entity, one.key) for one in outcome.shadowed] for outcome in outcomes] == [
+        [],
+        [("tenant:acme", "call_count")],
+    ]
+    assert [one.entity for one in outcomes[1].passed] == ["user:1", "tenant:acme"]
+
+
+def test_a_shadow_is_tried_on_those_it_is_rolled_out_to() -> None:
+    shadow(CallLimit(1, 60), rollout_percent=50)
+    tried = sum(resolve("api", f"user:{number}").limit_set.shadow is not None for number in range(200))
+    assert 60 < tried < 140
+
+
+def test_an_extending_shadow_tries_the_whole() -> None:
+    shadow(RateLimit("tpm", 1, 60), extends=True)
+    limits.acquire("api", requested={"tpm": 1})
+    assert left_in_the_shadow() == {"call_count": 4, "tpm": 0}
+
+
+def test_a_store_of_its_own_is_not_needed() -> None:
+    shadow(CallLimit(1, 60))
+    assert resolve("api", None).limit_set.shadow.store.store is registry.store()

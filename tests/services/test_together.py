@@ -1,0 +1,177 @@
+"""Several resources and entities at once, all or nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pytest_django import Settings
+
+from limits_app import services, signals
+from limits_app.core.errors import InvalidRequest, NeverAdmissible, StoreUnavailable
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.models import Policy
+from limits_app.resolver import resolver
+from limits_app.services import Share, try_acquire_all
+from limits_app.stores import registry
+
+SLIDING = RateLimitAlgorithm.SLIDING_WINDOW
+
+
+def left(resource: str, entity: str | None = "ann") -> dict[str, object]:
+    """How much is left of each limit."""
+    return {key: stats["available"] for key, stats in services.status(resource, entity=entity).limits.items()}
+
+
+def limit(resource: str, *limits: Limit, on_unavailable: str = "") -> None:
+    """Set limits for everybody on a resource."""
+    services.set_resource_limits(resource, limits, on_unavailable=on_unavailable)
+
+
+def test_all_shares_are_charged_each_with_its_amounts() -> None:
+    limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60))
+    limit("exports", CallLimit(5, 60), ResourceLimit("slots", 2))
+    acquisition = try_acquire_all(
+        [Share("api", "ann", {"tpm": 30}), Share("exports", "ann", {"call_count": 2}), Share("api", "bob", {"tpm": 1})]
+    )
+    assert acquisition
+    assert set(acquisition.acquisitions) == {
+        "api:call_count",
+        "api:tpm",
+        "exports:call_count",
+        "exports:slots",
+        "api:2:call_count",
+        "api:2:tpm",
+    }
+    assert left("api") == {"call_count": 9, "tpm": 70}
+    assert left("exports") == {"call_count": 3, "slots": 1}
+    assert left("api", "bob") == {"call_count": 9, "tpm": 99}
+    acquisition.update({"api:tpm": 10})
+    acquisition.release()
+    assert (left("api")["tpm"], left("exports")["slots"]) == (90, 2)
+
+
+def test_a_refusal_charges_nothing_and_is_told() -> None:
+    limit("api", CallLimit(10, 60, SLIDING))
+    limit("exports", CallLimit(1, 60, SLIDING))
+    shares = [Share("api", "ann"), Share("exports", "ann")]
+    heard = []
+
+    def hear(outcome: object, **_: object) -> None:
+        heard.append(outcome)
+
+    assert try_acquire_all(shares)
+    signals.limit_exceeded.connect(hear)
+    try:
+        refused = try_acquire_all(shares)
+    finally:
+        signals.limit_exceeded.disconnect(hear)
+    assert not refused
+    assert [(status.resource, status.entity) for status in refused.outcome.violations] == [("exports", "ann")]
+    assert heard == [refused.outcome]
+    assert left("api") == {"call_count": 9}
+
+
+def test_more_than_can_ever_be_admitted_is_an_error() -> None:
+    limit("api", CallLimit(10, 60))
+    limit("exports", CallLimit(1, 60))
+    with pytest.raises(NeverAdmissible):
+        try_acquire_all([Share("api"), Share("exports", None, {"call_count": 2})])
+    assert left("api", None) == {"call_count": 10}
+
+
+def test_amounts_may_depend_on_what_holds() -> None:
+    limit("api", RateLimit("rpm", 10, 60))
+    limit("exports", RateLimit("rpm", 10, 60))
+    shares = [Share(name, None, lambda found: dict.fromkeys(found.rates, 4)) for name in ("api", "exports")]
+    assert try_acquire_all(shares)
+    assert (left("api", None), left("exports", None)) == ({"rpm": 6}, {"rpm": 6})
+
+
+def test_limits_of_the_call_hold_where_nothing_is_set() -> None:
+    shares = [Share("api", "ann", None, (CallLimit(1, 60),)), Share("exports", "ann")]
+    assert [bool(try_acquire_all(shares)) for _ in range(2)] == [True, False]
+
+
+def test_nothing_set_admits_everything() -> None:
+    acquisition = try_acquire_all([Share("api"), Share("exports")])
+    assert acquisition
+    assert acquisition.acquisitions == {}
+
+
+def test_amounts_that_cannot_be_are_an_error() -> None:
+    limit("api", CallLimit(10, 60))
+    with pytest.raises(InvalidRequest):
+        try_acquire_all([Share("api", "ann", {"call_count": -1}), Share("exports")])
+
+
+def test_a_change_counts_from_the_next_acquire_on() -> None:
+    limit("api", CallLimit(1, 60))
+    limit("exports", CallLimit(9, 60))
+    shares = [Share("api", "ann"), Share("exports", "ann")]
+    assert [bool(try_acquire_all(shares)) for _ in range(2)] == [True, False]
+    limit("api", CallLimit(3, 60))
+    assert [bool(try_acquire_all(shares)) for _ in range(3)] == [True, True, False]
+
+
+def test_shares_of_different_configurations_are_resolved_again() -> None:
+    limit("api", CallLimit(9, 60))
+    limit("exports", CallLimit(9, 60))
+    resolver.limit_set("api", "ann")
+    limit("exports", CallLimit(1, 60))
+    resolver.limit_set("exports", "ann")
+    shares = [Share("api", "ann"), Share("exports", "ann")]
+    assert [bool(try_acquire_all(shares)) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("policies", "admitted"),
+    [
+        pytest.param(("allow", "allow"), 3, id="all_allow"),
+        pytest.param(("allow", "local"), 1, id="the_stricter_counts"),
+        pytest.param(("local", "allow"), 1, id="in_any_order"),
+        pytest.param(("", "allow"), 0, id="the_site_says_block"),
+        pytest.param(("block", "local"), 0, id="the_strictest_counts"),
+    ],
+)
+def test_while_the_store_is_down_the_strictest_policy_counts(
+    policies: tuple[str, str], admitted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise StoreUnavailable("connection refused")
+
+    for name, policy in zip(("api", "exports"), policies, strict=True):
+        limit(name, CallLimit(1, 60), on_unavailable=policy)
+    for verb in ("acquire", "version", "peek", "settle"):
+        monkeypatch.setattr(registry.store(), verb, unreachable)
+    seen = []
+    for _ in range(3):
+        try:
+            seen.append(bool(try_acquire_all([Share("api", "ann"), Share("exports", "ann")])))
+        except StoreUnavailable:
+            seen.append(False)
+    assert sum(seen) == admitted
+
+
+def test_what_is_tried_in_the_shadow_refuses_nobody() -> None:
+    limit("api", CallLimit(9, 60))
+    limit("exports", CallLimit(1, 60))
+    Policy.objects.filter(resource__name="exports").update(enforcement="shadow")
+    shares = [Share("api", "ann"), Share("exports", "ann")]
+    outcomes = [try_acquire_all(shares).outcome for _ in range(2)]
+    assert [(outcome.allowed, len(outcome.shadowed)) for outcome in outcomes] == [(True, 0), (True, 1)]
+
+
+def test_never_more_than_there_is_under_many_threads(settings: Settings) -> None:
+    limit("api", CallLimit(100, 3600, SLIDING))
+    limit("exports", CallLimit(60, 3600))
+    try_acquire_all([Share("api", "bob"), Share("exports", "bob")])
+
+    def one(number: int) -> bool:
+        shares = [Share("api", "ann"), Share("exports", "ann")]
+        return bool(try_acquire_all(shares if number % 2 else shares[::-1]))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert Counter(pool.map(one, range(1_000))) == {True: 60, False: 940}
+    assert (left("api"), left("exports")) == ({"call_count": 40}, {"call_count": 0})

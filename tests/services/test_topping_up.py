@@ -1,0 +1,143 @@
+"""Credit and resets: audited, within what a limit can hold, and only once for each idempotency key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limits_app import CallLimit, InvalidLimit, InvalidRequest, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import RateLimitAlgorithm as Algorithm
+from limits_app.models import AuditEvent, Entity
+from limits_app.stores.guards import forget_guards, guard_of
+
+
+def spend(amount: int, entity: str | None = None) -> None:
+    with limits.acquire("api", entity=entity, requested={"tpm": amount}) as acquisition:
+        acquisition.update({"tpm": amount})
+
+
+def left(entity: str | None = None, key: str = "tpm") -> float:
+    return limits.status("api", entity=entity).limits[key]["available"]
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.GCRA])
+def test_credit_is_as_much_as_fits(algorithm: RateLimitAlgorithm) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600, algorithm), CallLimit(5, 3600)])
+    spend(8)
+    assert limits.top_up("api", key="tpm", amount=3, reason="sorry", actor="ann") is True
+    assert left() == 5
+    assert left(key="call_count") == 4
+    limits.top_up("api", key="tpm", amount=1.5)
+    assert left() == 6.5
+    limits.top_up("api", key="tpm", amount=1000)
+    assert left() == 10
+    first, *_ = AuditEvent.objects.filter(verb="top_up").order_by("pk")
+    assert (first.actor, first.reason, first.object_label) == ("ann", "sorry", "api")
+    assert first.after == {"resource": "api", "entity": None, "key": "tpm", "amount": 3}
+
+
+def test_credit_works_off_debt() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    with limits.acquire("api", requested={"tpm": 1}) as acquisition:
+        acquisition.update({"tpm": 30})
+    assert not limits.try_acquire("api", requested={"tpm": 0})
+    limits.top_up("api", key="tpm", amount=25)
+    assert left() == 5
+
+
+def test_credit_to_those_who_used_nothing_changes_nothing() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    limits.top_up("api", key="tpm", amount=5, entity="user:1")
+    assert left("user:1") == 10
+
+
+def test_only_the_entity_itself_is_credited() -> None:
+    parent = Entity.objects.create(identifier="tenant:acme")
+    Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    spend(8, "user:1")
+    limits.top_up("api", key="tpm", amount=5, entity="user:1")
+    assert (left("user:1"), left("tenant:acme"), left()) == (7, 2, 10)
+    limits.reset("api", entity="user:1")
+    assert (left("user:1"), left("tenant:acme")) == (10, 2)
+
+
+def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600), CallLimit(9, 3600)], shared=["tpm"])
+    spend(8, "user:1")
+    limits.reset("api", entity="user:1")
+    assert left("user:2") == 2
+    limits.top_up("api", key="tpm", amount=5, entity="user:1")
+    assert left("user:2") == 7
+    limits.reset("api", keys=["tpm"])
+    assert left("user:2") == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"resource": "a b"}, InvalidLimit, "resource"),
+        ({"entity": ""}, InvalidLimit, "entity"),
+        ({"key": "rpm"}, InvalidRequest, "rpm is not limited there; limited are: slot, tpm, window"),
+        ({"resource": "free"}, InvalidRequest, "limited are: none"),
+        ({"key": "slot"}, InvalidRequest, "only rates and calls"),
+        ({"key": "window"}, InvalidRequest, "a sliding_window takes nothing back; reset it instead"),
+        ({"amount": 0}, InvalidRequest, "by nothing"),
+        ({"amount": -1}, InvalidRequest, "must not be negative"),
+        ({"amount": True}, InvalidRequest, "boolean"),
+        ({"amount": "5"}, InvalidRequest, "must be a number"),
+    ],
+)
+def test_credit_that_cannot_be_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    window = RateLimit("window", 5, 60, Algorithm.SLIDING_WINDOW)
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 60), ResourceLimit("slot", 1), window])
+    with pytest.raises(error, match=message):
+        limits.top_up(**({"resource": "api", "key": "tpm", "amount": 1} | arguments))
+    assert not AuditEvent.objects.filter(verb="top_up").exists()
+
+
+def test_the_same_key_does_it_once() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    spend(10)
+    done = [limits.top_up("api", key="tpm", amount=2, idempotency_key="ticket-1") for _ in range(3)]
+    assert done == [True, False, False]
+    assert left() == 2
+    assert limits.top_up("api", key="tpm", amount=2, idempotency_key="ticket-2") is True
+    assert left() == 4
+    assert AuditEvent.objects.filter(verb="top_up").count() == 2
+    assert [limits.reset("api", idempotency_key="ticket-3") for _ in range(2)] == [True, False]
+
+
+def test_a_key_that_was_used_for_something_else_is_an_error() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    limits.top_up("api", key="tpm", amount=2, idempotency_key="one")
+    for again in (
+        lambda: limits.top_up("api", key="tpm", amount=3, idempotency_key="one"),
+        lambda: limits.top_up("api", key="tpm", amount=2, entity="user:1", idempotency_key="one"),
+        lambda: limits.reset("api", idempotency_key="one"),
+    ):
+        with pytest.raises(InvalidRequest, match="'one' was used for something else: top_up state api"):
+            again()
+
+
+def test_what_the_store_cannot_do_can_be_asked_again_with_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    spend(10)
+
+    def unreachable(*args: object) -> Any:
+        raise StoreUnavailable("connection refused")
+
+    store = guard_of().store()
+    with monkeypatch.context() as patched:
+        patched.setattr(store.store, "peek", unreachable)
+        patched.setattr(store.store, "reset", unreachable)
+        with pytest.raises(StoreUnavailable):
+            limits.top_up("api", key="tpm", amount=2, idempotency_key="one")
+        with pytest.raises(StoreUnavailable):
+            limits.reset("api", idempotency_key="two")
+    assert not AuditEvent.objects.filter(verb__in=["top_up", "reset"]).exists()
+    forget_guards()
+    assert limits.top_up("api", key="tpm", amount=2, idempotency_key="one") is True
+    assert left() == 2
