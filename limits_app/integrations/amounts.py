@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, RateLimit, ResourceLimit
+from limits_app.core.limits import Blocked, MeteredLimit, ResourceLimit
 
 __all__ = ["one_of_each", "taken_by", "the_rest"]
 
@@ -38,7 +38,7 @@ def taken_by(acquisitions: Iterable[Acquisition]) -> Mapping[str, Amount]:
 def the_rest(taken: Mapping[str, Amount], named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount]:
     """The amounts that are named now, less the permits that are held already; of all else that was taken, nothing."""
     rest: dict[str, Amount] = {
-        limit.key: 0 for limit in found if limit.key in taken and not isinstance(limit, RateLimit)
+        limit.key: 0 for limit in found if limit.key in taken and not isinstance(limit, MeteredLimit)
     }
     permits = {limit.key for limit in found if isinstance(limit, ResourceLimit)}
     for key, amount in named.items():

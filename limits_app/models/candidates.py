@@ -12,7 +12,8 @@ from django.db import connections
 
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.entity import Entity
-from limits_app.models.limit import Limit, definition_of
+from limits_app.models.limit import Limit
+from limits_app.models.limit_columns import COLUMNS, definition_of
 from limits_app.models.policy import Policy, PolicyEffect
 from limits_app.models.resource import Resource
 
@@ -24,14 +25,12 @@ OWN: Final = "entity_row"
 Row = Sequence[Any]
 
 _QUERY: Final = """
-    SELECT p.id, p.resource_id, p.entity_id, p.effect, l.kind, l.{key}, l.capacity, l.window_seconds, l.algorithm,
-           l.burst, l.max_hold_seconds
+    SELECT p.id, p.resource_id, p.entity_id, p.effect, {columns}
     FROM {policy} p LEFT JOIN {limit} l ON l.policy_id = p.id
     WHERE COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
       AND COALESCE(p.entity_id, 0) IN (0, (SELECT e.id FROM {entity} e WHERE e.identifier = %s))
     UNION ALL
-    SELECT NULL, NULL, e.id, CASE WHEN e.blocked THEN 'blocked' ELSE 'unlimited' END, NULL, NULL, NULL, NULL, NULL,
-           NULL, NULL
+    SELECT NULL, NULL, e.id, CASE WHEN e.blocked THEN 'blocked' ELSE 'unlimited' END, {nothing}
     FROM {entity} e WHERE e.identifier = %s AND (e.blocked OR e.unlimited)
 """
 """Its conditions are those of the unique index over policies, so that their number does not matter."""
@@ -78,7 +77,8 @@ def _can_be_stored(identifier: str) -> bool:
 
 @cache
 def _sql(vendor: str) -> str:
-    """The query; only names of the app's own tables are put in, and what a caller says is a parameter."""
+    """The query; only names of the app's own tables and columns are put in, and what a caller says is a parameter."""
     names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity)}
-    key = "`key`" if vendor == "mysql" else '"key"'
-    return _QUERY.format(key=key, **names)
+    quote = "`" if vendor == "mysql" else '"'
+    columns = ", ".join(f"l.{quote}{column}{quote}" for column in COLUMNS)
+    return _QUERY.format(columns=columns, nothing=", ".join(["NULL"] * len(COLUMNS)), **names)

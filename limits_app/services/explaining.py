@@ -112,6 +112,8 @@ def _line(status: LimitStatus, *, binds: bool) -> str:
     used = f"{status.key}: {status.remaining} of {status.capacity} left, {status.requested} requested"
     if status.never:
         return f"{used}; it can never admit as much."
+    if status.overdrawn:
+        return f"{used}; it is soft, and overdrawn by {status.overdrawn}."
     if not binds:
         return f"{used}."
     when = "when a permit is given back" if status.retry_after is None else f"in {status.retry_after:g} s"

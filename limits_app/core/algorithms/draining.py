@@ -56,17 +56,21 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         return (last - (-excess // rate)) * tick_us - now if excess > 0 else 0
 
     def settle(state: State, now: int, change: int) -> State:
+        if change < 0 and not refunds:
+            return state
         level, last = state
-        if change < 0:
-            # Draining first would end at the same level, so a refund needs no look at the clock.
-            if not refunds:
-                return state
-            level += change
-            return (level, last) if level > 0 else (0, last)
-        level, last = drained(state, now)
-        if coarse and level < rate and change:
+        tick = now // tick_us if coarse else now
+        if tick > last:
+            level -= (tick - last) * rate
+            last = tick
+            if level < 0:  # noqa: PLR1730 - a call would cost as much as all the rest
+                level = 0
+        if coarse and level < rate and change > 0:
             last = max(last, ceiling(now))
-        return min(level + change, DEBT_PARTS), last
+        level += change
+        if level <= 0:
+            return 0, last
+        return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
 
     def restored_at(state: State) -> int:
         level, last = state
