@@ -14,7 +14,7 @@ from benchmarks.harness import Contender, Effort, Figure, Samples, Turn, in_turn
 from benchmarks.references import REF, ref
 from benchmarks.rows import Bar, Line, Row, at_least, at_most
 from benchmarks.subjects import OURS, THREE, calls, one_call, three_limits
-from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.plan import ScopedLimits
@@ -25,6 +25,8 @@ __all__ = ["ROWS"]
 _X_REF: Final = "x ref"
 _THREADS: Final = 8
 _MOST_LIMITS: Final = 6
+_MEMBERS: Final = 6
+_BALANCERS: Final = ("round_robin", "failover", "random", "weighted", "least_loaded")
 
 
 def _one_call(effort: Effort) -> Iterable[Line]:
@@ -73,6 +75,23 @@ def _empty(effort: Effort) -> Iterable[Line]:
     samples = take_turns([ref(), one_call(LimitSet()), *others], effort)
     yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(1.5))
     yield from _beside(samples, others)
+
+
+def _pools(effort: Effort) -> Iterable[Line]:
+    balancers = {name: _pool(calls(), name) for name in _BALANCERS}
+    used_up = _pool(CallLimit(1, 86_400), _BALANCERS[0])
+    assert [bool(used_up.try_acquire()) for _ in range(_MEMBERS + 1)] == [True] * _MEMBERS + [False]
+    refused = Contender("refused by all", used_up.try_acquire)
+    samples = take_turns([ref(), *[one_call(pool, name) for name, pool in balancers.items()], refused], effort)
+    for name in _BALANCERS:
+        bar = at_most(8) if name == _BALANCERS[0] else None
+        yield Line(f"{OURS}, {name}", samples.ratio(name, REF), _X_REF, bar)
+    yield Line(f"{OURS}, {refused.name}", samples.ratio(refused.name, REF), _X_REF)
+
+
+def _pool(limit: CallLimit, load_balancing: str) -> LimitPool:
+    store = MemoryStore()
+    return LimitPool([LimitSet([limit], store=store) for _ in range(_MEMBERS)], load_balancing)
 
 
 def _threads(effort: Effort) -> Iterable[Line]:
@@ -162,6 +181,7 @@ ROWS: Final = (
     Row("in process: three limits, update and release", _three_limits),
     Row("in process: refused", _refused),
     Row("in process: empty set", _empty),
+    Row("in process: pool of 6 members", _pools),
     Row("in process: 8 threads on one set", _threads),
     Row("in process: each further limit in a set", _further_limits),
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from benchmarks.harness import Contender
-from limits_app import CallLimit, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limits import Limit
@@ -34,7 +34,7 @@ def limits_of(limits: Iterable[Limit], store: Store, entity: str | None = None) 
     return LimitSet.composed([ScopedLimits(scope_of("bench", entity), layout)], store)
 
 
-def one_call(limits: LimitSet, name: str = OURS) -> Contender:
+def one_call(limits: LimitSet | LimitPool, name: str = OURS) -> Contender:
     """Acquire everything at its default amount and release it, as a context manager."""
 
     def once() -> None:

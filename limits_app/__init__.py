@@ -23,8 +23,9 @@ if TYPE_CHECKING:
         StoreUnavailable,
         UsageNotReported,
     )
+    from limits_app.core.limit_pool import LimitPool
     from limits_app.core.limit_set import LimitSet
-    from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+    from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
     from limits_app.core.outcome import LimitStatus, Outcome
     from limits_app.integrations.decorators import exempt, limited
 
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidLimit",
     "InvalidRequest",
     "LimitExceeded",
+    "LimitPool",
     "LimitSet",
     "LimitStatus",
     "LimitTimeout",
@@ -45,6 +47,7 @@ __all__ = [
     "NeverAdmissible",
     "NotShareable",
     "Outcome",
+    "QuotaLimit",
     "RateLimit",
     "RateLimitAlgorithm",
     "ResourceLimit",
@@ -69,8 +72,9 @@ _HOMES: Final = {
         "StoreUnavailable",
         "UsageNotReported",
     ),
+    "limits_app.core.limit_pool": ("LimitPool",),
     "limits_app.core.limit_set": ("LimitSet",),
-    "limits_app.core.limits": ("CallLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
+    "limits_app.core.limits": ("CallLimit", "QuotaLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
     "limits_app.core.outcome": ("LimitStatus", "Outcome"),
     "limits_app.integrations.decorators": ("exempt", "limited"),
 }

@@ -92,4 +92,4 @@ def _plain(value: object) -> object:
 
 
 def _without_empty(taken: Snapshot) -> Snapshot:
-    return {name: value for name, value in taken.items() if value not in {None, "", False}}
+    return {name: value for name, value in taken.items() if value is not False and value not in {None, ""}}

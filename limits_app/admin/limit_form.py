@@ -16,14 +16,14 @@ else:
 
 __all__ = ["LimitForm"]
 
-_NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds")
+_NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds", "session_seconds")
 
 
 class LimitForm(LimitModelForm):
     """Narrow enough for a row, and with numbers as people write them: 10, not 10.000."""
 
     class Meta:
-        widgets = {"key": forms.TextInput(attrs={"size": 14})} | {
+        widgets = {name: forms.TextInput(attrs={"size": 14}) for name in ("key", "time_zone")} | {
             name: forms.TextInput(attrs={"size": 9, "inputmode": "decimal"}) for name in _NUMBERS
         }
 

@@ -12,7 +12,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
 from limits_app.core.holding import Holding
-from limits_app.core.limits import RateLimit
+from limits_app.core.limits import MeteredLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Amounts, Ask, Plan, parts_of
 from limits_app.core.store import is_remote
@@ -248,6 +248,6 @@ class FreeAcquisition(Acquisition):
 
 def _check_overuse(ask: Ask, amount: int, used: Amount) -> None:
     requested = units_of(ask.rule, amount)
-    if not isinstance(ask.rule.limit, RateLimit):
+    if not isinstance(ask.rule.limit, MeteredLimit):
         raise InvalidRequest(f"usage of {ask.key!r} must be between 0 and the {requested} requested, not {used}")
     logger.warning("%s: %s used, but only %s requested: the rest is recorded as debt", ask.key, used, requested)

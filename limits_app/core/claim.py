@@ -54,6 +54,11 @@ class Claim:
         for ask, amount in zip(self.plan.asks, self.amounts, strict=True):
             yield ask, amount, records[ask.part][ask.index]
 
+    def load(self) -> float:
+        """The largest share in use of any of its limits, in the states that were filled in; 0 without limits."""
+        parts = zip(self.plan.parts, self.records, strict=True)
+        return max([part.load(record, self.decided_at) for part, record in parts], default=0.0)
+
     def violated(self) -> tuple[list[Bucket], int]:
         """The buckets that refused, and how many microseconds after the decision all of them would admit."""
         buckets, wait = [], 0

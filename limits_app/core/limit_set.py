@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount, shown
+from limits_app.core.choosing import Choice
 from limits_app.core.claim import Claim, next_number
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.holding import NOTHING_HELD, holding_here
@@ -103,6 +104,11 @@ class LimitSet:
         return f"LimitSet({list(self)!r}, store={self.store!r})"
 
     @property
+    def keys(self) -> list[str]:
+        """The keys that a request may name."""
+        return list(self._shapes.limits)
+
+    @property
     def rates(self) -> list[str]:
         """The keys of which a request must say how much it takes."""
         return self._shapes.rates
@@ -127,7 +133,7 @@ class LimitSet:
             acquisition = Acquisition(self, plan, amounts)
             self._decide(acquisition)
             return acquisition
-        acquisition = self._claim(requested)
+        acquisition = self.claim(requested)
         if self._decide(acquisition) and acquisition.plan.permits:
             acquisition.holding.add(acquisition)
         return acquisition
@@ -140,9 +146,9 @@ class LimitSet:
         """
         if self._free is not None:
             return self._free
-        acquisition, seconds = self._claim(requested), seconds_of(timeout)
+        acquisition, seconds = self.claim(requested), seconds_of(timeout)
         if not self._admitted_at_once(acquisition, seconds):
-            wait_in_thread(acquisition, self.store, seconds)
+            wait_in_thread(Choice(wanted=(acquisition,)), seconds)
         if acquisition.plan.permits:
             acquisition.holding.add(acquisition)
         return acquisition
@@ -168,19 +174,19 @@ class LimitSet:
             acquisition = await self._aclaim(requested, store)
             at_once = (seconds == 0 or not store.line.busy) and await store.aacquire(acquisition)
         else:
-            acquisition = self._claim(requested)
+            acquisition = self.claim(requested)
             at_once = (seconds == 0 or not store.line.busy) and self._decide(acquisition)
         if not at_once:
             if seconds == 0:
                 raise LimitTimeout(acquisition.outcome)
-            await wait_in_task(acquisition, store, seconds)
+            await wait_in_task(Choice(wanted=(acquisition,)), seconds)
         if acquisition.plan.permits:
             acquisition.holding.add(acquisition)
         return acquisition
 
     def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
         """What `try_acquire` would decide now; charges nothing."""
-        acquisition = self._claim(requested)
+        acquisition = self.claim(requested)
         self.store.peek(acquisition)
         return acquisition.outcome
 
@@ -201,7 +207,8 @@ class LimitSet:
             self._warned.add(key)
             logger.warning(message)
 
-    def _claim(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
+    def claim(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
+        """An acquisition that nobody was asked for yet; NeverAdmissible where `checks` finds it to be so."""
         try:
             plan = self._usual.get(None if requested is None else tuple(requested))
         except TypeError:
@@ -225,7 +232,7 @@ class LimitSet:
         return acquisition
 
     async def _aclaim(self, requested: Mapping[str, Amount] | None, store: RemoteStore) -> Acquisition:
-        acquisition = self._claim(requested, checks=False)
+        acquisition = self.claim(requested, checks=False)
         if not acquisition.plan.can_fit(acquisition.amounts):
             await store.apeek(acquisition)
             raise NeverAdmissible(acquisition.outcome)

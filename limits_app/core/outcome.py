@@ -14,6 +14,7 @@ from limits_app.core.plan import Ask
 __all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "units_of"]
 
 _SECOND = 1_000_000
+_LISTS = ("violations", "passed", "overdrawn", "shadowed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class LimitStatus:
     `retry_after` is when the requested amount fits at the earliest: 0 when it does now,
     None when never, or when that depends on a holder giving back its permit.
     `reset_after` is when nothing of it is used any more, if nobody asks again.
+    `overdrawn` is how much more than its capacity a soft limit has used with this request.
     """
 
     key: str
@@ -35,6 +37,7 @@ class LimitStatus:
     retry_after: float | None
     reset_after: float
     never: bool = False
+    overdrawn: Amount = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +69,15 @@ class Outcome:
         """Whether no waiting helps, since a limit can never admit as much."""
         return any(status.never for status in self.violations)
 
+    @property
+    def overdrawn(self) -> tuple[LimitStatus, ...]:
+        """The soft limits that would have refused, had they been hard; empty, and so false, when none would."""
+        return tuple(status for status in self.passed if status.overdrawn)
+
     def as_dict(self) -> dict[str, object]:
         """The outcome as plain data, for JSON."""
         plain = {name: getattr(self, name) for name in ("allowed", "retry_after", "never", "degraded")}
-        return plain | {
-            name: [asdict(status) for status in getattr(self, name)] for name in ("violations", "passed", "shadowed")
-        }
+        return plain | {name: [asdict(status) for status in getattr(self, name)] for name in _LISTS}
 
     def summary(self) -> str:
         """One sentence for people."""
@@ -94,14 +100,14 @@ def outcome_of(claim: Claim) -> Outcome:
     passed: list[LimitStatus] = []
     for ask, amount, state in claim.asks():
         refused = not claim.admitted and ask.rule.take(state, claim.decided_at, amount) is None
-        status = _status(claim.decided_at, ask, amount, state, refused=refused)
+        status = _status(claim, ask, amount, state, refused=refused)
         (violations if refused else passed).append(status)
     degraded = any(part.scoped.degraded for part in claim.plan.parts)
     return Outcome(not violations, tuple(violations), tuple(passed), degraded)
 
 
-def _status(now: int, ask: Ask, amount: int, state: State, *, refused: bool) -> LimitStatus:
-    rule = ask.rule
+def _status(claim: Claim, ask: Ask, amount: int, state: State, *, refused: bool) -> LimitStatus:
+    rule, now = ask.rule, claim.decided_at
     never = amount > ask.ceiling
     scope = ask.part.scoped.scope
     return LimitStatus(
@@ -115,7 +121,15 @@ def _status(now: int, ask: Ask, amount: int, state: State, *, refused: bool) -> 
         retry_after=_retry_after(rule, state, now, amount) if refused and not never else (None if never else 0.0),
         reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
         never=never,
+        overdrawn=_overdrawn(rule, state if claim.admitted else rule.take(state, now, amount), now),
     )
+
+
+def _overdrawn(rule: Rule, charged: State | None, now: int) -> Amount:
+    """What is used beyond the capacity, once a request has been charged; hard limits let nobody go there."""
+    if charged is None or not rule.limit.soft:
+        return 0
+    return units_of(rule, max(rule.used(charged, now) - rule.ceiling_parts, 0))
 
 
 def remaining(rule: Rule, state: State, now: int) -> Amount:

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule
-from limits_app.core.amounts import MILLI, Amount, shown, to_milli
+from limits_app.core.amounts import MAX_AMOUNT, MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import Scope, lease_key, short_key
 from limits_app.core.layout import Layout
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
 from limits_app.core.unrolled import Figure, Record, Report, Settle, Take, reader, reporter, settler, taker
 
 __all__ = [
@@ -72,8 +72,12 @@ class Ask:
         self.rule = rule
         self.key = part.scoped.prefix + rule.key
         self.scale = rule.parts_per_unit
-        self.ceiling = rule.ceiling_parts
+        self.ceiling = rule.most_parts
         self.lease_key = lease_key(part.short_key, rule.key) if rule.is_permit else None
+
+    def counted(self, parts: int) -> int:
+        """An amount as the limit counts it: of a soft one no more than debt can remember."""
+        return min(parts, self.ceiling) if self.rule.limit.soft else parts
 
 
 class Permit(NamedTuple):
@@ -117,6 +121,11 @@ class Part:
             hold_us = FOREVER if rule.hold_us is None else rule.hold_us
             self.permits[place] = Permit(rule.lease_us, hold_us, lease_key(self.short_key, rule.key))
 
+    def load(self, record: Record, now: int) -> float:
+        """The largest share in use of any limit that the request takes from; above 1 in debt."""
+        rules = self.layout.rules
+        return max([rules[index].used(record[index], now) / rules[index].ceiling_parts for index in self.asked])
+
     def place_of(self, key: str) -> int | None:
         """Where the amount of a limit stands, if the request takes any of it."""
         index = self.layout.index.get(key)
@@ -144,8 +153,8 @@ class Plan:
         self.only = self.parts[0] if len(self.parts) == 1 else None
         self.scopes = tuple([part.key for part in self.parts])
         self.version = version
-        rates = [ask.key for ask in asks if isinstance(ask.rule.limit, RateLimit)]
-        self.reports = frozenset([*rates, *many_calls])
+        metered = [ask.key for ask in asks if isinstance(ask.rule.limit, MeteredLimit)]
+        self.reports = frozenset([*metered, *many_calls])
         self.permits = frozenset([ask.key for ask in asks if ask.rule.is_permit])
         self.settles = bool(self.permits or self.reports)
         for place, ask in enumerate(asks):
@@ -155,9 +164,11 @@ class Plan:
             part.settle = settler(part.layout.rules, part.asked, len(asks))
         self.lending = tuple([part for part in self.parts if part.permits])
         self._named = [place for place, ask in enumerate(asks) if ask.key in named]
-        self._implicit = [0 if ask.key in named else ask.scale for ask in asks]
+        self._implicit = [0 if ask.key in named else ask.counted(ask.scale) for ask in asks]
+        self.fixed: Amounts | None = None
         self.fits = self.can_fit(self._implicit)
-        self.fixed: Amounts | None = None if self._named else tuple(self._implicit)
+        if not self._named:
+            self.fixed = tuple(self._implicit)
         self.read = reader(self._figures(self._named), self._implicit) if self._named else None
         self.report = self._reporter() if self.reports else None
 
@@ -192,7 +203,7 @@ class Plan:
 
     def _figures(self, places: Iterable[int]) -> list[Figure]:
         asks = [(place, self.asks[place]) for place in places]
-        return [Figure(place, ask.key, ask.scale, ask.ceiling // ask.scale) for place, ask in asks]
+        return [Figure(place, ask.key, ask.scale, min(ask.ceiling // ask.scale, MAX_AMOUNT)) for place, ask in asks]
 
     def _reporter(self) -> Report:
         reported = [place for place, ask in enumerate(self.asks) if ask.key in self.reports]
@@ -212,6 +223,8 @@ class Plan:
 
     def can_fit(self, amounts: Amounts) -> bool:
         """Whether the limits can ever admit as much."""
+        if amounts is self.fixed:
+            return self.fits
         return all(amount <= ask.ceiling for ask, amount in zip(self.asks, amounts, strict=True))
 
     def given_back(self, amounts: Amounts) -> Amounts:
@@ -251,7 +264,7 @@ def plan_for(
         part = Part(one)
         for index, rule in enumerate(one.layout.rules):
             key = one.prefix + rule.key
-            if key in named or (not isinstance(rule.limit, RateLimit) and key not in left_out):
+            if key in named or (not isinstance(rule.limit, MeteredLimit) and key not in left_out):
                 asks.append(Ask(part, index, rule))
     return Plan(asks, named, version=version, many_calls=many_calls)
 
@@ -266,4 +279,4 @@ def parts_of(ask: Ask, amount: object) -> int:
         raise InvalidRequest(f"amount of {ask.key!r} {error}, not {shown(amount)}") from None
     if milli < 0:
         raise InvalidRequest(f"amount of {ask.key!r} must not be negative, not {shown(amount)}")
-    return milli * ask.scale // MILLI
+    return ask.counted(milli * ask.scale // MILLI)

@@ -7,7 +7,7 @@ from typing import Final
 
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.limits import AnyLimit, CallLimit, RateLimit, ResourceLimit
+from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.plan import Amounts, Plan, ScopedLimits, plan_for
 
 __all__ = ["Shapes", "amounts_of"]
@@ -24,7 +24,7 @@ class Shapes:
         self.limits: dict[str, AnyLimit] = {}
         for one in reversed(scoped):
             self.limits |= {one.prefix + rule.key: rule.limit for rule in one.layout.rules}
-        self.rates = [key for key, limit in self.limits.items() if isinstance(limit, RateLimit)]
+        self.rates = [key for key, limit in self.limits.items() if isinstance(limit, MeteredLimit)]
         self._scoped = scoped
         self._version = version
         self._skip_unknown = skip_unknown
@@ -57,7 +57,7 @@ class Shapes:
         calls = [key for key in named if isinstance(self.limits[key], CallLimit)]
         many_calls = frozenset([key for key in calls if _more_than_one(requested[key])])
         plan = self._compiled(tuple(named), frozenset(left_out), many_calls)
-        rates_only = all(isinstance(self.limits.get(key), RateLimit) for key in requested)
+        rates_only = all(isinstance(self.limits.get(key), MeteredLimit) for key in requested)
         if rates_only and not left_out and asked != ():
             self.usual[asked] = plan
         return plan

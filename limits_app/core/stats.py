@@ -5,7 +5,7 @@ from __future__ import annotations
 from limits_app.core.algorithms import State
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
-from limits_app.core.limits import Blocked, CallLimit, ResourceLimit
+from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import remaining, units_of
 from limits_app.core.plan import Ask
 
@@ -17,8 +17,9 @@ Stats = dict[str, str | Amount | None]
 def stats_of(claim: Claim) -> dict[str, Stats]:
     """Read a claim over all limits whose states a store has filled in.
 
-    By key: `type` (rate, call or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
-    `utilization` (0 to 1, above 1 in debt), and for resources `holders`, the number of current holders.
+    By key: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
+    `utilization` (0 to 1, above 1 in debt), and for resources `holders`, the number of current holders,
+    and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`.
     """
     stats: dict[str, Stats] = {}
     for ask, _, state in claim.asks():
@@ -39,5 +40,8 @@ def _stats(ask: Ask, state: State, now: int) -> Stats:
         return {"type": "resource", "algorithm": None, "window_seconds": None, **common, "holders": state[1]}
     if isinstance(limit, Blocked):
         return {"type": "blocked", "algorithm": None, "window_seconds": None, **common}
+    if isinstance(limit, QuotaLimit):
+        calendar: Stats = {"period": limit.period, "time_zone": limit.time_zone if limit.period else None}
+        return {"type": "quota", "algorithm": None, "window_seconds": limit.session_seconds, **common, **calendar}
     kind = "call" if isinstance(limit, CallLimit) else "rate"
     return {"type": kind, "algorithm": str(limit.algorithm), "window_seconds": limit.window_seconds, **common}

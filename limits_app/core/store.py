@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
@@ -12,6 +12,8 @@ from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 
 __all__ = ["RemoteStore", "Store", "is_remote"]
+
+C = TypeVar("C", bound=Claim)
 
 
 class Store(Protocol):
@@ -39,6 +41,14 @@ class Store(Protocol):
         """Charge all amounts of the claim, or none; fills in the decision and says whether it admitted.
 
         An amount of 0 is admitted unless the limit is in debt, and charges nothing.
+        """
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """Charge the first of the claims that fits, in one step with the choice; None when there is none.
+
+        They are asked in their order, or with `emptiest_first` by rising `Claim.load` of this moment,
+        in which equals keep their order. Without `failover` only the first of them is asked.
+        Decisions are filled in as by `acquire`; `admitted` stays None in those that were not asked.
         """
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
@@ -69,6 +79,11 @@ class RemoteStore(Store, Protocol):
 
     async def aacquire(self, claim: Claim) -> bool:
         """`acquire` for asyncio. When it is cancelled, nothing stays charged."""
+
+    async def aacquire_first(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        """`acquire_first` for asyncio. When it is cancelled, nothing stays charged."""
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio."""

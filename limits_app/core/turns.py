@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from enum import Enum, auto
+from collections.abc import Iterable, Mapping
+from copy import copy
 from random import random
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import shown
-from limits_app.core.claim import Claim
+from limits_app.core.choosing import Choice, earliest
 from limits_app.core.errors import InvalidRequest, LimitTimeout
 from limits_app.core.plan import Bucket
-from limits_app.core.store import RemoteStore, Store, is_remote
+from limits_app.core.steps import Pause, Peek, Stand, Steps, take, take_all, take_all_in_task, take_in_task
+from limits_app.core.store import Store
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
 
 __all__ = ["seconds_of", "wait_in_task", "wait_in_thread"]
+
+W = TypeVar("W", bound=Waiter)
 
 _SECOND: Final = 1_000_000
 _JITTER_US: Final = 500
@@ -32,143 +35,107 @@ def seconds_of(timeout: float | None) -> float | None:
     return None if math.isinf(timeout) else float(timeout)
 
 
-class Ask(Enum):
-    """What a store is asked when it is the waiter's turn."""
+def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
+    """Wait until one is admitted, and give it; LimitTimeout when the time is up.
 
-    ACQUIRE = auto()
-    PEEK = auto()
-
-
-class Stand(NamedTuple):
-    """Stand in the lines of these buckets and of no others."""
-
-    buckets: Sequence[Bucket]
-
-
-class Pause(NamedTuple):
-    """Sleep for at most so many seconds (None: until woken)."""
-
-    seconds: float | None
-
-
-Step = Ask | Stand | Pause
-
-
-def wait_in_thread(acquisition: Acquisition, store: Store, timeout: float | None) -> None:
-    """Wait until the store admits; LimitTimeout when the time is up. Whatever ends the wait, nothing stays held."""
+    Whatever ends the wait, nothing else stays held.
+    """
     waiter = ThreadWaiter()
-    steps = _turns(acquisition, store, waiter, timeout)
-    admitted = None
+    places = _places(choice, waiter)
     try:
-        while (step := _next(steps, admitted)) is not None:
-            if isinstance(step, Pause):
-                waiter.sleep(step.seconds)
-            else:
-                admitted = _taken(step, acquisition, store, waiter)
+        return take_all(_turns(choice, places, timeout), waiter.sleep)
     except BaseException:
         # Perhaps interrupted after it was admitted and before anybody knew.
-        acquisition.cancel()
+        for one in choice.wanted:
+            one.cancel()
         raise
     finally:
-        store.line.stand(waiter, ())
+        for store, place in places.items():
+            take(Stand(store, place, ()))
 
 
-async def wait_in_task(acquisition: Acquisition, store: Store, timeout: float | None) -> None:
+async def wait_in_task(choice: Choice, timeout: float | None) -> Acquisition:
     """`wait_in_thread` for asyncio, without blocking the event loop."""
-    import asyncio  # only programs that use it pay for its import
-
     waiter = TaskWaiter()
-    steps = _turns(acquisition, store, waiter, timeout)
-    admitted = None
+    places = _places(choice, waiter)
     try:
-        while (step := _next(steps, admitted)) is not None:
-            if isinstance(step, Pause):
-                await waiter.sleep(step.seconds)
-            elif is_remote(store):
-                admitted = await _taken_far_away(step, acquisition, store, waiter)
-            else:
-                admitted = _taken(step, acquisition, store, waiter)
+        return await take_all_in_task(_turns(choice, places, timeout), waiter.sleep)
     except BaseException:
-        await acquisition.acancel()
+        for one in choice.wanted:
+            await one.acancel()
         raise
     finally:
-        if is_remote(store):
-            await asyncio.to_thread(store.line.stand, waiter, ())
-        else:
-            store.line.stand(waiter, ())
+        for store, place in places.items():
+            await take_in_task(Stand(store, place, ()))
 
 
-def _turns(
-    acquisition: Acquisition, store: Store, waiter: Waiter, timeout: float | None
-) -> Generator[Step, bool | None, None]:
-    """The steps of a waiter, until it is admitted or its time is up; sent whether it was admitted."""
-    line, clock, plan = store.line, store.clock, acquisition.plan
+def _places(choice: Choice, waiter: W) -> dict[Store, W]:
+    """What stands for a waiter in the lines of each store: whoever wakes one of them wakes it."""
+    return {store: copy(waiter) for store in choice.stores}
+
+
+def _turns(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None) -> Steps[Acquisition]:
+    """The steps of a waiter until it is admitted or its time is up."""
+    clock = choice.stores[0].clock
     deadline = None if timeout is None else clock() + round(timeout * _SECOND)
     while True:
+        present, rest_us = choice.present()
         # In line before asking, so that nothing that is given back meanwhile goes unnoticed.
-        yield Stand(plan.buckets)
-        until = None
-        blocking = line.ahead(waiter, plan.buckets)
-        if not blocking:
-            if (yield Ask.ACQUIRE):
-                return
-            blocking, until = _next_try(acquisition, store)
-        yield Stand(blocking)
+        yield from _stand(places, [(one, one.plan.buckets) for one in present])
+        blocking = [(one, _ahead(one, places)) for one in present]
+        free = [one for one, others in blocking if not others]
+        if free:
+            admitted = yield from choice.asking(free)
+            if admitted is not None:
+                return admitted
+        pauses = [] if rest_us is None else [rest_us]
+        for place, (one, others) in enumerate(blocking):
+            if not others:
+                buckets, pause = _next_try(one)
+                blocking[place] = one, buckets
+                pauses.append(pause)
+        yield from _stand(places, blocking)
         now = clock()
-        if deadline is not None and now >= deadline:
-            if acquisition.admitted is None:
-                yield Ask.PEEK
-            raise LimitTimeout(acquisition.outcome)
-        yield Pause(_seconds(store, now, until, deadline))
+        if deadline is not None:
+            if now >= deadline:
+                yield from _timed_out(choice)
+            pauses.append(deadline - now)
+        yield Pause(_seconds(pauses) if clock.moves_by_itself else None)
 
 
-def _next(steps: Generator[Step, bool | None, None], admitted: bool | None) -> Step | None:
-    try:
-        return steps.send(admitted)
-    except StopIteration:
-        return None
+def _stand(places: Mapping[Store, Waiter], wanted: Iterable[tuple[Acquisition, Iterable[Bucket]]]) -> Steps[None]:
+    """Stand in the lines of what is wanted of each, and in no others."""
+    for store, waiter in places.items():
+        mine = [bucket for one, buckets in wanted if one.limit_set.store is store for bucket in buckets]
+        yield Stand(store, waiter, tuple(dict.fromkeys(mine)))
 
 
-def _taken(step: Ask | Stand, acquisition: Acquisition, store: Store, waiter: Waiter) -> bool | None:
-    """Take a step that is no pause; says whether it admitted."""
-    match step:
-        case Stand(buckets):
-            store.line.stand(waiter, buckets)
-        case Ask.ACQUIRE:
-            return store.acquire(acquisition)
-        case Ask.PEEK:
-            store.peek(acquisition)
-    return None
+def _ahead(one: Acquisition, places: Mapping[Store, Waiter]) -> list[Bucket]:
+    """The buckets for which somebody else has waited longer."""
+    store = one.limit_set.store
+    return store.line.ahead(places[store], one.plan.buckets)
 
 
-async def _taken_far_away(
-    step: Ask | Stand, acquisition: Acquisition, store: RemoteStore, waiter: Waiter
-) -> bool | None:
-    """The same for asyncio, where the store has to be waited for."""
-    import asyncio
-
-    match step:
-        case Stand(buckets):
-            await asyncio.to_thread(store.line.stand, waiter, buckets)  # it may have to tell others
-        case Ask.ACQUIRE:
-            return await store.aacquire(acquisition)
-        case Ask.PEEK:
-            await store.apeek(acquisition)
-    return None
+def _next_try(refused: Acquisition) -> tuple[list[Bucket], int]:
+    """The buckets that refused, and in how many microseconds they are to be asked again at the latest."""
+    store = refused.limit_set.store
+    buckets, wait = refused.violated()
+    until = refused.decided_at + wait + round(random() * min(_JITTER_US, wait / 10))
+    if refused.plan.permits and store.patience_us is not None:
+        until = min(until, refused.decided_at + store.patience_us)
+    return buckets, until - store.clock()
 
 
-def _next_try(claim: Claim, store: Store) -> tuple[list[tuple[str, str]], int | None]:
-    """The buckets that refused, and when they are to be asked again at the latest."""
-    buckets, wait = claim.violated()
-    until = claim.decided_at + wait + round(random() * min(_JITTER_US, wait / 10))
-    if claim.plan.permits and store.patience_us is not None:
-        until = min(until, claim.decided_at + store.patience_us)
-    return buckets, until
+def _seconds(pauses: Iterable[int]) -> float | None:
+    """Seconds to sleep: for the shortest of the pauses in microseconds; None until woken."""
+    shortest = min(pauses, default=None)
+    return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_PAUSE)
 
 
-def _seconds(store: Store, now: int, until: int | None, deadline: int | None) -> float | None:
-    """Seconds to sleep; None until woken, which is also how a clock moved by hand ends a pause."""
-    moments = [moment for moment in (until, deadline) if moment is not None]
-    if not moments or not store.clock.moves_by_itself:
-        return None
-    return min(max(min(moments) - now, 0) / _SECOND, _LONGEST_PAUSE)
+def _timed_out(choice: Choice) -> Steps[None]:
+    """Raise LimitTimeout with the refusal that would be over first; with a look at one where nobody was asked."""
+    refused = [one for one in choice.wanted if one.admitted is False]
+    if not refused:
+        refused = [choice.wanted[0]]
+        yield Peek(refused[0].limit_set.store, refused[0])
+    raise LimitTimeout(earliest(refused).outcome)

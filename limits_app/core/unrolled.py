@@ -34,8 +34,8 @@ Record = Sequence[Any]
 Take = Callable[[Record, int, Sequence[int]], Record | None]
 """(record, now, amounts): the record with the amounts charged, or None when one of them does not fit now."""
 
-Settle = Callable[[Record, int, Sequence[int]], Record]
-"""(record, now, changes): the record with the changes settled."""
+Settle = Callable[[Record, int, Sequence[int], int], Record]
+"""(record, now, changes, taken_at): the record with the changes settled of what was taken then."""
 
 Read = Callable[[Mapping[str, Amount]], tuple[int, ...] | None]
 """(requested): the amounts in parts, or None when one of them is not an integer that fits."""
@@ -46,6 +46,7 @@ Report = Callable[[Mapping[str, Amount], Sequence[int]], tuple[int, ...] | None]
 
 _TAKE: Final = "s{0} = step_{0}(s{0}, now, a{1})\n  if s{0} is None: return None"
 _SETTLE: Final = "if a{1}: s{0} = step_{0}(s{0}, now, a{1})"
+_SETTLE_DATED: Final = "if a{1}: s{0} = step_{0}(s{0}, now, a{1}, taken_at)"
 _UNPACK: Final = "[{0}] = amounts"
 _FIGURE: Final = "key_{0}, scale_{0}, most_{0}"
 _CHECK: Final = "if {0}.__class__ is not int or not 0 <= {0} <= most_{1}: return None"
@@ -64,14 +65,20 @@ class Figure(NamedTuple):
 
 def taker(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int) -> Take:
     """Charge one scope; `asked` says which of its rules (by index) takes which of the `amounts` (by place)."""
-    bind = _stepping(_TAKE, len(rules), tuple(asked.items()), amounts)
+    steps = [(_TAKE, index, place) for index, place in asked.items()]
+    bind = _stepping("record, now, amounts", len(rules), tuple(steps), amounts)
     return cast("Take", bind(*[rules[index].take for index in asked]))
 
 
 def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int) -> Settle:
     """Settle one scope, in the same way."""
-    bind = _stepping(_SETTLE, len(rules), tuple(asked.items()), amounts)
-    return cast("Settle", bind(*[rules[index].settle for index in asked]))
+    settles = {index: rules[index].settle_dated or rules[index].settle for index in asked}
+    steps = [
+        (_SETTLE if rules[index].settle_dated is None else _SETTLE_DATED, index, place)
+        for index, place in asked.items()
+    ]
+    bind = _stepping("record, now, amounts, taken_at", len(rules), tuple(steps), amounts)
+    return cast("Settle", bind(*settles.values()))
 
 
 def reader(named: Sequence[Figure], implicit: Sequence[int]) -> Read:
@@ -88,13 +95,15 @@ def reporter(reported: Sequence[Figure], permits: Iterable[int], amounts: int) -
 
 
 @lru_cache(maxsize=1024)
-def _stepping(step: str, width: int, asked: tuple[tuple[int, int], ...], amounts: int) -> Callable[..., object]:
+def _stepping(
+    arguments: str, width: int, steps: tuple[tuple[str, int, int], ...], amounts: int
+) -> Callable[..., object]:
     states = _names("s{}", range(width))
     return written_out(
-        bound=_names("step_{}", [index for index, _ in asked]),
-        arguments="record, now, amounts",
+        bound=_names("step_{}", [index for _, index, _ in steps]),
+        arguments=arguments,
         lines=[f"{states}tail, = record", _UNPACK.format(_names("a{}", range(amounts)))]
-        + [step.format(index, place) for index, place in asked],
+        + [step.format(index, place) for step, index, place in steps],
         result=f"{states}tail,",
     )
 

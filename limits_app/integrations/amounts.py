@@ -9,7 +9,7 @@ from typing import Any
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, CallLimit, RateLimit, ResourceLimit
+from limits_app.core.limits import Blocked, CallLimit, MeteredLimit, ResourceLimit
 
 __all__ = ["Report", "one_of_each", "so_much_of_each", "taken_by", "the_rest"]
 
@@ -47,7 +47,7 @@ def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Am
 
 def so_much_of_each(amount: Amount, found: LimitSet) -> Mapping[str, Amount] | None:
     """An amount of every rate and of the calls; permits count 1."""
-    return {limit.key: amount for limit in found if isinstance(limit, RateLimit | CallLimit)}
+    return {limit.key: amount for limit in found if isinstance(limit, MeteredLimit | CallLimit)}
 
 
 def taken_by(acquisitions: Iterable[Acquisition]) -> Mapping[str, Amount]:
@@ -63,7 +63,7 @@ def taken_by(acquisitions: Iterable[Acquisition]) -> Mapping[str, Amount]:
 def the_rest(taken: Mapping[str, Amount], named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount]:
     """The amounts that are named now, less the permits that are held already; of all else that was taken, nothing."""
     rest: dict[str, Amount] = {
-        limit.key: 0 for limit in found if limit.key in taken and not isinstance(limit, RateLimit)
+        limit.key: 0 for limit in found if limit.key in taken and not isinstance(limit, MeteredLimit)
     }
     permits = {limit.key for limit in found if isinstance(limit, ResourceLimit)}
     for key, amount in named.items():

@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('limits_app', '0003_policy_on_unavailable'),
+        ('limits_app', '0004_quotas'),
     ]
 
     operations = [

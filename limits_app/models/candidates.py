@@ -16,7 +16,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.entity import MAX_LEVELS, Entity
-from limits_app.models.limit import Limit, definition_of
+from limits_app.models.limit import Limit
+from limits_app.models.limit_columns import COLUMNS, definition_of
 from limits_app.models.moments import from_column, to_column
 from limits_app.models.policy import Policy, scope_by_keys
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
@@ -45,8 +46,7 @@ _QUERY: Final = """
     )
     SELECT w.level, w.identifier, w.blocked, w.unlimited, p.id, p.resource_id, p.entity_id, p.effect,
            p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.valid_from, p.valid_until,
-           p.weekly_hours, p.time_zone, l.shared, l.kind, l.{key}, l.capacity, l.window_seconds, l.algorithm,
-           l.burst, l.max_hold_seconds
+           p.weekly_hours, p.time_zone, l.shared, {columns}
     FROM whose w
     LEFT JOIN {policy} p ON COALESCE(p.entity_id, 0) = w.id
         AND COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
@@ -161,7 +161,8 @@ def _can_be_stored(identifier: str) -> bool:
 
 @cache
 def _sql(vendor: str) -> str:
-    """The query; only names of the app's own tables are put in, and what a caller says is a parameter."""
+    """The query; only names of the app's own tables and columns are put in, and what a caller says is a parameter."""
     names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity)}
     quote = "`{}`" if vendor == "mysql" else '"{}"'
-    return _QUERY.format(key=quote.format("key"), cascade=quote.format("cascade"), most=MAX_LEVELS - 1, **names)
+    columns = ", ".join("l." + quote.format(column) for column in COLUMNS)
+    return _QUERY.format(columns=columns, cascade=quote.format("cascade"), most=MAX_LEVELS - 1, **names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.db import models
@@ -12,17 +12,18 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
+from limits_app.core.quota import QuotaPeriod
+from limits_app.core.time_zones import DEFAULT_ZONE, LONGEST_NAME
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
+from limits_app.models.limit_columns import COLUMNS, amount_of, definition_of
 from limits_app.models.limit_rules import CONSTRAINTS, LimitKind, wrong_fields
 from limits_app.models.policy import Policy
 from limits_app.models.policy_rules import PolicyEffect
 
-__all__ = ["ALGORITHMS", "Limit", "definition_of"]
-
-Number = Decimal | float | None
+__all__ = ["ALGORITHMS", "PERIODS", "Limit"]
 
 ALGORITHMS: Final = [
     (RateLimitAlgorithm.TOKEN_BUCKET.value, _("token bucket")),
@@ -31,8 +32,14 @@ ALGORITHMS: Final = [
     (RateLimitAlgorithm.FIXED_WINDOW.value, _("fixed window")),
     (RateLimitAlgorithm.GCRA.value, _("GCRA")),
 ]
+PERIODS: Final = [
+    (QuotaPeriod.HOUR.value, _("hour")),
+    (QuotaPeriod.DAY.value, _("day")),
+    (QuotaPeriod.WEEK.value, _("week")),
+    (QuotaPeriod.MONTH.value, _("month")),
+]
 _ALGORITHMS: Final = ("", *RateLimitAlgorithm)
-_FIELDS: Final = ("key", "capacity", "window_seconds", "algorithm", "burst", "max_hold_seconds")
+_PERIODS: Final = ("", *QuotaPeriod)
 
 
 class Limit(Configuration):
@@ -44,7 +51,10 @@ class Limit(Configuration):
         max_length=16,
         choices=LimitKind.choices,
         default=LimitKind.RATE,
-        help_text=_("A rate counts units that a request names, calls count requests, permits are held and given back."),
+        help_text=_(
+            "A rate counts units that a request names, calls count requests, a quota counts units per calendar period "
+            "or session, permits are held and given back."
+        ),
     )
     key = ExactTextField(
         _("key"),
@@ -89,6 +99,32 @@ class Limit(Configuration):
         blank=True,
         help_text=_("After how many seconds a permit is taken away; never when left empty. Only permits have it."),
     )
+    period = models.CharField(
+        _("period"),
+        max_length=8,
+        choices=PERIODS,
+        blank=True,
+        help_text=_("What a quota is per, as the calendar has it; weeks start on Monday. Only quotas have one."),
+    )
+    time_zone = ExactTextField(
+        _("time zone"),
+        max_length=LONGEST_NAME,
+        blank=True,
+        help_text=_("Whose midnights count, such as “Europe/Berlin”; UTC when left empty. Only periods have one."),
+    )
+    session_seconds = models.DecimalField(
+        _("session (s)"),
+        max_digits=16,
+        decimal_places=3,
+        null=True,
+        blank=True,
+        help_text=_("Instead of a period: how many seconds a quota holds from its first use on, such as 18000."),
+    )
+    soft = models.BooleanField(
+        _("soft"),
+        default=False,
+        help_text=_("It refuses nothing: what goes beyond it is counted and reported. Permits cannot be soft."),
+    )
 
     shared = models.BooleanField(
         _("shared"),
@@ -114,9 +150,14 @@ class Limit(Configuration):
         if isinstance(definition, Blocked):
             raise InvalidLimit("nothing is limited to nothing: make the policy “blocked” instead")
         row = cls(policy=policy, key=definition.key, capacity=_decimal(definition.capacity), shared=shared)
+        row.soft = definition.soft
         if isinstance(definition, ResourceLimit):
             row.kind = LimitKind.RESOURCE
             row.max_hold_seconds = _decimal(definition.max_hold_seconds)
+        elif isinstance(definition, QuotaLimit):
+            row.kind = LimitKind.QUOTA
+            row.session_seconds = _decimal(definition.session_seconds)
+            row.period, row.time_zone = (definition.period, definition.time_zone) if definition.period else ("", "")
         else:
             row.kind = LimitKind.CALL if isinstance(definition, CallLimit) else LimitKind.RATE
             row.window_seconds = _decimal(definition.window_seconds)
@@ -126,42 +167,48 @@ class Limit(Configuration):
 
     def definition(self) -> Definition:
         """Give the row as an immutable value; InvalidLimit where it is none, which the constraints rule out."""
-        return definition_of(
-            self.kind,
-            self.key,
-            self.capacity,
-            self.window_seconds,
-            self.algorithm,
-            self.burst,
-            self.max_hold_seconds,
-        )
+        return definition_of(*[getattr(self, column) for column in COLUMNS])
 
     def summary(self) -> str:
-        """Say it in words, such as “1000 / 60 s (token bucket)” or “10 at once”."""
+        """Say it in words, such as “1000 / 60 s (token bucket)”, “5 per month (UTC), soft” or “10 at once”."""
+        return gettext("%(words)s, soft") % {"words": self._words()} if self.soft else self._words()
+
+    def _words(self) -> str:
+        if self.kind == LimitKind.QUOTA:
+            return self._words_of_quota()
         if self.kind == LimitKind.RESOURCE:
-            words = gettext("%(capacity)s at once") % {"capacity": _amount(self.capacity)}
+            words = gettext("%(capacity)s at once") % {"capacity": amount_of(self.capacity)}
             if self.max_hold_seconds is None:
                 return words
             return gettext("%(words)s, %(seconds)s s each at most") % {
                 "words": words,
-                "seconds": _amount(self.max_hold_seconds),
+                "seconds": amount_of(self.max_hold_seconds),
             }
         how = [str(self.get_algorithm_display())]
         if self.burst is not None:
-            how.append(gettext("burst %(burst)s") % {"burst": _amount(self.burst)})
-        return f"{_amount(self.capacity)} / {_amount(self.window_seconds)} s ({', '.join(how)})"
+            how.append(gettext("burst %(burst)s") % {"burst": amount_of(self.burst)})
+        return f"{amount_of(self.capacity)} / {amount_of(self.window_seconds)} s ({', '.join(how)})"
+
+    def _words_of_quota(self) -> str:
+        capacity = amount_of(self.capacity)
+        if self.session_seconds is not None:
+            seconds = amount_of(self.session_seconds)
+            return gettext("%(capacity)s per session of %(seconds)s s") % {"capacity": capacity, "seconds": seconds}
+        words = {"capacity": capacity, "period": self.get_period_display(), "zone": self.time_zone}
+        return gettext("%(capacity)s per %(period)s (%(zone)s)") % words
 
     def clean(self) -> None:
         """Fill in what the kind implies, and refuse what is no definition or does not belong into its policy."""
         super().clean()
-        if self.kind not in LimitKind.values or self.algorithm not in _ALGORITHMS or self.capacity is None:
+        if self.kind not in LimitKind.values or self.capacity is None:
             return  # the fields have said so
+        if self.algorithm not in _ALGORITHMS or self.period not in _PERIODS or not isinstance(self.soft, bool):
+            return  # likewise
         kind = LimitKind(self.kind)
-        if kind is LimitKind.CALL and not self.key:
-            self.key = CallLimit.key
-        if kind is not LimitKind.RESOURCE and not self.algorithm:
-            self.algorithm = RateLimitAlgorithm.TOKEN_BUCKET.value
-        given = {field for field in _FIELDS if getattr(self, field) not in (None, "")}
+        self._fill_in(kind)
+        given = {field for field in COLUMNS if getattr(self, field) not in (None, "")}
+        if not self.soft:
+            given.remove("soft")
         if wrong := wrong_fields(kind, self.algorithm, self.key, given):
             raise ValidationError(wrong)
         try:
@@ -169,6 +216,14 @@ class Limit(Configuration):
         except InvalidLimit as error:
             raise ValidationError({_field_of(error, self.key): str(error)}) from error
         self._check_policy()
+
+    def _fill_in(self, kind: LimitKind) -> None:
+        if kind is LimitKind.CALL and not self.key:
+            self.key = CallLimit.key
+        if kind in (LimitKind.RATE, LimitKind.CALL) and not self.algorithm:
+            self.algorithm = RateLimitAlgorithm.TOKEN_BUCKET.value
+        if kind is LimitKind.QUOTA and self.period and not self.time_zone:
+            self.time_zone = DEFAULT_ZONE
 
     def _check_policy(self) -> None:
         try:
@@ -190,31 +245,10 @@ class Limit(Configuration):
             )
 
 
-def definition_of(kind: str, key: str, capacity: Number, *rest: Any) -> Definition:
-    """Give columns, in the order of the model, as an immutable value; InvalidLimit where they are none."""
-    window_seconds, algorithm, burst, max_hold_seconds = rest
-    if kind == LimitKind.RESOURCE:
-        return ResourceLimit(key, _amount(capacity), _amount(max_hold_seconds))
-    rate = (_amount(capacity), _amount(window_seconds), RateLimitAlgorithm(algorithm), _amount(burst))
-    return CallLimit(*rate) if kind == LimitKind.CALL else RateLimit(key, *rate)
-
-
 def _field_of(error: InvalidLimit, key: str) -> str:
     """The field that the core complains of: the first one it mentions."""
     words = str(error).removeprefix(f"limit {key!r}: ").split()
-    return next((word for word in words if word in _FIELDS), "key")
-
-
-def _amount(value: Number) -> Any:
-    """A column as the core takes it: whole numbers as int, others as float; what is no number is left to the core.
-
-    Read without a model, a database gives decimals as it likes, as floats for instance.
-    """
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else round(value, 3)
-    if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > 15:
-        return value
-    return int(value) if value == value.to_integral_value() else float(value)
+    return next((word for word in words if word in COLUMNS), "key")
 
 
 def _decimal(amount: Amount | None) -> Decimal | None:

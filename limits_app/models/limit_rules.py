@@ -13,7 +13,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.amounts import MAX_AMOUNT, MILLI
-from limits_app.core.limits import MAX_WINDOW_MILLI, CallLimit, RateLimitAlgorithm
+from limits_app.core.limit_checks import MAX_WINDOW_MILLI
+from limits_app.core.limits import CallLimit, RateLimitAlgorithm
+from limits_app.core.quota import QuotaPeriod
 
 __all__ = ["CONSTRAINTS", "LimitKind", "wrong_fields"]
 
@@ -23,13 +25,18 @@ class LimitKind(models.TextChoices):
 
     RATE = "rate", _("rate")
     CALL = "call", _("calls")
+    QUOTA = "quota", _("quota")
     RESOURCE = "resource", _("permits")
 
 
+_RATE: Final = ("window_seconds", "algorithm", "burst")
+_QUOTA: Final = ("period", "time_zone", "session_seconds")
+_PERMIT: Final = ("max_hold_seconds",)
 _FORBIDDEN: Final[Mapping[LimitKind, tuple[str, ...]]] = {
-    LimitKind.RATE: ("max_hold_seconds",),
-    LimitKind.CALL: ("max_hold_seconds",),
-    LimitKind.RESOURCE: ("window_seconds", "algorithm", "burst"),
+    LimitKind.RATE: (*_QUOTA, *_PERMIT),
+    LimitKind.CALL: (*_QUOTA, *_PERMIT),
+    LimitKind.QUOTA: (*_RATE, *_PERMIT),
+    LimitKind.RESOURCE: (*_RATE, *_QUOTA, "soft"),
 }
 _WITHOUT_BURST: Final = [algorithm.value for algorithm in RateLimitAlgorithm if not algorithm.takes_burst]
 _WITH_DECIMALS: Final = [algorithm.value for algorithm in RateLimitAlgorithm if algorithm.takes_decimals]
@@ -43,13 +50,30 @@ def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[st
         for field in _FORBIDDEN[kind]
         if field in given
     }
-    if kind is not LimitKind.RESOURCE and "window_seconds" not in given:
+    if "soft" in wrong:
+        wrong["soft"] = gettext("Permits cannot be soft: nobody can hold more of them than there are.")
+    if kind in (LimitKind.RATE, LimitKind.CALL) and "window_seconds" not in given:
         wrong["window_seconds"] = gettext("Say per how many seconds: 60 is a minute, 3600 an hour.")
+    if kind is LimitKind.QUOTA:
+        wrong |= _wrong_times(given)
     if algorithm in _WITHOUT_BURST and "burst" in given:
         wrong["burst"] = gettext("This algorithm has no burst: leave it empty, or choose another algorithm.")
     if (kind is LimitKind.CALL) != (key == CallLimit.key):
         wrong["key"] = gettext("“call_count” is the key of calls, and of them alone: choose another key or kind.")
     return wrong
+
+
+def _wrong_times(given: Collection[str]) -> dict[str, str]:
+    """What is wrong with the period or session of a quota."""
+    if "period" not in given and "session_seconds" not in given:
+        return {"period": gettext("Choose a period, or say how many seconds a session lasts.")}
+    if "session_seconds" not in given:
+        return {}
+    return {
+        field: gettext("A session has none: leave it empty, or leave the session empty.")
+        for field in ("period", "time_zone")
+        if field in given
+    }
 
 
 def _within(field: str, least: Decimal | int, most: Decimal | int) -> Q:
@@ -64,7 +88,9 @@ def _whole(field: str) -> Q:
     return Q(**{field: Cast(field, models.BigIntegerField())})
 
 
-_IS_PERMIT: Final = Q(kind=LimitKind.RESOURCE)
+_NO_RATE: Final = Q(algorithm="") & _none("window_seconds", "burst")
+_NO_QUOTA: Final = Q(period="", time_zone="") & _none("session_seconds")
+_NO_PERMIT: Final = _none("max_hold_seconds")
 _SMALLEST: Final = Decimal("0.001")
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
@@ -76,7 +102,7 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.CheckConstraint(
         name="limits_app_limit_kind",
         condition=Q(kind__in=LimitKind.values),
-        violation_error_message=_("The kind is one of rate, call and resource."),
+        violation_error_message=_("The kind is one of rate, call, quota and resource."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_key",
@@ -96,26 +122,44 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     ),
     models.CheckConstraint(
         name="limits_app_limit_rate_fields",
-        condition=_IS_PERMIT
+        condition=Q(kind__in=[LimitKind.QUOTA, LimitKind.RESOURCE])
         | (
             Q(algorithm__in=[algorithm.value for algorithm in RateLimitAlgorithm])
             & _within("window_seconds", *_SECONDS)
             & Q(window_seconds__isnull=False)
-            & _none("max_hold_seconds")
+            & _NO_QUOTA
+            & _NO_PERMIT
         ),
         violation_error_message=_(
-            "Rates and calls have an algorithm and a window of up to 366 days, and no longest hold."
+            "Rates and calls have an algorithm and a window of up to 366 days, no period, session or longest hold."
+        ),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_quota_fields",
+        condition=~Q(kind=LimitKind.QUOTA)
+        | (
+            _NO_RATE
+            & _NO_PERMIT
+            & (
+                (Q(period__in=[period.value for period in QuotaPeriod]) & ~Q(time_zone="") & _none("session_seconds"))
+                | (
+                    Q(period="", time_zone="")
+                    & _within("session_seconds", *_SECONDS)
+                    & Q(session_seconds__isnull=False)
+                )
+            )
+        ),
+        violation_error_message=_(
+            "A quota has either a period and a time zone, or a session of up to 366 days, and nothing of other kinds."
         ),
     ),
     models.CheckConstraint(
         name="limits_app_limit_permit_fields",
-        condition=~_IS_PERMIT
-        | (
-            Q(algorithm="")
-            & _none("window_seconds", "burst")
-            & (_none("max_hold_seconds") | _within("max_hold_seconds", *_SECONDS))
+        condition=~Q(kind=LimitKind.RESOURCE)
+        | (_NO_RATE & _NO_QUOTA & Q(soft=False) & (_NO_PERMIT | _within("max_hold_seconds", *_SECONDS))),
+        violation_error_message=_(
+            "Permits have nothing of rates and quotas, and are not soft; they are held up to 366 days."
         ),
-        violation_error_message=_("Permits have no algorithm, no window and no burst; they are held up to 366 days."),
     ),
     models.CheckConstraint(
         name="limits_app_limit_whole_numbers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import models, router
 from django.db.models import F, Q, Value
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
@@ -97,7 +97,8 @@ def check_hours(policy: Policy) -> None:
 
 def check_neighbours(policy: Policy) -> None:
     """Refuse dates or weekly hours that overlap with those of another policy of the same scope."""
-    others = type(policy).objects.using(policy._state.db).exclude(pk=policy.pk)
+    using = policy._state.db or router.db_for_write(type(policy))
+    others = type(policy).objects.using(using).exclude(pk=policy.pk)
     others = others.filter(resource=policy.resource_id, entity=policy.entity_id)
     if policy.valid_from is not None:
         dated = others.filter(

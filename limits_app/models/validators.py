@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from limits_app.core.amounts import shown, to_milli
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limits import check_key
+from limits_app.core.limit_checks import check_key
 
 __all__ = [
     "validate_amounts",

@@ -10,14 +10,14 @@ from threading import Lock, RLock
 from time import monotonic, time
 from typing import Final, NamedTuple
 
-from django.db import InterfaceError, OperationalError, router
+from django.db import InterfaceError, OperationalError
 
 from limits_app import conf
 from limits_app.core.forking import on_fork
 from limits_app.core.store import Store
-from limits_app.models import Policy, changes
+from limits_app.models import changes
 from limits_app.resolver.compiled import ResolvedSet
-from limits_app.resolver.resolving import Limits, check_names, resolve
+from limits_app.resolver.resolving import Limits, check_names, home, resolve
 from limits_app.stores.memory import MemoryStore
 
 __all__ = ["Key", "Resolver", "ResolverInfo", "resolver"]
@@ -164,7 +164,7 @@ class Resolver:
             logger.warning("the database is down, limits on %s are those known last: %s", key[0], error)
             self._keep(key, _Kept(known.limit_set, monotonic() + _BLIND_SECONDS, None))
             return known.limit_set
-        if not changes.pending(router.db_for_read(Policy)):
+        if not changes.pending(home()):
             until = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
             self._keep(key, _Kept(resolved, until, resolved.changes_at))
         return resolved

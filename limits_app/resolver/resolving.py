@@ -16,7 +16,7 @@ from limits_app.resolver.chosen import CALL, Choice, Standing, changes_at, choos
 from limits_app.resolver.compiled import Resolution, compiled
 from limits_app.stores.guards import guard_of
 
-__all__ = ["Limits", "check_names", "resolve"]
+__all__ = ["Limits", "check_names", "home", "resolve"]
 
 Limits = tuple[Limit, ...]
 
@@ -37,7 +37,7 @@ def resolve(
     chosen_store = guard_of().store() if store is None else store
     version = chosen_store.version()  # before the query: a change in between makes the answer stale, never wrong
     moment = datetime.fromtimestamp(time() if now is None else now, UTC)
-    links = chain(resource, entity, router.db_for_read(Policy), moment)
+    links = chain(resource, entity, home(), moment)
     if default_limits:
         own = Candidate(CALL, PolicyEffect.LIMITS, tuple(default_limits), None)
         links[0] = replace(links[0], candidates=(*links[0].candidates, own))
@@ -49,6 +49,11 @@ def resolve(
     if changes:
         limit_set.changes_at = min(changes).timestamp()
     return Resolution(resource, entity, choices, shadows, limit_set)
+
+
+def home() -> str:
+    """The database to ask: the one that is written to, because a replica may not know yet what has just changed."""
+    return router.db_for_write(Policy)
 
 
 def check_names(resource: object, entity: object) -> None:

@@ -158,12 +158,12 @@ def _saved(
         )
     for name, value in fields.items():
         setattr(policy, name, _as_setting(value))
-    policy.full_clean()
+    _check(policy, "resource", "entity")
     policy.save()
     policy.limits.all().delete()
     for definition in definitions:
         row = Limit.from_definition(policy, definition, shared=definition.key in shared)
-        row.full_clean()
+        _check(row, "policy")
         row.save()
     audit.record(
         Verb.CREATE if before is None else Verb.UPDATE,
@@ -175,6 +175,22 @@ def _saved(
         reason=policy.reason,
     )
     return policy
+
+
+def _check(row: Policy | Limit, *known: str) -> None:
+    """Validate a row as `full_clean` does, but for the rows it refers to, which a replica may not know yet."""
+    errors: dict[str, Any] = {}
+    for validate in (
+        lambda: row.clean_fields(exclude={*known}),
+        row.clean,
+        lambda: row.validate_constraints(exclude={*errors}),
+    ):
+        try:
+            validate()
+        except ValidationError as error:
+            error.update_error_dict(errors)
+    if errors:
+        raise ValidationError(errors)
 
 
 def _as_setting(value: Any) -> Any:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from limits_app.core.layout import Layout, layout_of
-from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 __all__ = ["definitions_of", "layout_from"]
 
@@ -27,8 +27,12 @@ def _fields(limit: AnyLimit) -> list[object]:
         return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
     if isinstance(limit, Blocked):
         return ["blocked"]
+    # Last and only where it is so: hard limits are written as they were before there were others.
+    soft = [True] * limit.soft
+    if isinstance(limit, QuotaLimit):
+        return ["quota", limit.key, limit.capacity, limit.period, limit.time_zone, limit.session_seconds, *soft]
     kind = "call" if isinstance(limit, CallLimit) else "rate"
-    return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst]
+    return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst, *soft]
 
 
 def _limit(kind: str, *fields: Any) -> AnyLimit:
@@ -37,8 +41,10 @@ def _limit(kind: str, *fields: Any) -> AnyLimit:
             return Blocked()
         case "resource", (key, capacity, max_hold_seconds):
             return ResourceLimit(key, capacity, max_hold_seconds)
-        case "call", (_, capacity, window_seconds, algorithm, burst):
-            return CallLimit(capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
-        case _, (key, capacity, window_seconds, algorithm, burst):
-            return RateLimit(key, capacity, window_seconds, RateLimitAlgorithm(algorithm), burst)
+        case "quota", _:
+            return QuotaLimit(*fields)
+        case "call", (_, capacity, window_seconds, algorithm, burst, *soft):
+            return CallLimit(capacity, window_seconds, RateLimitAlgorithm(algorithm), burst, *soft)
+        case _, (key, capacity, window_seconds, algorithm, burst, *soft):
+            return RateLimit(key, capacity, window_seconds, RateLimitAlgorithm(algorithm), burst, *soft)
     raise ValueError(f"not a limit: {kind} {fields}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from threading import RLock
-from time import monotonic_ns
-from typing import Final
+from time import monotonic_ns, time_ns
+from typing import Final, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
@@ -24,13 +24,16 @@ from limits_app.stores.settling import settled_under
 
 __all__ = ["MemoryStore"]
 
+C = TypeVar("C", bound=Claim)
+
 _GRACE_US: Final = 60_000_000
 _LOOKS_PER_NEWCOMER: Final = 2
+_SINCE_1970_NS: Final = time_ns() - monotonic_ns()
 
 
 def monotonic_us() -> int:
-    """Microseconds of a clock that never goes back."""
-    return monotonic_ns() // 1000
+    """Microseconds since 1970 by a clock that never goes back: the system's says where it starts, and no more."""
+    return (monotonic_ns() + _SINCE_1970_NS) // 1000
 
 
 class MemoryStore:
@@ -91,6 +94,22 @@ class MemoryStore:
         lock.release()
         if self._later:
             self._catch_up()
+        return admitted
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`."""
+        lock = self._lock
+        try:
+            if not lock.acquire(False):  # a keyword costs more
+                acquire_patiently(lock)
+            # The lock is held all the time, so nobody asks in between.
+            if emptiest_first:
+                claims = sorted(claims, key=self._load)
+            admitted = next(filter(self.acquire, claims if failover else claims[:1]), None)
+        except BaseException:
+            unlock(lock)
+            raise
+        lock.release()
         return admitted
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
@@ -167,18 +186,18 @@ class MemoryStore:
         return True
 
     def _settle(self, claim: Claim, changes: Amounts) -> None:
-        plan, records, now = claim.plan, self._records, self._now()
+        plan, records, now, taken_at = claim.plan, self._records, self._now(), claim.decided_at
         for part in plan.lending:
             changes = self._lending.take_back(part, claim, changes)
         for part in plan.parts:
             record = records.get(part.key)
             if record is None:
-                records[part.key] = part.settle(part.start, now, changes)
+                records[part.key] = part.settle(part.start, now, changes, taken_at)
                 self._enter(now)
             elif record[-1] is part.layout:
-                records[part.key] = part.settle(record, now, changes)
+                records[part.key] = part.settle(record, now, changes, taken_at)
             else:
-                records[part.key] = settled_under(record[-1], record, part, changes=changes, now=now)
+                records[part.key] = settled_under(record[-1], record, part, changes=changes, now=now, taken_at=taken_at)
         claim.settled = True
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
@@ -191,11 +210,17 @@ class MemoryStore:
         """See `Store.peek`."""
         with self._lock:
             self._check(claim.plan)
-            now = self._now()
-            claim.decided_at = now
+            claim.decided_at = now = self._now()
             claim.records = [
                 self._living(part.key, part.layout, self._record(part, now), now) for part in claim.plan.parts
             ]
+
+    def _load(self, claim: Claim) -> float:
+        """See `Claim.load`, for this moment."""
+        plan, now = claim.plan, self._now()
+        self._check(plan)
+        living = [self._living(part.key, part.layout, self._record(part, now), now) for part in plan.parts]
+        return max(map(Part.load, plan.parts, living, repeat(now)), default=0.0)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""

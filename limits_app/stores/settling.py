@@ -10,7 +10,7 @@ from limits_app.core.unrolled import Record
 __all__ = ["settle_under", "settled_under"]
 
 
-def settled_under(layout: Layout, record: Record, part: Part, *, changes: Amounts, now: int) -> Record:
+def settled_under(layout: Layout, record: Record, part: Part, *, changes: Amounts, now: int, taken_at: int) -> Record:
     """A record of `layout` changed by what a claim settles in a part that was made under another one.
 
     A limit that is gone, or has become another kind, has nothing to settle.
@@ -18,13 +18,16 @@ def settled_under(layout: Layout, record: Record, part: Part, *, changes: Amount
     after = list(record)
     for index, place in part.asked.items():
         if changes[place]:
-            settle_under(layout, after, part.layout, part.layout.rules[index].key, change=changes[place], now=now)
+            key = part.layout.rules[index].key
+            settle_under(layout, after, part.layout, key, change=changes[place], now=now, taken_at=taken_at)
     return after
 
 
-def settle_under(layout: Layout, states: list[State], old: Layout, key: str, *, change: int, now: int) -> None:
+def settle_under(  # noqa: PLR0913 - what is settled, in what, and when
+    layout: Layout, states: list[State], old: Layout, key: str, *, change: int, now: int, taken_at: int
+) -> None:
     """Change `states`, which are those of `layout`, by what is settled of one limit that was taken under an old one."""
     index = layout.index.get(key)
     if index is not None and layout.rules[index].is_permit == old.rules[old.index[key]].is_permit:
         converted = layout.converted(key, change, old)
-        states[index] = layout.rules[index].settle(states[index], now, converted)
+        states[index] = layout.rules[index].settled(states[index], now, converted, taken_at)

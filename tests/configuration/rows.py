@@ -22,6 +22,12 @@ def permits(policy: Policy, key: str = "connections", **fields: Any) -> Limit:
     return Limit(policy=policy, key=key, **({"kind": LimitKind.RESOURCE, "capacity": 10} | fields))
 
 
+def quota(policy: Policy, key: str = "tokens", **fields: Any) -> Limit:
+    """A quota per day as a row."""
+    sound = {"kind": LimitKind.QUOTA, "capacity": 1000, "period": "day", "time_zone": "UTC"}
+    return Limit(policy=policy, key=key, **(sound | fields))
+
+
 def complaint(check: Callable[[], object], field: str | None = None) -> str:
     """What a check complains of, about one field where it is named."""
     with pytest.raises(ValidationError) as caught:

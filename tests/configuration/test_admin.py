@@ -15,6 +15,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from limits_app.admin import EndpointAdmin
+from limits_app.core.limits import QuotaLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, PolicyEffect, Resource, Verb
 from tests.configuration.rows import permits, rate
 
@@ -223,7 +224,21 @@ BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
     ({"window_seconds": "-1"}, "limits.window_seconds", "must be between 0.001 and 366 days"),
     ({"window_seconds": "1e9"}, "limits.window_seconds", "must be between 0.001 and 366 days"),
     ({"algorithm": "magic"}, "limits.algorithm", "magic is not one of the available choices"),
-    ({"kind": "quota"}, "limits.kind", "quota is not one of the available choices"),
+    ({"kind": "tide"}, "limits.kind", "tide is not one of the available choices"),
+    ({"kind": "quota"}, "limits.period", "Choose a period, or say how many seconds a session lasts."),
+    ({"kind": "quota", "period": "day"}, "limits.window_seconds", "has none: leave it empty"),
+    ({"kind": "quota", "period": "tide"}, "limits.period", "tide is not one of the available choices"),
+    (
+        {"kind": "quota", "window_seconds": "", "period": "day", "time_zone": "\N{ROCKET}"},
+        "limits.time_zone",
+        "is not known here",
+    ),
+    (
+        {"kind": "quota", "window_seconds": "", "session_seconds": "1e9"},
+        "limits.session_seconds",
+        "must be between 0.001 and 366 days",
+    ),
+    ({"kind": "resource", "soft": "on"}, "limits.soft", "Permits cannot be soft"),
     ({"burst": "0"}, "limits.burst", "burst must be more than 0, not 0"),
     ({"burst": "5", "algorithm": "sliding_window"}, "limits.burst", "has no burst: leave it empty"),
     ({"max_hold_seconds": "5"}, "limits.max_hold_seconds", "has none: leave it empty"),
@@ -440,6 +455,22 @@ def test_who_may_add_policies_may_give_them_limits(client: Client) -> None:
     visitor(client, "add_policy")
     assert send(client, "policy_add", policy_form(LIMIT)).status_code == 302
     assert Limit.objects.get().key == "tpm"
+
+
+def test_a_soft_quota_is_set_softened_and_audited(admin_client: Client) -> None:
+    form = {"kind": "quota", "key": "tokens", "capacity": "5000", "period": "month", "time_zone": "Europe/Berlin"}
+    assert send(admin_client, "policy_add", policy_form(form)).status_code == 302
+    stored = Limit.objects.get()
+    assert stored.definition() == QuotaLimit.per_month("tokens", 5000, "Europe/Berlin")
+    page = admin_client.get(reverse("admin:limits_app_policy_change", args=[stored.policy_id])).content.decode()
+    assert 'value="Europe/Berlin"' in page
+    changed = policy_form(form | {"id": stored.pk, "policy": stored.policy_id, "soft": "on"}, existing=1)
+    assert send(admin_client, "policy_change", changed, stored.policy_id).status_code == 302
+    assert Limit.objects.get().definition() == QuotaLimit.per_month("tokens", 5000, "Europe/Berlin", soft=True)
+    update = AuditEvent.objects.get(verb=Verb.UPDATE)
+    quota = {"kind": "quota", "key": "tokens", "capacity": 5000, "period": "month", "time_zone": "Europe/Berlin"}
+    assert update.before["limits"] == [quota]
+    assert update.after["limits"] == [quota | {"soft": True}]
 
 
 def test_endpoints_say_what_they_are_about(admin_client: Client, api: Resource) -> None:

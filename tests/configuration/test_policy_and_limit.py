@@ -9,10 +9,10 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
 from limits_app.models import Entity, Limit, LimitKind, Policy, PolicyEffect, PolicyScope, Resource
-from tests.configuration.rows import complaint, permits, rate
+from tests.configuration.rows import complaint, permits, quota, rate
 
 pytestmark = pytest.mark.django_db
 
@@ -83,6 +83,11 @@ DEFINITIONS: list[tuple[Definition, str]] = [
     (RateLimit("tpm", 10**12, 366 * 86_400), "tpm: 1000000000000 / 31622400 s (token bucket)"),
     (CallLimit(30, 10, RateLimitAlgorithm.SLIDING_WINDOW), "call_count: 30 / 10 s (sliding window)"),
     (CallLimit(30, 3600, RateLimitAlgorithm.FIXED_WINDOW), "call_count: 30 / 3600 s (fixed window)"),
+    (RateLimit("tpm", 10, 1, soft=True), "tpm: 10 / 1 s (token bucket), soft"),
+    (CallLimit(30, 10, RateLimitAlgorithm.GCRA, soft=True), "call_count: 30 / 10 s (GCRA), soft"),
+    (QuotaLimit.per_month("tokens", 10**12), "tokens: 1000000000000 per month (UTC)"),
+    (QuotaLimit.per_day("tokens", 5, "Europe/Berlin", soft=True), "tokens: 5 per day (Europe/Berlin), soft"),
+    (QuotaLimit.per_session("tokens", 5, 0.25), "tokens: 5 per session of 0.25 s"),
     (ResourceLimit("connections", 10), "connections: 10 at once"),
     (ResourceLimit("connections", 10, 2.5), "connections: 10 at once, 2.5 s each at most"),
 ]
@@ -127,7 +132,7 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
     ({"key": "k" * 10_240}, "key", "at most 64 characters"),
     ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
     ({"kind": "call", "key": "tpm"}, "key", "the key of calls, and of them alone"),
-    ({"kind": "quota"}, "kind", "'quota' is not a valid choice"),
+    ({"kind": "tide"}, "kind", "'tide' is not a valid choice"),
     ({"capacity": None}, "capacity", "cannot be null"),
     ({"capacity": 0}, "capacity", "capacity must be more than 0, not 0"),
     ({"capacity": -5}, "capacity", "capacity must be more than 0, not -5"),
@@ -161,6 +166,32 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
     ({"burst": 5, "algorithm": "fixed_window"}, "burst", "This algorithm has no burst: leave it empty"),
     ({"max_hold_seconds": 5}, "max_hold_seconds", "A limit of the kind “rate” has none: leave it empty."),
     ({"kind": "call", "key": "", "max_hold_seconds": 5}, "max_hold_seconds", "A limit of the kind “calls” has none"),
+    ({"period": "day"}, "period", "A limit of the kind “rate” has none: leave it empty."),
+    ({"time_zone": "UTC"}, "time_zone", "A limit of the kind “rate” has none: leave it empty."),
+    ({"session_seconds": 5}, "session_seconds", "A limit of the kind “rate” has none: leave it empty."),
+    ({"soft": "perhaps"}, "soft", "must be either True or False"),
+]
+
+BAD_QUOTAS: list[tuple[dict[str, Any], str, str]] = [
+    ({"capacity": 0}, "capacity", "capacity must be more than 0, not 0"),
+    ({"capacity": "2.5"}, "capacity", "capacity must be a whole number, not 2.5"),
+    ({"key": "call_count"}, "key", "the key of calls, and of them alone"),
+    ({"period": ""}, "period", "Choose a period, or say how many seconds a session lasts."),
+    ({"period": "year"}, "period", "'year' is not a valid choice"),
+    ({"period": ["day"]}, "period", "is not a valid choice"),
+    ({"time_zone": "Europe/Berlino"}, "time_zone", "time_zone 'Europe/Berlino' is not known here: use an IANA name"),
+    ({"time_zone": "z" * 65}, "time_zone", "at most 64 characters"),
+    ({"session_seconds": 5}, "period", "A session has none: leave it empty, or leave the session empty."),
+    ({"period": "", "time_zone": "UTC", "session_seconds": 5}, "time_zone", "A session has none: leave it empty"),
+    (
+        {"period": "", "time_zone": "", "session_seconds": 0},
+        "session_seconds",
+        "session_seconds must be between 0.001 and 366 days",
+    ),
+    ({"window_seconds": 60}, "window_seconds", "A limit of the kind “quota” has none: leave it empty."),
+    ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “quota” has none: leave it empty."),
+    ({"burst": 3}, "burst", "A limit of the kind “quota” has none: leave it empty."),
+    ({"max_hold_seconds": 3}, "max_hold_seconds", "A limit of the kind “quota” has none: leave it empty."),
 ]
 
 BAD_PERMITS: list[tuple[dict[str, Any], str, str]] = [
@@ -171,6 +202,8 @@ BAD_PERMITS: list[tuple[dict[str, Any], str, str]] = [
     ({"window_seconds": 60}, "window_seconds", "A limit of the kind “permits” has none: leave it empty."),
     ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “permits” has none: leave it empty."),
     ({"burst": 3}, "burst", "A limit of the kind “permits” has none: leave it empty."),
+    ({"period": "day"}, "period", "A limit of the kind “permits” has none: leave it empty."),
+    ({"soft": True}, "soft", "Permits cannot be soft: nobody can hold more of them than there are."),
     ({"max_hold_seconds": 0}, "max_hold_seconds", "max_hold_seconds must be between 0.001 and 366 days, not 0"),
     ({"max_hold_seconds": 10**9}, "max_hold_seconds", "max_hold_seconds must be between 0.001 and 366 days"),
 ]
@@ -190,6 +223,20 @@ def test_bad_permits_are_refused_at_the_field_that_is_wrong(
     fields: dict[str, Any], field: str, said: str, policy: Policy
 ) -> None:
     assert said in complaint(permits(policy, **fields).full_clean, field)
+
+
+@pytest.mark.parametrize(("fields", "field", "said"), BAD_QUOTAS, ids=lambda value: f"{value!a:.40}")
+def test_a_bad_quota_is_refused_at_the_field_that_is_wrong(
+    fields: dict[str, Any], field: str, said: str, policy: Policy
+) -> None:
+    assert said in complaint(quota(policy, **fields).full_clean, field)
+
+
+def test_a_period_without_a_zone_is_one_of_utc(policy: Policy) -> None:
+    row = quota(policy, time_zone="")
+    row.full_clean()
+    assert row.time_zone == "UTC"
+    assert row.definition() == QuotaLimit.per_day("tokens", 1000)
 
 
 def test_a_policy_has_one_limit_of_a_key(policy: Policy) -> None:
@@ -212,7 +259,7 @@ def test_a_limit_without_a_policy_is_an_error_of_its_field(db: None) -> None:
 
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
-    ("kind", {"kind": "quota"}),
+    ("kind", {"kind": "tide"}),
     ("key", {"key": ""}),
     ("key", {"key": "call_count"}),
     ("key", {"kind": "call"}),
@@ -230,9 +277,29 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
     ("rate_fields", {"algorithm": ""}),
     ("rate_fields", {"algorithm": "magic"}),
     ("rate_fields", {"max_hold_seconds": 5}),
+    ("rate_fields", {"period": "day"}),
+    ("rate_fields", {"time_zone": "UTC"}),
+    ("rate_fields", {"session_seconds": 5}),
     ("whole_numbers", {"capacity": Decimal("1.5"), "algorithm": "leaky_bucket"}),
     ("whole_numbers", {"capacity": Decimal("999999999999.999"), "algorithm": "fixed_window"}),
     ("whole_numbers", {"burst": Decimal("0.5"), "algorithm": "leaky_bucket"}),
+]
+
+BROKEN_QUOTAS: list[tuple[str, dict[str, Any]]] = [
+    ("capacity", {"capacity": 0}),
+    ("key", {"key": "call_count"}),
+    ("quota_fields", {"period": ""}),
+    ("quota_fields", {"period": "year"}),
+    ("quota_fields", {"time_zone": ""}),
+    ("quota_fields", {"session_seconds": 5}),
+    ("quota_fields", {"period": "", "session_seconds": 5}),
+    ("quota_fields", {"period": "", "time_zone": ""}),
+    ("quota_fields", {"period": "", "time_zone": "", "session_seconds": 0}),
+    ("quota_fields", {"window_seconds": 5}),
+    ("quota_fields", {"burst": 5}),
+    ("quota_fields", {"algorithm": "gcra"}),
+    ("quota_fields", {"max_hold_seconds": 5}),
+    ("whole_numbers", {"capacity": Decimal("2.5")}),
 ]
 
 BROKEN_PERMITS: list[tuple[str, dict[str, Any]]] = [
@@ -240,6 +307,9 @@ BROKEN_PERMITS: list[tuple[str, dict[str, Any]]] = [
     ("permit_fields", {"window_seconds": 60}),
     ("permit_fields", {"algorithm": "gcra"}),
     ("permit_fields", {"burst": 3}),
+    ("permit_fields", {"soft": True}),
+    ("permit_fields", {"period": "day"}),
+    ("permit_fields", {"session_seconds": 5}),
     ("permit_fields", {"max_hold_seconds": 0}),
     ("permit_fields", {"max_hold_seconds": 10**9}),
     ("whole_numbers", {"capacity": Decimal("2.5")}),
@@ -250,6 +320,12 @@ BROKEN_PERMITS: list[tuple[str, dict[str, Any]]] = [
 def test_the_database_itself_refuses_a_bad_rate(constraint: str, fields: dict[str, Any], policy: Policy) -> None:
     with pytest.raises(IntegrityError, match=f"limits_app_limit_{constraint}"), transaction.atomic():
         Limit.objects.bulk_create([rate(policy, **fields)])
+
+
+@pytest.mark.parametrize(("constraint", "fields"), BROKEN_QUOTAS)
+def test_the_database_itself_refuses_a_bad_quota(constraint: str, fields: dict[str, Any], policy: Policy) -> None:
+    with pytest.raises(IntegrityError, match=f"limits_app_limit_{constraint}"), transaction.atomic():
+        Limit.objects.bulk_create([quota(policy, **fields)])
 
 
 @pytest.mark.parametrize(("constraint", "fields"), BROKEN_PERMITS)

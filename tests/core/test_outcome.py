@@ -192,6 +192,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "retry_after": 18.0,
                 "reset_after": 48.0,
                 "never": False,
+                "overdrawn": 0,
             }
         ],
         "passed": [
@@ -206,8 +207,10 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "retry_after": 0.0,
                 "reset_after": 0.0,
                 "never": False,
+                "overdrawn": 0,
             }
         ],
+        "overdrawn": [],
     }
     assert list(told["violations"][0]) == [field.name for field in fields(LimitStatus)]  # type: ignore[index]
 

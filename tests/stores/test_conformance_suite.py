@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 import pytest
 
 from limits_app.core.claim import Claim
-from limits_app.core.limits import RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance.contract import give_back, limits_of, taken
 from limits_app.testing.conformance.waking import Lookout, Waking
+
+C = TypeVar("C", bound=Claim)
 
 
 class CountsRefusals(MemoryStore):
@@ -23,7 +26,9 @@ class CountsRefusals(MemoryStore):
     def acquire(self, claim: Claim) -> bool:
         admitted = super().acquire(claim)
         if not admitted:
-            super().settle(Claim(claim.plan, claim.amounts), claim.amounts)
+            counted = Claim(claim.plan, claim.amounts)
+            counted.decided_at = claim.decided_at
+            super().settle(counted, claim.amounts)
         return admitted
 
 
@@ -35,12 +40,27 @@ class SettlesAgain(MemoryStore):
         super().settle(claim, changes)
 
 
+class ForgetsWhen(MemoryStore):
+    """Settles as if everything had been taken just now."""
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        claim.decided_at = self.clock()
+        super().settle(claim, changes)
+
+
 class NeverLosesALease(MemoryStore):
     """Says that everything was renewed."""
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         super().renew(claims)
         return []
+
+
+class ChoosesBlindly(MemoryStore):
+    """Asks in the order given, whatever is wanted."""
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        return super().acquire_first(claims, failover=failover)
 
 
 class ForgetsEverything(MemoryStore):
@@ -84,9 +104,19 @@ WRONG: dict[str, tuple[Callable[[FakeClock], Store], Callable[[StoreConformance,
         lambda clock: SettlesAgain(clock=clock),
         lambda suite, store, clock: suite.test_settling_a_claim_again_changes_nothing(store, -3),
     ),
+    "forgets_when": (
+        lambda clock: ForgetsWhen(clock=clock),
+        lambda suite, store, clock: suite.test_what_was_taken_in_an_earlier_period_is_not_given_back(
+            store, clock, QuotaLimit.per_day("units", 10)
+        ),
+    ),
     "never_loses_a_lease": (
         lambda clock: NeverLosesALease(clock=clock),
         lambda suite, store, clock: suite.test_renewal_never_revives_a_lease_that_has_ended(store, clock),
+    ),
+    "chooses_blindly": (
+        lambda clock: ChoosesBlindly(clock=clock),
+        lambda suite, store, clock: suite.test_the_emptiest_comes_first_and_the_others_follow(store),
     ),
     "forgets_everything": (
         lambda clock: ForgetsEverything(clock=clock),

@@ -10,10 +10,20 @@ from limits_app.core.algorithms.fixed_window import compile_fixed_window
 from limits_app.core.algorithms.gcra import compile_gcra
 from limits_app.core.algorithms.leaky_bucket import compile_leaky_bucket
 from limits_app.core.algorithms.permits import compile_permits
+from limits_app.core.algorithms.quota import compile_quota
 from limits_app.core.algorithms.rule import Rule, State
 from limits_app.core.algorithms.sliding_window import compile_sliding_window
+from limits_app.core.algorithms.soft import softened
 from limits_app.core.algorithms.token_bucket import compile_token_bucket
-from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 
 __all__ = ["Rule", "State", "compile_rule"]
 
@@ -28,11 +38,18 @@ _COMPILERS: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], 
 
 def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
     """Turn a definition into what a store works with; `lease_us` is how long a permit is lent without renewal."""
+    rule = _compiled(limit, lease_us)
+    return softened(rule) if limit.soft else rule
+
+
+def _compiled(limit: AnyLimit, lease_us: int) -> Rule:
     match limit:
         case ResourceLimit():
             return compile_permits(limit, lease_us)
         case Blocked():
             return compile_blocked(limit)
+        case QuotaLimit():
+            return compile_quota(limit)
         case RateLimit() | CallLimit():
             return _COMPILERS[limit.algorithm](limit)
         case _:

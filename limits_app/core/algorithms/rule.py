@@ -45,6 +45,8 @@ class CompiledRule(Generic[S]):
     """(state, now, amount): microseconds until an amount of at most the ceiling fits; 0 when it fits now."""
     settle: Callable[[S, int, int], S]
     """(state, now, change): charge a positive change whatever the limit says, give a negative one back."""
+    settle_dated: Callable[[S, int, int, int], S] | None = None
+    """(state, now, change, taken_at): the same where it matters when the amount was taken; None where it does not."""
     used: Callable[[S, int], int]
     """(state, now): parts that are taken now; more than the ceiling means debt."""
     restored_at: Callable[[S], int]
@@ -59,6 +61,9 @@ class CompiledRule(Generic[S]):
     """Whether the last item of the state is a log instead of an integer."""
     twin: Twin
     """The name and the parameters of the twin, for stores that run code elsewhere."""
+    boundaries: Callable[[int, int], tuple[int, ...]] | None = None
+    """(now, count): the last `count` moments up to now at which a calendar resets the limit, and the next `count`,
+    for stores that decide where no calendar is; None for rules without one."""
 
     @property
     def key(self) -> str:
@@ -69,6 +74,17 @@ class CompiledRule(Generic[S]):
     def is_permit(self) -> bool:
         """Whether what is taken is held, and comes back by release instead of by time."""
         return isinstance(self.limit, ResourceLimit)
+
+    @property
+    def most_parts(self) -> int:
+        """The most that one request can ever take; of a soft limit, all that debt can remember."""
+        return DEBT_PARTS if self.limit.soft else self.ceiling_parts
+
+    def settled(self, state: S, now: int, change: int, taken_at: int) -> S:
+        """Settle what was taken at some time, whatever the rule is."""
+        if self.settle_dated is None:
+            return self.settle(state, now, change)
+        return self.settle_dated(state, now, change, taken_at)
 
 
 Rule = CompiledRule[State]

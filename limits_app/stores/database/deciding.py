@@ -45,9 +45,9 @@ def settled(  # noqa: PLR0917 - the last two are given later
                 continue
             after[record.scope] = record = _lending(record, leases)
         if record.codec.layout is ask.part.layout:
-            record.states[ask.index] = ask.rule.settle(record.states[ask.index], now, change)
+            record.states[ask.index] = ask.rule.settled(record.states[ask.index], now, change, claim.decided_at)
         else:
-            settle_under(record.codec.layout, record.states, ask.part.layout, ask.rule.key, change=change, now=now)
+            settle_under(record.codec.layout, record.states, ask.part.layout, ask.rule.key, change=change, now=now, taken_at=claim.decided_at)
     return list(after.values())
 
 

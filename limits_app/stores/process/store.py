@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic, time_ns
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
@@ -17,6 +17,7 @@ from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
 from limits_app.core.plan import Amounts, Plan
 from limits_app.core.renewal import Renewer
+from limits_app.core.unrolled import Record
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
@@ -25,6 +26,8 @@ from limits_app.stores.process.watching import Watcher, Watching, watchers
 from limits_app.stores.settling import settled_under
 
 __all__ = ["ProcessStore", "open_process_store"]
+
+C = TypeVar("C", bound=Claim)
 
 _VERSION: Final = b"version"
 _PATIENCE_US: Final = 250_000
@@ -89,6 +92,10 @@ class ProcessStore:
             decided = self._file.transact(self._decide, claim, claim.amounts)
         return decided
 
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`."""
+        return self._file.transact(partial(self._decide_first, failover=failover), claims, emptiest_first)
+
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
         if self._file.is_stepping():
@@ -111,16 +118,20 @@ class ProcessStore:
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
         with self._file.reading() as txn:
-            _check(txn, claim.plan)
-            now = self._now()
-            records = []
-            for part in claim.plan.parts:
-                record = list(self._records.record(txn, part, now))
-                for index, lease_key in part.leases:
-                    record[index] = self._leasing.counted(txn, lease_key, record[index], now)
-                record[-1].load_logs(record)
-                records.append(record)
-            claim.decided_at, claim.records = now, records
+            self._look(txn, claim)
+
+    def _look(self, txn: Txn, claim: Claim) -> None:
+        """Fill in the states of this moment."""
+        _check(txn, claim.plan)
+        now = self._now()
+        records = []
+        for part in claim.plan.parts:
+            record = list(self._records.record(txn, part, now))
+            for index, lease_key in part.leases:
+                record[index] = self._leasing.counted(txn, lease_key, record[index], now)
+            record[-1].load_logs(record)
+            records.append(record)
+        claim.decided_at, claim.records = now, records
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -155,16 +166,53 @@ class ProcessStore:
 
     def _decide(self, txn: Txn, claim: Claim, amounts: Amounts) -> bool | None:
         """Decide and commit; None when permits were taken back instead, and another transaction is to decide."""
+        now = self._now()
+        after = self._charge(txn, claim, amounts, now)
+        if after is None:
+            if claim.plan.permits and self._reclaimed(txn, claim.plan, now):
+                txn.commit()
+                return None
+            if self._refuse(txn, claim, now):
+                txn.commit()
+            return False
+        txn.commit()
+        claim.decided_at, claim.records = now, after
+        claim.admitted = True
+        return True
+
+    def _decide_first(self, txn: Txn, claims: Sequence[C], emptiest_first: bool, *, failover: bool) -> C | None:
+        """Decide about one after the other, until one is admitted, and commit."""
+        if emptiest_first:
+            for claim in claims:
+                self._look(txn, claim)
+            claims = sorted(claims, key=Claim.load)
+        now, changed = self._now(), False
+        for claim in claims if failover else claims[:1]:
+            after = self._charge(txn, claim, claim.amounts, now)
+            if after is None and claim.plan.permits and self._reclaimed(txn, claim.plan, now):
+                changed = True
+                after = self._charge(txn, claim, claim.amounts, now)
+            if after is not None:
+                txn.commit()
+                claim.decided_at, claim.records = now, after
+                claim.admitted = True
+                return claim
+            changed = self._refuse(txn, claim, now) or changed
+        if changed:
+            txn.commit()
+        return None
+
+    def _charge(self, txn: Txn, claim: Claim, amounts: Amounts, now: int) -> list[Record] | None:
+        """Write the states with the amounts charged; None, and nothing written, when one of them does not fit."""
         plan, after, records = claim.plan, [], self._records
         if plan.version is not None:
             _check(txn, plan)
-        now = self._now()
         records.newcomer = False
         for part in plan.parts:
             # What is charged is a copy from the file, so a refusal further on loses it.
             charged = part.take(records.record(txn, part, now), now, amounts)
             if charged is None:
-                return self._refused(txn, claim, now)
+                return None
             after.append(charged)
         for part, charged in zip(plan.parts, after, strict=True):
             records.write(txn, part.short_key, charged)
@@ -172,10 +220,7 @@ class ProcessStore:
             self._leasing.lend(txn, claim, now)
         if records.newcomer:
             self._housekeeping.step(txn, now)
-        txn.commit()
-        claim.decided_at, claim.records = now, after
-        claim.admitted = True
-        return True
+        return after
 
     def _settle(self, txn: Txn, claim: Claim, changes: Amounts) -> list[Watcher]:
         if claim.settled:
@@ -188,9 +233,9 @@ class ProcessStore:
             record = records.current(txn, part, now)
             layout = record[-1].layout
             if layout is part.layout:
-                record = part.settle(record, now, changes)
+                record = part.settle(record, now, changes, claim.decided_at)
             else:
-                record = settled_under(layout, record, part, changes=changes, now=now)
+                record = settled_under(layout, record, part, changes=changes, now=now, taken_at=claim.decided_at)
             records.write(txn, part.short_key, record)
         if records.newcomer:
             self._housekeeping.step(txn, now)
@@ -199,11 +244,8 @@ class ProcessStore:
         claim.settled = True
         return others
 
-    def _refused(self, txn: Txn, claim: Claim, now: int) -> bool | None:
-        """Take lost permits back, or note the refusal."""
-        if claim.plan.permits and self._reclaimed(txn, claim.plan, now):
-            txn.commit()
-            return None
+    def _refuse(self, txn: Txn, claim: Claim, now: int) -> bool:
+        """Note the refusal; says whether anything was written."""
         self._records.rebased = False
         records = []
         for part in claim.plan.parts:
@@ -214,9 +256,8 @@ class ProcessStore:
             # A changed definition counts from when it is seen first, whatever is decided then.
             for part, record in zip(claim.plan.parts, records, strict=True):
                 self._records.write(txn, part.short_key, record)
-            txn.commit()
         claim.admitted, claim.decided_at, claim.records = False, now, records
-        return False
+        return self._records.rebased
 
     def _reclaimed(self, txn: Txn, plan: Plan, now: int) -> bool:
         """Take back permits that have expired or whose process is gone; says whether anything has changed."""

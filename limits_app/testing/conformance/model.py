@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, Protocol
 
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 
 __all__ = ["Model", "PermitModel", "model_of"]
 
@@ -196,9 +196,8 @@ class PermitModel:
         return now + self.lease_us if ends is None else min(now + self.lease_us, ends)
 
 
-def model_of(limit: Limit) -> Model:
+def model_of(limit: RateLimit | CallLimit) -> Model:
     """The model of a rate or call limit, unused."""
-    assert not isinstance(limit, ResourceLimit)
     return _MODELS[limit.algorithm](limit)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from limits_app.testing.conformance.atomicity import Atomicity
 from limits_app.testing.conformance.bounds import Bounds
 from limits_app.testing.conformance.changes import Changes
+from limits_app.testing.conformance.choosing import Choosing
 from limits_app.testing.conformance.leases import Leases
 from limits_app.testing.conformance.moments import Moments
 from limits_app.testing.conformance.permits import Permits
 from limits_app.testing.conformance.properties import Properties
+from limits_app.testing.conformance.quotas import Quotas
 from limits_app.testing.conformance.races import Races
 from limits_app.testing.conformance.settling import Settling
 from limits_app.testing.conformance.timelines import Timelines
@@ -22,7 +24,9 @@ class StoreConformance(
     Timelines,
     Moments,
     Atomicity,
+    Choosing,
     Settling,
+    Quotas,
     Leases,
     Permits,
     Changes,

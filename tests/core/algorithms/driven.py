@@ -48,9 +48,9 @@ class Driven:
         """Microseconds until an amount fits."""
         return self.rule.wait(self.state, now, self.parts(units))
 
-    def settle(self, now: int, units: float) -> None:
-        """Charge more, or give back."""
-        self.state = self.rule.settle(self.state, now, self.parts(units))
+    def settle(self, now: int, units: float, taken_at: int | None = None) -> None:
+        """Charge more, or give back, of what was taken earlier or just now."""
+        self.state = self.rule.settled(self.state, now, self.parts(units), now if taken_at is None else taken_at)
 
     def used(self, now: int) -> Fraction:
         """What is taken, in units."""

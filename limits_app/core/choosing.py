@@ -1,0 +1,72 @@
+"""Choosing: several acquisitions of which one is wanted, and how their stores are asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import NeverAdmissible
+from limits_app.core.steps import Acquire, Peek, Steps
+from limits_app.core.store import Store
+
+__all__ = ["Choice", "earliest", "those_that_fit"]
+
+
+def _at_once(acquisition: Acquisition) -> int:  # noqa: ARG001 - as others have it
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Acquisitions of which one is wanted, in the order in which they are to be asked.
+
+    `emptiest_first` and `failover` are those of `Store.acquire_first`, which makes choice and charge one step.
+    That takes one store: acquisitions of several are asked one after the other.
+    `rest_us` says how many microseconds one is put aside for; when all are, none is.
+    """
+
+    wanted: Sequence[Acquisition]
+    emptiest_first: bool = False
+    failover: bool = True
+    rest_us: Callable[[Acquisition], int] = _at_once
+
+    @property
+    def stores(self) -> list[Store]:
+        """The stores that have to be asked."""
+        return list(dict.fromkeys([one.limit_set.store for one in self.wanted]))
+
+    def present(self) -> tuple[Sequence[Acquisition], int | None]:
+        """Those that are not put aside, and in how many microseconds the next one comes back."""
+        rests = [(one, self.rest_us(one)) for one in self.wanted]
+        present = [one for one, rest in rests if not rest]
+        return present or self.wanted, min([rest for _, rest in rests if rest], default=None)
+
+    def asking(self, some: Sequence[Acquisition]) -> Steps[Acquisition | None]:
+        """Have the first of some of them charged that fits; gives it, or None."""
+        store = some[0].limit_set.store
+        if all(one.limit_set.store is store for one in some):
+            return (yield Acquire(store, some, self.emptiest_first, self.failover))
+        if self.emptiest_first:
+            for one in some:
+                yield Peek(one.limit_set.store, one)
+            some = sorted(some, key=Acquisition.load)
+        for one in some if self.failover else some[:1]:
+            if (yield Acquire(one.limit_set.store, [one])) is not None:
+                return one
+        return None
+
+
+def those_that_fit(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
+    """Those whose limits can ever admit as much; NeverAdmissible when there are none."""
+    fitting = [one for one in acquisitions if one.plan.can_fit(one.amounts)]
+    if not fitting:
+        first = acquisitions[0]
+        yield Peek(first.limit_set.store, first)
+        raise NeverAdmissible(first.outcome)
+    return fitting
+
+
+def earliest(refused: Sequence[Acquisition]) -> Acquisition:
+    """The refusal that is over first."""
+    return min(refused, key=lambda one: one.violated()[1])

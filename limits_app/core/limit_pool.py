@@ -1,0 +1,260 @@
+"""The limit pool: interchangeable limit sets, of which one serves each request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, overload
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount, shown
+from limits_app.core.balancing import Candidates, balancer_named, checked_weights
+from limits_app.core.choosing import Choice, earliest, those_that_fit
+from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit, CallLimit
+from limits_app.core.stats import Stats
+from limits_app.core.steps import Steps, take_all, take_all_in_task
+from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
+
+__all__ = ["LimitPool"]
+
+_SECOND: Final = 1_000_000
+_MOST_SHAPES: Final = 256
+
+Requested = Mapping[str, Amount] | None
+
+
+class LimitPool:
+    """Interchangeable limit sets, such as regions, accounts or keys; each request is served by one of them.
+
+    `load_balancing` says which one is asked first: `round_robin` (beginning at `worker_index`), `random`,
+    `weighted` (as often as its weight says), `least_loaded` (where the largest share is free) or `failover` (in order).
+    When it refuses, the others are asked in the balancer's order before anybody waits, unless `failover` is False.
+    `weights` are one for each set, by default 1.
+
+    Thread safe and without state of its own but for whose turn it is and which sets are put aside.
+    Sets of one store are chosen and charged in one step; those of several stores are asked one after the other.
+    Raises ValueError for no sets, and for a balancer, weights or a worker index that cannot be.
+    """
+
+    def __init__(
+        self,
+        limit_sets: Iterable[LimitSet],
+        load_balancing: str = "round_robin",
+        worker_index: int = 0,
+        *,
+        weights: Sequence[float] | None = None,
+        failover: bool = True,
+    ) -> None:
+        self._sets = tuple(limit_sets)
+        if not self._sets:
+            raise InvalidRequest("a pool needs at least one limit set")
+        if isinstance(worker_index, bool) or not isinstance(worker_index, int) or worker_index < 0:
+            raise InvalidRequest(f"worker_index must be a whole number, 0 or more, not {shown(worker_index)}")
+        self.load_balancing = load_balancing
+        self.worker_index = worker_index
+        self.weights = checked_weights(weights, len(self._sets))
+        self.failover = failover
+        balancer = balancer_named(load_balancing)(self.weights, worker_index)
+        self._order = balancer.order
+        self._emptiest_first = balancer.emptiest_first
+        self._stores = tuple(dict.fromkeys([one.store for one in self._sets]))
+        # Where asking costs a way to another machine, all are asked at once.
+        self._remote = any(store.remote for store in self._stores)
+        self._first_alone = not self._remote and not self._emptiest_first
+        rates = {key for one in self._sets for key in one.rates}
+        self._optional = {CallLimit.key, *[key for one in self._sets for key in one.keys]} - rates
+        self._able: dict[tuple[str, ...] | None, Candidates] = {}
+        self._resting: dict[LimitSet, int] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        make = partial(
+            LimitPool, self._sets, self.load_balancing, self.worker_index, weights=self.weights, failover=self.failover
+        )
+        return make, (), {"_resting": dict(self._resting)}
+
+    @overload
+    def __getitem__(self, which: int) -> LimitSet: ...
+    @overload
+    def __getitem__(self, which: str) -> AnyLimit: ...
+    def __getitem__(self, which: int | str) -> LimitSet | AnyLimit:
+        if not isinstance(which, str):
+            return self._sets[which]
+        if len(self._sets) > 1:
+            raise TypeError(
+                f"a pool of {len(self._sets)} sets has no one limit {which!r}: say which set, as in pool[0]"
+            )
+        return self._sets[0][which]
+
+    def __iter__(self) -> Iterator[LimitSet]:
+        return iter(self._sets)
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def __repr__(self) -> str:
+        return f"LimitPool({list(self._sets)!r}, {self.load_balancing!r})"
+
+    def try_acquire(self, requested: Requested = None) -> Acquisition:
+        """Acquire from one of the sets now or not at all; its `config` says which one it was.
+
+        When all refuse, the refusal is that of the set that would admit first.
+        Raises InvalidRequest (a ValueError) when no set has all rates that are requested,
+        and NeverAdmissible (a ValueError) for more than any of them can ever admit.
+        """
+        return self._try(requested, self._ordered(requested))
+
+    def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+        """Acquire, waiting up to `timeout` seconds for any of the sets (None: as long as it takes; 0: not at all).
+
+        A waiter stands in line for all sets that refused it, and takes the first that admits.
+        Raises LimitTimeout (a TimeoutError) when the time is up, and what `try_acquire` raises.
+        """
+        seconds, order, refused = seconds_of(timeout), self._ordered(requested), None
+        if seconds == 0 or not self._busy():
+            refused = self._try(requested, order)
+            if refused or seconds == 0:
+                return _in_time(refused)
+        choice = take_all(self._waiting(requested, order, refused))
+        return _held(wait_in_thread(choice, seconds))
+
+    async def atry_acquire(self, requested: Requested = None) -> Acquisition:
+        """`try_acquire` for asyncio."""
+        return await self._atry(requested, self._ordered(requested))
+
+    async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+        """`acquire` for asyncio: waits without blocking the event loop."""
+        seconds, order, refused = seconds_of(timeout), self._ordered(requested), None
+        if seconds == 0 or not self._busy():
+            refused = await self._atry(requested, order)
+            if refused or seconds == 0:
+                return _in_time(refused)
+        choice = await take_all_in_task(self._waiting(requested, order, refused))
+        return _held(await wait_in_task(choice, seconds))
+
+    def cool_down(self, index: int, seconds: float) -> None:
+        """Put a set aside, as after a failure upstream; it comes back when so many seconds of its store have passed.
+
+        0 brings it back now. When all sets that could serve a request are put aside, none is.
+        """
+        limit_set, rest = self._sets[index], seconds_of(seconds)
+        if rest is None:
+            raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
+        self._resting[limit_set] = limit_set.store.clock() + round(rest * _SECOND)
+
+    def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
+        """`num_limit_sets`, `load_balancing`, and the live state of each set in `limit_sets`; changes nothing."""
+        return {
+            "num_limit_sets": len(self._sets),
+            "load_balancing": self.load_balancing,
+            "limit_sets": [limit_set.get_stats() for limit_set in self._sets],
+        }
+
+    def _try(self, requested: Requested, order: Candidates) -> Acquisition:
+        if not self._first_alone:
+            return take_all(self._trying(requested, order))
+        first = None
+        try:
+            first = self._sets[order[0]].try_acquire(requested)
+        except NeverAdmissible:
+            if len(order) == 1:
+                raise
+        else:
+            if first.admitted or not self.failover or len(order) == 1:
+                return first
+        return take_all(self._trying(requested, order[1:], first))
+
+    async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
+        if self._remote:
+            return await take_all_in_task(self._trying(requested, order))
+        return self._try(requested, order)
+
+    def _trying(self, requested: Requested, order: Candidates, first: Acquisition | None = None) -> Steps[Acquisition]:
+        """Ask sets in that order, after one that has refused; gives what was admitted, or the earliest refusal."""
+        wanted = self._claims(requested, order)
+        refused = [] if first is None else [first]
+        if first is None or any(one.plan.can_fit(one.amounts) for one in wanted):
+            wanted = yield from those_that_fit(wanted)
+            choice = Choice(wanted=wanted, emptiest_first=self._emptiest_first, failover=self.failover)
+            admitted = yield from choice.asking(wanted)
+            if admitted is not None:
+                return _held(admitted)
+            refused += [one for one in wanted if one.admitted is False]
+        return earliest(refused)
+
+    def _waiting(self, requested: Requested, order: Candidates, refused: Acquisition | None) -> Steps[Choice]:
+        """What to wait for: any of the sets, those that are put aside too, or the chosen one alone."""
+        if not self.failover and refused is not None:
+            return Choice(wanted=[refused.limit_set.claim(requested, checks=False)])
+        able = self._candidates(requested)
+        wanted = self._claims(requested, [*order, *[index for index in able if index not in order]])
+        wanted = yield from those_that_fit(wanted)
+        if not self.failover:
+            return Choice(wanted=wanted[:1])
+        return Choice(wanted=wanted, emptiest_first=self._emptiest_first, rest_us=self._rest_us)
+
+    def _claims(self, requested: Requested, order: Candidates) -> list[Acquisition]:
+        return [self._sets[index].claim(requested, checks=False) for index in order]
+
+    def _ordered(self, requested: Requested) -> Candidates:
+        """The sets that may be asked now, in the balancer's order."""
+        able = self._candidates(requested)
+        if self._resting:
+            able = self._present(able)
+        return self._order(able)
+
+    def _candidates(self, requested: Requested) -> Candidates:
+        """The sets that have all that is requested."""
+        try:
+            return self._able[None if requested is None else tuple(requested)]
+        except (KeyError, TypeError):
+            return self._found(requested)
+
+    def _found(self, requested: Requested) -> Candidates:
+        able: list[int] = []
+        if requested is None:
+            able = [index for index, one in enumerate(self._sets) if not one.rates]
+        elif isinstance(requested, Mapping):
+            needed = {key for key in requested if key not in self._optional}
+            able = [index for index, one in enumerate(self._sets) if needed.issubset(one.rates)]
+            if not able:
+                names = ", ".join(map(shown, needed))
+                raise InvalidRequest(f"no limit set of the pool has all that is requested: {names}")
+        if not able:
+            self._sets[0].claim(requested)  # which says why it cannot
+        if len(self._able) >= _MOST_SHAPES:
+            self._able.clear()
+        shape = None if requested is None else tuple(requested)
+        self._able[shape] = found = tuple(able)
+        return found
+
+    def _present(self, able: Candidates) -> Candidates:
+        """Those that are not put aside, or all when all are."""
+        for limit_set, until in list(self._resting.items()):
+            if until <= limit_set.store.clock():
+                self._resting.pop(limit_set, None)
+        return [index for index in able if self._sets[index] not in self._resting] or able
+
+    def _rest_us(self, acquisition: Acquisition) -> int:
+        """For how many microseconds the set of an acquisition is put aside."""
+        limit_set = acquisition.limit_set
+        return max(self._resting.get(limit_set, 0) - limit_set.store.clock(), 0) if self._resting else 0
+
+    def _busy(self) -> bool:
+        """Whether somebody waits in line already."""
+        return any(store.line.busy for store in self._stores)
+
+
+def _held(acquisition: Acquisition) -> Acquisition:
+    """An admitted acquisition, noted with whoever asked if it holds permits."""
+    if acquisition.plan.permits:
+        acquisition.holding.add(acquisition)
+    return acquisition
+
+
+def _in_time(acquisition: Acquisition) -> Acquisition:
+    """What was admitted; LimitTimeout when it was not."""
+    if not acquisition:
+        raise LimitTimeout(acquisition.outcome)
+    return acquisition

@@ -1,0 +1,133 @@
+"""The tables of the configuration on each database: migrations, constraints, and the one query of the resolver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.db import IntegrityError, connections
+from pytest_django import DjangoDbBlocker
+
+from limits_app.core.limits import CallLimit
+from limits_app.models import Entity, Limit, Policy, PolicyScope, Resource, chain
+from tests.servers.mariadb import mariadb_server
+from tests.servers.postgres import postgres_server
+from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
+
+NOW = datetime(2026, 3, 4, 12, 0, 0, 250_000, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+def vendor(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[str]:
+    """Each database in turn, with all tables."""
+    with django_db_blocker.unblock():
+        match request.param:
+            case "sqlite":
+                yield from _migrated(sqlite_in(Path(tmp_path_factory.mktemp("sqlite"))))
+            case "postgres":
+                with postgres_server() as server:
+                    yield from _migrated(server.settings)
+            case _:
+                with mariadb_server() as server:
+                    yield from _migrated(server.settings)
+
+
+def _migrated(settings: dict[str, object]) -> Iterator[str]:
+    use(settings)
+    try:
+        call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
+        yield connections[ALIAS].vendor
+    finally:
+        forget()
+
+
+@pytest.fixture(autouse=True)
+def nothing_yet(vendor: str) -> None:
+    for model in (Limit, Policy, Resource):
+        model.objects.using(ALIAS).all().delete()
+    Entity.objects.using(ALIAS).update(parent=None)
+    Entity.objects.using(ALIAS).all().delete()
+
+
+def put(calls: int, **fields: object) -> Policy:
+    policy = Policy.objects.using(ALIAS).create(**fields)
+    limit = Limit.from_definition(policy, CallLimit(calls, 60), shared=calls == 3)
+    limit.save(using=ALIAS)
+    return policy
+
+
+def test_the_chain_is_found_with_all_that_may_hold() -> None:
+    api, other = (Resource.objects.using(ALIAS).create(name=name) for name in ("api", "other"))
+    tenant = Entity.objects.using(ALIAS).create(identifier="tenant:acme", unlimited=True)
+    user = Entity.objects.using(ALIAS).create(identifier="user:1", parent=tenant, cascade=True)
+    put(1, resource=api, entity=user)
+    put(2, entity=tenant, on_unavailable="allow")
+    put(3, resource=api, weekly_hours="mon-fri 09:00-17:00", time_zone="Europe/Berlin")
+    put(4, valid_from=NOW, valid_until=NOW + HOUR, extends=True, enforcement="shadow", rollout_percent=7)
+    put(5, resource=other)
+    put(6, valid_from=NOW - HOUR, valid_until=NOW)
+    first, second = chain("api", "user:1", ALIAS, NOW)
+    assert (first.entity, second.entity) == ("user:1", "tenant:acme")
+    assert {one.level: one.limits[0].capacity for one in first.candidates} == {
+        PolicyScope.ENTITY_ON_RESOURCE: 1,
+        PolicyScope.RESOURCE: 3,
+        PolicyScope.SYSTEM: 4,
+    }
+    [scheduled] = [one for one in first.candidates if one.level == PolicyScope.RESOURCE]
+    assert scheduled.shared == {"call_count"}
+    assert scheduled.hours.holds(NOW)
+    [dated] = [one for one in first.candidates if one.level == PolicyScope.SYSTEM]
+    assert (dated.valid_from, dated.valid_until) == (NOW, NOW + HOUR)
+    assert (dated.extends, dated.enforcement, dated.rollout_percent) == (True, "shadow", 7)
+    assert {str(one.level): one.effect for one in second.candidates}["entity_row"] == "unlimited"
+    assert [link.entity for link in chain("api", None, ALIAS, NOW)] == [None]
+    assert [link.entity for link in chain("api", "user:2", ALIAS, NOW)] == ["user:2"]
+
+
+def test_a_scope_has_one_policy_that_always_holds(vendor: str) -> None:
+    for fields in ({}, {"weekly_hours": "mon", "time_zone": "UTC"}, {"valid_from": NOW}):
+        put(1, **fields)
+        assert Policy(**fields).when() == Policy.objects.using(ALIAS).latest("pk").when()
+        if vendor == "sqlite" or (vendor == "postgresql" and "valid_from" not in fields):
+            with pytest.raises(IntegrityError, match="limits_app_policy_one_per_scope"):
+                put(1, **fields)
+
+
+def test_postgresql_itself_refuses_dates_that_overlap(vendor: str) -> None:
+    put(1, valid_from=NOW, valid_until=NOW + 2 * HOUR)
+    put(1, valid_from=NOW + 2 * HOUR, valid_until=NOW + 3 * HOUR)
+    put(1, valid_from=NOW + HOUR, resource=Resource.objects.using(ALIAS).create(name="api"))
+    overlapping = {"valid_from": NOW + HOUR, "valid_until": NOW + 2 * HOUR}
+    if vendor == "postgresql":
+        with pytest.raises(IntegrityError, match="limits_app_policy_no_overlap"):
+            put(1, **overlapping)
+    else:
+        put(1, **overlapping)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"valid_until": NOW},
+        {"valid_from": NOW, "valid_until": NOW},
+        {"weekly_hours": "mon"},
+        {"rollout_percent": 101},
+        {"enforcement": "sometimes"},
+        {"extends": True, "effect": "blocked"},
+    ],
+)
+def test_the_database_itself_refuses_what_cannot_be(fields: dict[str, object], vendor: str) -> None:
+    with pytest.raises(Exception, match="limits_app_policy_"):  # of the kind that each driver has
+        Policy.objects.using(ALIAS).bulk_create([Policy(**fields)])
+
+
+def test_migrations_can_be_taken_back(vendor: str) -> None:
+    call_command("migrate", "limits_app", "0003", database=ALIAS, verbosity=0)
+    call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
+    put(1)

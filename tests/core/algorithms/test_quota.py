@@ -1,0 +1,273 @@
+"""Quotas: so much per period, refunds within it, debt in it, and what becomes of it when the definition changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from limits_app.core.algorithms.calendar import Calendar
+from limits_app.core.algorithms.rule import DEBT_PARTS
+from limits_app.core.limits import QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.quota import QuotaPeriod
+from tests.core.algorithms.calendars import period_of, us
+from tests.core.algorithms.definitions import ALGORITHMS, examples
+from tests.core.algorithms.driven import NOW, SECOND, Driven
+from tests.core.algorithms.test_quota_calendar import moments
+
+HOUR = 3600 * SECOND
+DAILY = QuotaLimit.per_day("k", 10)
+SESSION = QuotaLimit.per_session("k", 10, 3600)
+#: Midnight in Berlin, and the last day of a month.
+MIDNIGHT = us(datetime.fromisoformat("2026-01-31T00:00+01:00"))
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        pytest.param([(0, 10, True), (0, 1, False), (3_599_999, 1, False), (3_600_000, 10, True)], id="to_its_end"),
+        pytest.param([(500_000, 4, True), (4_099_999, 7, False), (4_100_000, 7, True)], id="from_the_first_use_on"),
+        pytest.param([(0, 4, True), (9_000_000, 10, True), (12_599_999, 1, False), (12_600_000, 1, True)], id="anew"),
+        pytest.param([(0, 0, True), (1_000_000, 10, True), (4_599_999, 1, False)], id="asking_for_nothing_starts_none"),
+        pytest.param([(1000, 6, True), (0, 5, False), (0, 4, True), (3_600_999, 1, False)], id="a_clock_going_back"),
+        pytest.param([(0, 5, True), (0, "settle", -5), (1000, 10, True), (3_600_000, 1, False)], id="all_given_back"),
+        pytest.param([(0, 5, True), (1000, "settle", -2), (1000, "used", 3), (1000, 7, True)], id="some_given_back"),
+        pytest.param(
+            [(0, 10, True), (1, "settle", 5), (1, "used", 15), (1, 0, False), (3_600_000, 0, True)], id="debt"
+        ),
+        pytest.param([(0, 10, True), (3_600_000, "settle", 3), (7_199_999, 8, False), (7_199_999, 7, True)], id="late"),
+        pytest.param(
+            [(0, 4, True), (0, "wait", 6, 0), (9, "wait", 7, 3_599_991), (9, "wait", 10, 3_599_991)], id="wait"
+        ),
+        pytest.param([(1000, 4, True), (0, "wait", 7, 3_601_000), (3_601_000, "wait", 10, 0)], id="wait_while_back"),
+    ],
+)
+def test_a_session_lasts_from_its_first_use_on(timeline: list[tuple[object, ...]]) -> None:
+    Driven(SESSION).run(timeline)
+
+
+def test_a_calendar_period_ends_at_its_boundary_however_late_it_was_first_used() -> None:
+    tested = Driven(QuotaLimit.per_month("k", 10, "Europe/Berlin"))
+    assert tested.take(MIDNIGHT + 23 * HOUR, 10)
+    assert tested.wait(MIDNIGHT + 23 * HOUR, 1) == HOUR
+    assert not tested.take(MIDNIGHT + 24 * HOUR - 1, 1)
+    assert tested.rule.restored_at(tested.state) == MIDNIGHT + 24 * HOUR
+    assert tested.take(MIDNIGHT + 24 * HOUR, 10)
+    assert tested.wait(MIDNIGHT + 24 * HOUR, 1) == 28 * 24 * HOUR
+
+
+def test_a_clock_that_goes_back_behind_a_boundary_stays_in_the_period_that_began() -> None:
+    tested = Driven(DAILY)
+    assert tested.take(MIDNIGHT, 4)
+    assert not tested.fits(MIDNIGHT - 48 * HOUR, 7)
+    assert tested.used(MIDNIGHT - 48 * HOUR) == 4
+
+
+def test_state_from_long_ago_is_forgotten() -> None:
+    tested = Driven(QuotaLimit.per_week("k", 10))
+    assert tested.take(NOW, 10)
+    assert tested.used(NOW + 3650 * 24 * HOUR) == 0
+    assert tested.take(NOW + 3650 * 24 * HOUR, 10)
+
+
+@pytest.mark.parametrize("limit", [DAILY, SESSION])
+def test_what_was_not_used_comes_back_only_in_the_period_in_which_it_was_taken(limit: QuotaLimit) -> None:
+    tested, later = Driven(limit), NOW + 24 * HOUR
+    assert tested.take(NOW, 5)
+    assert tested.take(later, 5)
+    tested.settle(later + 1, -5, taken_at=NOW)
+    assert tested.used(later + 1) == 5
+    tested.settle(later + 1, -3, taken_at=later)
+    assert tested.used(later + 1) == 2
+
+
+def test_a_refund_that_comes_when_nobody_has_used_the_new_period_lifts_nothing() -> None:
+    tested = Driven(DAILY)
+    assert tested.take(NOW, 5)
+    tested.settle(NOW + 24 * HOUR, -5, taken_at=NOW)
+    assert tested.used(NOW + 24 * HOUR) == 0
+    assert not tested.fits(NOW + 24 * HOUR, 11)
+
+
+def test_settling_without_a_date_counts_as_taken_just_now() -> None:
+    tested = Driven(DAILY)
+    assert tested.take(NOW, 5)
+    assert tested.rule.settle(tested.state, NOW + 1, -2)[2] == 3
+    assert tested.rule.settle(tested.state, NOW + 1, 2)[2] == 7
+
+
+def test_debt_is_remembered_up_to_a_bound() -> None:
+    tested = Driven(DAILY)
+    for _ in range(5):
+        tested.settle(NOW, 10**12)
+        tested.state = tested.rule.settle(tested.state, NOW, DEBT_PARTS)
+    assert max(tested.state) < 2**53
+    assert tested.used(NOW) == DEBT_PARTS
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "Pacific/Apia"])
+def test_a_clock_that_starts_at_0_is_as_good_as_any(zone: str) -> None:
+    tested = Driven(QuotaLimit.per_month("k", 10, zone))
+    assert tested.take(0, 10)
+    assert not tested.fits(1, 1)
+    assert tested.fits(32 * 24 * HOUR, 1)
+
+
+def test_only_calendars_have_boundaries() -> None:
+    berlin = Driven(QuotaLimit.per_day("k", 10, "Europe/Berlin")).rule
+    assert berlin.boundaries is not None
+    assert berlin.boundaries(MIDNIGHT + 5, 2) == tuple(MIDNIGHT + days * 24 * HOUR for days in (-1, 0, 1, 2))
+    assert Driven(SESSION).rule.boundaries is None
+    assert Driven(RateLimit("k", 1, 1)).rule.boundaries is None
+
+
+@examples(60)
+@given(draw=st.data(), where=moments(), kind=st.sampled_from(QuotaPeriod))
+def test_a_calendar_quota_decides_as_a_wall_calendar_does(
+    draw: st.DataObject, where: tuple[str, int], kind: QuotaPeriod
+) -> None:
+    zone, now = where
+    now = max(now, 0)
+    decides_alike(draw, QuotaLimit("k", 10, kind, zone), now, lambda moment, _: period_of(kind, zone, moment))
+
+
+@examples(200)
+@given(draw=st.data(), milliseconds=st.integers(1, 10**6))
+def test_a_session_decides_as_a_stopwatch_does(draw: st.DataObject, milliseconds: int) -> None:
+    length = milliseconds * 1000
+
+    def session_at(moment: int, running: tuple[int, int]) -> tuple[int, int]:
+        return running if moment < running[1] else (moment, moment + length)
+
+    decides_alike(draw, QuotaLimit.per_session("k", 10, milliseconds / 1000), NOW, session_at)
+
+
+def decides_alike(
+    draw: st.DataObject, limit: QuotaLimit, now: int, period_at: Callable[[int, tuple[int, int]], tuple[int, int]]
+) -> None:
+    """Play a random course of events against a count that is kept by hand."""
+    tested, period, count = Driven(limit), (0, 0), 0
+    taken: list[tuple[int, int]] = []
+    for _ in range(draw.draw(st.integers(1, 10), "steps")):
+        ends = tested.state[1] - now
+        gaps = [0, 1, HOUR // 2, 24 * HOUR, *([ends, ends - 1] if ends > 0 else [])]
+        now += draw.draw(st.sampled_from(gaps) | st.integers(0, 40 * 24 * HOUR), "gap")
+        if now >= period[1] or not count:
+            period, count = period_at(now, (0, 0) if not count else period), 0
+        assert tested.used(now) == count
+        if taken and draw.draw(st.booleans(), "settles"):
+            taken_at, amount = taken.pop(draw.draw(st.integers(0, len(taken) - 1), "which"))
+            change = draw.draw(st.integers(-amount, 5), "change")
+            tested.settle(now, change, taken_at)
+            if change > 0 or taken_at >= period[0]:
+                count = max(count + change, 0)
+        else:
+            amount = draw.draw(st.integers(0, 10), "amount")
+            assert tested.wait(now, amount) == (0 if count + amount <= 10 else period[1] - now)
+            assert tested.take(now, amount) is (count + amount <= 10)
+            if count + amount <= 10:
+                count += amount
+                taken.append((now, amount))
+        assert tested.used(now) == count
+        assert tested.rule.restored_at(tested.state) == (period[1] if count else 0) or not count
+
+
+WEEKLY = QuotaLimit.per_week("k", 10, "Europe/Berlin")
+
+
+@pytest.mark.parametrize("old", [DAILY, WEEKLY, SESSION])
+@pytest.mark.parametrize("new", [DAILY, WEEKLY, SESSION])
+def test_another_period_keeps_what_was_used_and_for_what_it_may_be_given_back(old: QuotaLimit, new: QuotaLimit) -> None:
+    tested = Driven(old)
+    assert tested.take(NOW, 7)
+    changed = tested.carried_into(new, NOW + SECOND)
+    assert changed.used(NOW + SECOND) == 7
+    assert not changed.fits(NOW + SECOND, 4)
+    changed.settle(NOW + SECOND, -2, taken_at=NOW)
+    assert changed.used(NOW + SECOND) == 5
+    assert changed.fits(NOW + SECOND + changed.wait(NOW + SECOND, 10), 10)
+
+
+@pytest.mark.parametrize("capacity", [5, 10, 20])
+@pytest.mark.parametrize("limit", [DAILY, WEEKLY, SESSION])
+def test_another_capacity_changes_nothing_but_what_is_left(limit: QuotaLimit, capacity: int) -> None:
+    tested = Driven(limit)
+    assert tested.take(NOW, 7)
+    definition = QuotaLimit("k", capacity, limit.period, limit.time_zone, limit.session_seconds)
+    changed = tested.carried_into(definition, NOW + SECOND)
+    assert changed.state == tested.state
+    assert changed.fits(NOW + SECOND, 0) is (capacity >= 7)
+
+
+def test_a_session_goes_on_with_its_new_length() -> None:
+    tested = Driven(SESSION)
+    assert tested.take(NOW, 10)
+    longer = tested.carried_into(QuotaLimit.per_session("k", 10, 7200), NOW + HOUR // 2)
+    assert longer.wait(NOW + HOUR // 2, 1) == HOUR * 3 // 2
+
+
+def test_a_session_that_would_have_ended_by_now_forgets_nothing() -> None:
+    tested = Driven(SESSION)
+    assert tested.take(NOW, 10)
+    shorter = tested.carried_into(QuotaLimit.per_session("k", 10, 60), NOW + HOUR // 2)
+    assert shorter.wait(NOW + HOUR // 2, 1) == 60 * SECOND
+
+
+def test_a_period_that_is_over_carries_nothing() -> None:
+    tested = Driven(SESSION)
+    assert tested.take(NOW, 10)
+    assert tested.carried_into(DAILY, NOW + HOUR).state == (0, 0, 0)
+
+
+def test_a_change_while_the_clock_is_back_ends_no_period_early() -> None:
+    tested = Driven(DAILY)
+    assert tested.take(MIDNIGHT + 2 * HOUR, 10)
+    hourly = tested.carried_into(QuotaLimit.per_hour("k", 10), MIDNIGHT - 3 * HOUR)
+    assert hourly.used(MIDNIGHT - 3 * HOUR) == 10
+    assert not hourly.fits(MIDNIGHT, 1)
+
+
+@pytest.mark.parametrize("quota", [DAILY, WEEKLY, SESSION])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_rate_becomes_a_quota_and_a_quota_a_rate(algorithm: str, quota: QuotaLimit) -> None:
+    rate = RateLimit("k", 10, 3600, algorithm)  # type: ignore[arg-type]  # a member
+    tested = Driven(rate)
+    assert tested.take(NOW, 7)
+    changed = tested.carried_into(quota, NOW)
+    assert changed.used(NOW) == 7
+    changed.settle(NOW + 1, -5, taken_at=NOW - 1)
+    assert changed.used(NOW + 1) == 7, "what was taken before may have drained already"
+    back = changed.carried_into(rate, NOW + 1)
+    assert back.used(NOW + 1) == 7
+    assert not back.fits(NOW + 1, 4)
+
+
+def test_permits_do_not_become_a_quota() -> None:
+    permits = Driven(ResourceLimit("k", 3))
+    assert permits.take(NOW, 2)
+    assert permits.carried_into(DAILY, NOW).state == (0, 0, 0)
+
+
+class Watched(tzinfo):
+    """A zone that counts how often it is asked."""
+
+    asked = 0
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        self.asked += 1
+        return timedelta(hours=1)
+
+    def dst(self, moment: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+def test_a_calendar_reckons_only_when_its_period_is_over() -> None:
+    zone = Watched()
+    calendar = Calendar(QuotaPeriod.DAY, zone)
+    for hours, reckons in ((0, True), (1, False), (23, False), (24, True), (47, False), (23, True)):
+        before = zone.asked
+        assert MIDNIGHT + hours * HOUR < calendar.period_at(MIDNIGHT + hours * HOUR)[1] <= MIDNIGHT + 48 * HOUR
+        assert (zone.asked > before) is reckons

@@ -1,0 +1,178 @@
+"""Calendar periods: boundaries where clocks say they are, on every day there is."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from limits_app.core.algorithms.calendar import Calendar
+from limits_app.core.quota import QuotaPeriod
+from tests.core.algorithms.calendars import moment_of, period_of, us
+from tests.core.algorithms.definitions import examples
+
+HOUR, DAY, WEEK, MONTH = QuotaPeriod
+HOUR_US = 3_600_000_000
+
+UNUSUAL = {
+    "UTC": ["2024-02-29T12:00", "2026-02-28T23:59", "2100-02-28T23:59", "2026-12-31T23:59", "1970-01-01T00:00"],
+    "Europe/Berlin": ["2026-03-29T01:00", "2026-10-25T01:00", "2024-02-29T23:00"],
+    "America/St_Johns": ["2006-04-02T03:31", "2006-10-29T02:31", "2026-03-08T05:30", "2026-11-01T04:30"],
+    "Australia/Lord_Howe": ["2026-04-04T15:00", "2026-10-03T15:30"],
+    "Pacific/Apia": ["2011-12-30T10:00", "2011-09-24T14:00", "2012-03-31T14:00"],
+    "America/Havana": ["2026-03-08T05:00", "2026-11-01T05:00"],
+    "America/Sao_Paulo": ["2017-10-15T03:00", "2018-02-18T02:00"],
+    "America/Caracas": ["2016-05-01T07:00", "2007-12-09T07:00"],
+    "Asia/Kathmandu": ["2026-01-01T00:00", "1985-12-31T18:30"],
+}
+"""Moments, in UTC, at which something happens to the clocks or the calendar of a zone."""
+
+MOMENTS = [(zone, us(datetime.fromisoformat(f"{text}+00:00"))) for zone, texts in UNUSUAL.items() for text in texts]
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> tuple[str, int]:
+    """A zone, and a moment in it that is often near an unusual one."""
+    zone, moment = draw(st.sampled_from(MOMENTS))
+    near = st.integers(-2 * HOUR_US, 2 * HOUR_US) | st.integers(-40, 40).map(lambda days: days * 24 * HOUR_US)
+    minutes = st.integers(-180, 180).map(lambda minutes: minutes * 60_000_000)
+    return zone, moment + draw(st.sampled_from([-1, 0, 1]) | near | minutes)
+
+
+@pytest.mark.parametrize("kind", QuotaPeriod)
+@examples(150)
+@given(where=moments())
+@example(("Pacific/Apia", us(datetime.fromisoformat("2011-12-30T09:59+00:00"))))
+@example(("America/St_Johns", us(datetime.fromisoformat("2006-10-29T02:35+00:00"))))
+def test_a_period_is_the_one_that_a_wall_clock_shows(kind: QuotaPeriod, where: tuple[str, int]) -> None:
+    zone, now = where
+    assert Calendar(kind, ZoneInfo(zone)).period_at(now) == period_of(kind, zone, now)
+
+
+@pytest.mark.parametrize("kind", QuotaPeriod)
+@pytest.mark.parametrize("zone", UNUSUAL)
+def test_each_period_begins_where_the_one_before_ends(kind: QuotaPeriod, zone: str) -> None:
+    for _, moment in [one for one in MOMENTS if one[0] == zone]:
+        calendar = Calendar(kind, ZoneInfo(zone))
+        boundaries = calendar.boundaries(moment, 4)
+        assert len(boundaries) == 8
+        assert boundaries[3] <= moment < boundaries[4]
+        for start, end in pairwise(boundaries):
+            assert start < end
+            for inside in (start, (start + end) // 2, end - 1):
+                assert calendar.period_at(inside) == (start, end)
+
+
+def spans(kind: QuotaPeriod, zone: str, start: str, count: int) -> list[str]:
+    """How the periods from a moment on are shown, in local time, and how many hours each lasts."""
+    calendar, now = Calendar(kind, ZoneInfo(zone)), us(datetime.fromisoformat(start))
+    said = []
+    for _ in range(count):
+        begins, ends = calendar.period_at(now)
+        said.append(f"{moment_of(begins).astimezone(ZoneInfo(zone)):%m-%d %H:%M} {(ends - begins) / HOUR_US:g}")
+        now = ends
+    return said
+
+
+@pytest.mark.parametrize(
+    ("kind", "zone", "start", "said"),
+    [
+        pytest.param(
+            DAY,
+            "Europe/Berlin",
+            "2026-03-28T12:00Z",
+            ["03-28 00:00 24", "03-29 00:00 23", "03-30 00:00 24"],
+            id="spring",
+        ),
+        pytest.param(
+            DAY,
+            "Europe/Berlin",
+            "2026-10-24T12:00Z",
+            ["10-24 00:00 24", "10-25 00:00 25", "10-26 00:00 24"],
+            id="autumn",
+        ),
+        pytest.param(
+            HOUR,
+            "Europe/Berlin",
+            "2026-10-24T23:30Z",
+            ["10-25 01:00 1", "10-25 02:00 1", "10-25 02:00 1", "10-25 03:00 1"],
+            id="an_hour_that_comes_twice_counts_twice",
+        ),
+        pytest.param(
+            HOUR, "Europe/Berlin", "2026-03-29T00:30Z", ["03-29 01:00 1", "03-29 03:00 1"], id="an_hour_that_is_skipped"
+        ),
+        pytest.param(
+            HOUR,
+            "Australia/Lord_Howe",
+            "2026-04-04T14:30Z",
+            ["04-05 01:00 1", "04-05 01:30 0.5", "04-05 02:00 1"],
+            id="half_an_hour_that_comes_twice",
+        ),
+        pytest.param(
+            HOUR,
+            "Australia/Lord_Howe",
+            "2026-10-03T15:00Z",
+            ["10-04 01:00 1", "10-04 02:30 0.5", "10-04 03:00 1"],
+            id="half_an_hour_that_is_skipped",
+        ),
+        pytest.param(
+            HOUR,
+            "America/Caracas",
+            "2016-05-01T06:45Z",
+            ["05-01 02:00 0.5", "05-01 03:00 1"],
+            id="half_an_hour_that_is_cut_off",
+        ),
+        pytest.param(
+            DAY,
+            "America/St_Johns",
+            "2006-10-28T12:00Z",
+            ["10-28 00:00 24", "10-29 00:00 25", "10-30 00:00 24"],
+            id="a_midnight_that_comes_twice_counts_once",
+        ),
+        pytest.param(
+            DAY, "Pacific/Apia", "2011-12-29T12:00Z", ["12-29 00:00 24", "12-31 00:00 24"], id="a_day_that_is_skipped"
+        ),
+        pytest.param(
+            DAY, "America/Sao_Paulo", "2017-10-14T12:00Z", ["10-14 00:00 24", "10-15 01:00 23"], id="no_midnight"
+        ),
+        pytest.param(
+            DAY,
+            "America/Toronto",
+            "1919-03-30T12:00Z",
+            ["03-30 00:00 23.5", "03-31 00:30 23.5"],
+            id="a_skip_across_midnight",
+        ),
+        pytest.param(
+            WEEK,
+            "Europe/Berlin",
+            "2026-03-25T00:00Z",
+            ["03-23 00:00 167", "03-30 00:00 168"],
+            id="weeks_start_on_monday",
+        ),
+        pytest.param(
+            MONTH,
+            "UTC",
+            "2024-02-10T00:00Z",
+            ["02-01 00:00 696", "03-01 00:00 744", "04-01 00:00 720"],
+            id="a_leap_year",
+        ),
+        pytest.param(MONTH, "UTC", "2100-02-10T00:00Z", ["02-01 00:00 672"], id="a_century_that_is_none"),
+        pytest.param(MONTH, "UTC", "2025-12-31T23:59Z", ["12-01 00:00 744", "01-01 00:00 744"], id="the_end_of_a_year"),
+        pytest.param(MONTH, "Pacific/Apia", "2011-12-15T00:00Z", ["12-01 00:00 720"], id="a_month_without_a_day"),
+        pytest.param(HOUR, "Asia/Kathmandu", "2026-01-01T00:00Z", ["01-01 05:00 1"], id="a_zone_of_quarter_hours"),
+    ],
+)
+def test_periods_on_unusual_days(kind: QuotaPeriod, zone: str, start: str, said: list[str]) -> None:
+    assert spans(kind, zone, start, len(said)) == said
+
+
+def test_boundaries_surround_a_moment() -> None:
+    calendar = Calendar(MONTH, ZoneInfo("UTC"))
+    now = us(datetime.fromisoformat("2026-03-01T00:00+00:00"))
+    months = [f"{moment_of(boundary):%Y-%m-%d}" for boundary in calendar.boundaries(now, 3)]
+    assert months == ["2026-01-01", "2026-02-01", "2026-03-01", "2026-04-01", "2026-05-01", "2026-06-01"]
+    assert calendar.boundaries(now - 1, 1) == calendar.period_at(now - timedelta(days=1) // timedelta(microseconds=1))

@@ -1,0 +1,426 @@
+"""Limit pools without waiting: who serves a request, what is refused, and what a pool says of itself."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible, NotShareable, StoreUnavailable
+from limits_app.core.holding import holding_here
+from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.process import open_process_store
+from limits_app.testing import FakeClock
+from tests.core.sets import used, used_up
+
+TPM = RateLimit("tpm", 10, 10)
+"""One unit per second."""
+CALLS = CallLimit(3, 3600)
+DB = ResourceLimit("db", 1)
+BALANCERS = ("round_robin", "random", "weighted", "least_loaded", "failover")
+
+
+def sets_of(store: Store, *limits: Limit, number: int = 3) -> list[LimitSet]:
+    """So many sets of the same limits, each with its own state and name."""
+    return [LimitSet(limits, store=store, config={"name": name}) for name in "abcdefgh"[:number]]
+
+
+def pool_of(store: Store, *limits: Limit, number: int = 3, **options: Any) -> LimitPool:
+    return LimitPool(sets_of(store, *limits, number=number), **options)
+
+
+def names(*acquisitions: Acquisition) -> str:
+    """Which sets have served, in order; `-` for a refusal."""
+    return "".join(str(one.config["name"]) if one else "-" for one in acquisitions)
+
+
+def many(pool: LimitPool, number: int, requested: Mapping[str, float] | None = None) -> str:
+    """Which sets serve so many requests."""
+    return names(*[pool.try_acquire(requested) for _ in range(number)])
+
+
+# ------------------------------------------------------------------------------------------ who is asked
+
+
+def test_sets_take_turns(store: MemoryStore) -> None:
+    assert many(pool_of(store, CALLS), 7) == "abcabca"
+    assert many(pool_of(store, CALLS, worker_index=1), 4) == "bcab"
+
+
+def test_what_refuses_is_stood_in_for_by_the_next_one(store: MemoryStore) -> None:
+    pool = pool_of(store, CALLS)
+    used_up(pool[1], "call_count")
+    assert many(pool, 7) == "accaca-"
+    assert many(pool, 1) == "-"
+
+
+def test_the_first_of_a_failover_serves_until_it_refuses(store: MemoryStore) -> None:
+    assert many(pool_of(store, CALLS, load_balancing="failover"), 10) == "aaabbbccc-"
+
+
+def test_the_least_loaded_is_that_of_which_the_largest_share_is_free(store: MemoryStore) -> None:
+    sets = [LimitSet([CallLimit(size, 3600)], store=store, config={"name": size}) for size in (1, 2, 4)]
+    pool = LimitPool(sets, "least_loaded")
+    assert Counter(pool.try_acquire().config["name"] for _ in range(7)) == {1: 1, 2: 2, 4: 4}
+    assert not pool.try_acquire()
+
+
+def test_among_equally_loaded_sets_turns_are_taken(store: MemoryStore) -> None:
+    assert many(pool_of(store, DB, load_balancing="least_loaded"), 1) == "a"
+    assert many(pool_of(store, DB, load_balancing="least_loaded", worker_index=2), 1) == "c"
+
+
+def test_weights_say_how_often(store: MemoryStore) -> None:
+    pool = pool_of(store, CallLimit(10**6, 60), load_balancing="weighted", weights=[1, 1, 1e12])
+    assert many(pool, 100) == "c" * 100
+
+
+@pytest.mark.parametrize("name", BALANCERS)
+def test_every_balancer_finds_all_there_is(name: str, store: MemoryStore) -> None:
+    pool = pool_of(store, CALLS, load_balancing=name)
+    assert Counter(many(pool, 10)) == {"a": 3, "b": 3, "c": 3, "-": 1}
+
+
+@pytest.mark.parametrize("name", BALANCERS)
+def test_every_balancer_finds_all_there_is_in_several_stores(name: str, clock: FakeClock) -> None:
+    sets = [sets_of(MemoryStore(clock=clock), CALLS)[index] for index in range(3)]
+    assert Counter(many(LimitPool(sets, name), 10)) == {"a": 3, "b": 3, "c": 3, "-": 1}
+
+
+def test_the_least_loaded_is_found_in_several_stores(clock: FakeClock) -> None:
+    sets = [sets_of(MemoryStore(clock=clock), CALLS)[index] for index in range(3)]
+    used_up(sets[0], "call_count")
+    sets[2].try_acquire()
+    assert many(LimitPool(sets, "least_loaded"), 1) == "b"
+    assert many(LimitPool(sets[:1], "least_loaded"), 1) == "-"
+
+
+def test_threads_do_not_all_choose_the_same_least_loaded_set(store: MemoryStore) -> None:
+    pool = pool_of(store, CallLimit(1000, 3600), number=4, load_balancing="least_loaded")
+    with ThreadPoolExecutor(8) as executor:
+        served = Counter(executor.map(lambda _: many(pool, 1), range(400)))
+    assert served == dict.fromkeys("abcd", 100)
+
+
+def test_threads_are_served_exactly_what_all_sets_have(store: MemoryStore) -> None:
+    pool = pool_of(store, CallLimit(50, 3600), number=4)
+    with ThreadPoolExecutor(8) as executor:
+        served = Counter(executor.map(lambda _: many(pool, 1), range(300)))
+    assert served == {**dict.fromkeys("abcd", 50), "-": 100}
+
+
+# ------------------------------------------------------------------------------------------ candidates
+
+
+def test_only_sets_that_have_all_requested_rates_are_asked(store: MemoryStore) -> None:
+    calls = CallLimit(100, 3600)
+    limits = {"a": [calls], "b": [calls, TPM], "c": [calls, TPM, RateLimit("out", 5, 60)]}
+    pool = LimitPool([LimitSet(some, store=store, config={"name": name}) for name, some in limits.items()])
+    assert set(many(pool, 4, {"tpm": 1})) == {"b", "c"}
+    assert many(pool, 1, {"tpm": 1, "out": 1}) == "c"
+    assert many(pool, 2) == "aa", "the others must be told how much"
+    assert set(many(pool, 3, {})) == {"a", "b", "c"}, "a request that names nothing leaves rates alone"
+
+
+def test_a_rate_that_no_set_has_is_an_error(store: MemoryStore) -> None:
+    pool = LimitPool([LimitSet([CALLS, TPM], store=store), LimitSet([RateLimit("out", 5, 60)], store=store)])
+    for requested in ({"typo": 1}, {"tpm": 1, "out": 1}, {"tpm": 1, "typo": 0}):
+        with pytest.raises(InvalidRequest, match="no limit set of the pool has all that is requested: ") as caught:
+            pool.try_acquire(requested)
+        assert isinstance(caught.value, ValueError)
+    assert used(pool[0]) == {"call_count": 0, "tpm": 0}
+
+
+def test_nothing_requested_of_sets_that_must_be_told_is_an_error(store: MemoryStore) -> None:
+    with pytest.raises(InvalidRequest, match="nothing is requested of tpm"):
+        pool_of(store, TPM).try_acquire()
+
+
+@pytest.mark.parametrize("requested", [["tpm"], [["tpm"]], "tpm", 5, [("tpm", 1)]])
+def test_a_request_that_is_no_mapping_is_an_error(requested: Any, store: MemoryStore) -> None:
+    pool = pool_of(store, TPM)
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="requested must map keys to amounts"):
+            pool.try_acquire(requested)
+        pool.try_acquire({"tpm": 1})
+
+
+def test_calls_and_permits_that_a_set_lacks_are_skipped_with_a_warning(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = LimitPool([LimitSet([TPM], store=store), LimitSet([TPM, DB], store=store)], "failover")
+    with caplog.at_level(logging.WARNING, "limits_app"):
+        assert pool.try_acquire({"tpm": 1, "db": 1, "call_count": 2})
+    assert used(pool[0]) == {"tpm": 1}
+    assert [record.getMessage().split(" is ")[0] for record in caplog.records] == ["key 'db'", "key 'call_count'"]
+
+
+def test_shapes_of_requests_are_forgotten_when_there_are_too_many(store: MemoryStore) -> None:
+    pool = LimitPool([LimitSet([ResourceLimit(f"r{number}", 1) for number in range(300)], store=store)])
+    for number in range(300):
+        assert pool.try_acquire({f"r{other}": 0 for other in range(300) if other != number} | {f"r{number}": 1})
+    assert pool[0].get_stats()["r299"]["used"] == 1
+
+
+def test_an_empty_set_serves_anybody(store: MemoryStore) -> None:
+    free = LimitPool([LimitSet(config={"name": "a"}), LimitSet([CALLS], store=store, config={"name": "b"})])
+    assert many(free, 9) == "ababab" + "aaa"
+    full = LimitPool([free[1], free[0]], "least_loaded")
+    assert many(full, 2) == "aa"
+
+
+# ------------------------------------------------------------------------------------------ refusals
+
+
+def test_a_refusal_is_that_of_the_set_that_would_admit_first(store: MemoryStore) -> None:
+    pool = pool_of(store, TPM)
+    for one, amount in zip(pool, (9, 6, 8), strict=True):
+        assert one.try_acquire({"tpm": amount})
+    refused = pool.try_acquire({"tpm": 5})
+    assert not refused
+    assert refused.config == {"name": "b"}
+    assert refused.outcome.retry_after == 1
+    assert [used(one)["tpm"] for one in pool] == [9, 6, 8]
+
+
+def test_a_refusal_charges_nothing_and_does_no_harm(store: MemoryStore) -> None:
+    pool = pool_of(store, TPM, DB)
+    for one in pool:
+        assert one.try_acquire({"tpm": 7, "db": 0})
+    with pool.try_acquire({"tpm": 5}) as refused:
+        assert not refused
+    assert [used(one) for one in pool] == [{"tpm": 7, "db": 0}] * 3
+
+
+@pytest.mark.parametrize("name", BALANCERS)
+def test_without_failover_the_chosen_one_decides(name: str, store: MemoryStore) -> None:
+    pool = pool_of(store, CallLimit(1, 3600), load_balancing=name, failover=False)
+    refused = [pool.try_acquire() for _ in range(30)]
+    assert Counter(names(*refused))["-"] >= 27
+    if name == "failover":
+        assert names(*refused) == "a" + "-" * 29
+
+
+def test_without_failover_the_emptiest_decides_alone(store: MemoryStore) -> None:
+    sets = [LimitSet([RateLimit("tpm", size, 60)], store=store, config={"name": size}) for size in (10, 100)]
+    assert sets[1].try_acquire({"tpm": 50})
+    pool = LimitPool(sets, "least_loaded", failover=False)
+    assert pool.try_acquire({"tpm": 10}).config["name"] == 10
+    assert pool.try_acquire({"tpm": 10}).config["name"] == 100
+    assert not pool.try_acquire({"tpm": 50})
+
+
+@pytest.mark.parametrize("failover", [True, False])
+@pytest.mark.parametrize("name", BALANCERS)
+def test_what_no_set_can_ever_admit_is_an_error_at_once(name: str, failover: bool, store: MemoryStore) -> None:
+    pool = pool_of(store, TPM, load_balancing=name, failover=failover)
+    for verb in (pool.try_acquire, pool.acquire):
+        with pytest.raises(NeverAdmissible, match="'tpm' can never admit 11: its most is 10") as caught:
+            verb({"tpm": 11})
+        assert caught.value.outcome.never
+        assert isinstance(caught.value, ValueError)
+
+
+def test_what_the_only_set_can_never_admit_is_an_error_too(store: MemoryStore) -> None:
+    with pytest.raises(NeverAdmissible):
+        pool_of(store, TPM, number=1).try_acquire({"tpm": 11})
+
+
+@pytest.mark.parametrize("failover", [True, False])
+@pytest.mark.parametrize("name", BALANCERS)
+def test_sets_that_can_never_admit_are_skipped(name: str, failover: bool, store: MemoryStore) -> None:
+    sizes = {"a": 5, "b": 50, "c": 10}
+    sets = [LimitSet([RateLimit("tpm", sizes[one], 60)], store=store, config={"name": one}) for one in sizes]
+    pool = LimitPool(sets, name, failover=failover)
+    assert many(pool, 2, {"tpm": 20}) == "bb"
+    refused = pool.try_acquire({"tpm": 20})
+    assert (bool(refused), refused.config["name"], refused.outcome.never) == (False, "b", False)
+    with pytest.raises(LimitTimeout):
+        pool.acquire({"tpm": 20}, timeout=0)
+
+
+def test_a_refusal_stays_one_where_the_others_can_never_admit(store: MemoryStore) -> None:
+    sets = [LimitSet([RateLimit("tpm", size, 60)], store=store) for size in (50, 5)]
+    pool = LimitPool(sets, "failover")
+    used_up(sets[0], "tpm")
+    assert pool.try_acquire({"tpm": 20}).outcome.retry_after == 24
+
+
+@pytest.mark.parametrize("amount", [-1, True, "1", None, float("nan")])
+def test_an_amount_that_is_none_is_an_error(amount: Any, store: MemoryStore) -> None:
+    for name in BALANCERS:
+        with pytest.raises(InvalidRequest, match="amount of 'tpm'"):
+            pool_of(store, TPM, load_balancing=name).try_acquire({"tpm": amount})
+
+
+def test_a_store_that_is_down_is_no_refusal(clock: FakeClock) -> None:
+    class Down(MemoryStore):
+        def acquire(self, claim: Any) -> bool:
+            raise StoreUnavailable("out of reach")
+
+    sets = [LimitSet([CALLS], store=store) for store in (Down(clock=clock), MemoryStore(clock=clock))]
+    with pytest.raises(StoreUnavailable):
+        LimitPool(sets).try_acquire()
+    assert used(sets[1]) == {"call_count": 0}
+
+
+# ------------------------------------------------------------------------------------------ what is held
+
+
+@pytest.mark.parametrize("name", BALANCERS)
+def test_an_acquisition_is_that_of_its_set(name: str, store: MemoryStore) -> None:
+    pool = pool_of(store, TPM, DB, load_balancing=name)
+    held = [pool.acquire({"tpm": 4, "db": 1}) for _ in range(3)]
+    assert sorted(names(*held)) == ["a", "b", "c"]
+    assert not pool.try_acquire({"tpm": 1, "db": 1})
+    for one in held:
+        one.update({"tpm": 1})
+        one.release()
+    assert [used(one) for one in pool] == [{"tpm": 1, "db": 0}] * 3
+
+
+@pytest.mark.parametrize("name", ["round_robin", "least_loaded"])
+def test_permits_are_renewed_while_they_are_held(name: str, store: MemoryStore, clock: FakeClock) -> None:
+    pool = pool_of(store, DB, load_balancing=name, number=2)
+    held = [pool.try_acquire(), pool.try_acquire()]
+    assert {one.number for one in held} <= holding_here().held.keys()
+    clock.advance(60)
+    assert not pool.try_acquire({"db": 1})
+    for one in held:
+        one.release()
+    clock.advance(60)
+
+
+def test_a_nested_acquire_does_not_take_permits_again_that_it_has(store: MemoryStore) -> None:
+    pool = pool_of(store, DB, CALLS, number=1)
+    with pool.acquire(), pool.acquire(timeout=0) as inner:
+        assert inner
+        assert used(pool[0]) == {"db": 1, "call_count": 2}
+
+
+# ------------------------------------------------------------------------------------------ put aside
+
+
+def test_a_set_that_is_put_aside_comes_back_by_itself(store: MemoryStore, clock: FakeClock) -> None:
+    pool = pool_of(store, CallLimit(100, 3600))
+    pool.cool_down(1, 5)
+    assert many(pool, 4) == "acac"
+    clock.advance(4.999999)
+    assert set(many(pool, 4)) == {"a", "c"}
+    clock.advance(0.000001)
+    assert set(many(pool, 6)) == {"a", "b", "c"}
+
+
+def test_a_set_that_is_put_aside_is_not_asked_when_the_others_refuse(store: MemoryStore) -> None:
+    pool = pool_of(store, DB)
+    pool.cool_down(0, 5)
+    assert Counter(many(pool, 4, {"db": 1})) == {"b": 1, "c": 1, "-": 2}
+    pool.cool_down(0, 0)
+    assert set(many(pool, 3, {"db": 0})) == {"a", "b", "c"}
+
+
+def test_when_all_are_put_aside_none_is(store: MemoryStore) -> None:
+    pool = pool_of(store, CallLimit(100, 3600))
+    for index in range(3):
+        pool.cool_down(index, 5)
+    assert set(many(pool, 6)) == {"a", "b", "c"}
+
+
+def test_putting_aside_counts_from_the_last_time(store: MemoryStore, clock: FakeClock) -> None:
+    pool = pool_of(store, CallLimit(100, 3600), number=2)
+    pool.cool_down(0, 5)
+    clock.advance(3)
+    pool.cool_down(0, 5)
+    clock.advance(4)
+    assert many(pool, 2) == "bb"
+    clock.advance(1)
+    assert set(many(pool, 2)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("seconds", [None, -1, float("nan"), float("inf"), True, "5"])
+def test_a_set_is_put_aside_for_a_number_of_seconds(seconds: Any, store: MemoryStore) -> None:
+    with pytest.raises(InvalidRequest):
+        pool_of(store, DB).cool_down(0, seconds)
+
+
+def test_only_sets_of_the_pool_can_be_put_aside(store: MemoryStore) -> None:
+    with pytest.raises(IndexError):
+        pool_of(store, DB).cool_down(3, 1)
+
+
+# ------------------------------------------------------------------------------------------ what it is
+
+
+def test_a_pool_is_made_of_its_sets(store: MemoryStore) -> None:
+    sets = sets_of(store, CALLS, TPM)
+    pool = LimitPool(iter(sets), "failover")
+    assert list(pool) == sets
+    assert len(pool) == 3
+    assert (pool[0], pool[-1]) == (sets[0], sets[2])
+    assert repr(pool).startswith("LimitPool([LimitSet([")
+    with pytest.raises(IndexError):
+        _ = pool[3]
+
+
+def test_a_limit_is_found_by_its_key_in_a_single_set_only(store: MemoryStore) -> None:
+    assert pool_of(store, TPM, number=1)["tpm"] == TPM
+    with pytest.raises(KeyError):
+        _ = pool_of(store, TPM, number=1)["rpm"]
+    with pytest.raises(TypeError, match=r"a pool of 3 sets has no one limit 'tpm': say which set, as in pool\[0\]"):
+        _ = pool_of(store, TPM)["tpm"]
+
+
+def test_stats_are_those_of_the_sets(store: MemoryStore) -> None:
+    pool = pool_of(store, TPM, load_balancing="random", number=2)
+    assert pool[1].try_acquire({"tpm": 4})
+    assert pool.get_stats() == {
+        "num_limit_sets": 2,
+        "load_balancing": "random",
+        "limit_sets": [pool[0].get_stats(), pool[1].get_stats()],
+    }
+
+
+def test_a_pool_has_at_least_one_set() -> None:
+    with pytest.raises(ValueError, match="a pool needs at least one limit set"):
+        LimitPool([])
+
+
+@pytest.mark.parametrize("worker_index", [-1, True, 1.0, "0", None])
+def test_a_worker_index_is_a_whole_number(worker_index: Any, store: MemoryStore) -> None:
+    with pytest.raises(ValueError, match="worker_index must be a whole number, 0 or more, not "):
+        pool_of(store, DB, worker_index=worker_index)
+
+
+def test_a_pool_follows_its_sets_into_another_process(tmp_path: Path) -> None:
+    store = open_process_store(tmp_path, map_megabytes=4)
+    pool = pool_of(
+        store, CallLimit(2, 3600), load_balancing="weighted", weights=[1, 2, 3], worker_index=1, failover=False
+    )
+    pool.cool_down(1, 3600)
+    pool.cool_down(2, 3600)
+    again = pickle.loads(pickle.dumps(pool))
+    assert (again.load_balancing, again.weights, again.worker_index, again.failover) == (
+        "weighted",
+        (1, 2, 3),
+        1,
+        False,
+    )
+    assert many(again, 3) == "aa-"
+    assert many(pool, 1) == "-"
+    store.close()
+
+
+def test_a_pool_in_memory_stays_where_it_is(store: MemoryStore) -> None:
+    with pytest.raises(NotShareable, match="mode='process'"):
+        pickle.dumps(pool_of(store, DB))

@@ -1,0 +1,427 @@
+"""Waiting for a pool: for the earliest of its sets, in turn, in threads and in tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.claim import Claim
+from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible, StaleConfiguration
+from limits_app.core.holding import holding_here
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.core.plan import ScopedLimits
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.core.sets import used, used_up
+from tests.core.watched import Caller, WatchedStore
+
+TEN = RateLimit("tpm", 10, 10)
+"""One unit per second."""
+SLOW = RateLimit("tpm", 10, 100)
+DB = ResourceLimit("db", 1)
+BALANCERS = ("round_robin", "random", "weighted", "least_loaded", "failover")
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> WatchedStore:
+    return WatchedStore(clock=clock)
+
+
+def set_of(store: MemoryStore, *limits: Limit, name: str = "") -> LimitSet:
+    return LimitSet(limits, store=store, config={"name": name})
+
+
+def two(store: MemoryStore, first: Limit, second: Limit, **options: Any) -> LimitPool:
+    """A pool of the sets a and b."""
+    return LimitPool([set_of(store, first, name="a"), set_of(store, second, name="b")], **options)
+
+
+def full(store: MemoryStore, first: Limit, second: Limit, **options: Any) -> LimitPool:
+    """The same, of which all rates are used up."""
+    pool = two(store, first, second, **options)
+    for one in pool:
+        used_up(one, "tpm")
+    return pool
+
+
+# ---------------------------------------------------------------------------------------------- until when
+
+
+@pytest.mark.parametrize("name", BALANCERS)
+def test_a_waiter_is_served_by_the_set_that_admits_first(name: str, store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN, load_balancing=name)
+    waiter = Caller(pool.acquire, {"tpm": 3})
+    store.until_waiting(1)
+    clock.move(2_999_999)
+    store.until_refused()
+    assert waiter.is_alive()
+    clock.move(1)
+    assert waiter.result().config == {"name": "b"}
+    store.until_waiting(0)
+    assert not store.line.busy
+
+
+@pytest.mark.parametrize("name", BALANCERS)
+def test_a_waiter_is_served_by_the_first_that_gets_something_back(name: str, store: WatchedStore) -> None:
+    pool = two(store, DB, DB, load_balancing=name)
+    held = {one.config["name"]: one for one in (pool.acquire({"db": 1}), pool.acquire({"db": 1}))}
+    waiter = Caller(pool.acquire, {"db": 1})
+    store.until_waiting(1)
+    held["b"].release()
+    assert waiter.result().config == {"name": "b"}
+    store.until_waiting(0)
+
+
+def test_time_is_up(store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN)
+    waiter = Caller(pool.acquire, {"tpm": 6}, timeout=5)
+    store.until_waiting(1)
+    clock.advance(5)
+    with pytest.raises(TimeoutError, match="'tpm' has 5 of 10 left, 6 requested: retry in 1 s"):
+        waiter.result()
+    assert [used(one)["tpm"] for one in pool] == [9.5, 5]
+    assert not store.line.busy
+
+
+def test_no_time_at_all(store: WatchedStore) -> None:
+    pool = full(store, SLOW, TEN)
+    with pytest.raises(LimitTimeout) as caught:
+        pool.acquire({"tpm": 2}, timeout=0)
+    assert caught.value.outcome.retry_after == 2
+    pool = two(store, SLOW, TEN)
+    assert pool.acquire({"tpm": 2}, timeout=0).config == {"name": "a"}
+
+
+@pytest.mark.parametrize("timeout", [-1, "1", True])
+def test_what_a_timeout_may_not_be(timeout: Any, store: WatchedStore) -> None:
+    with pytest.raises(InvalidRequest, match="timeout"):
+        two(store, TEN, TEN).acquire({"tpm": 1}, timeout)
+
+
+def test_a_waiter_sleeps_until_the_earliest_moment_and_is_woken_by_it_alone() -> None:
+    store = WatchedStore()
+    pool = full(store, RateLimit("tpm", 10, 3600), RateLimit("tpm", 1000, 10))
+    held = pool.acquire({"tpm": 1}, timeout=20)
+    assert held.config == {"name": "b"}
+    held.cancel()
+
+
+# ---------------------------------------------------------------------------------------------- in turn
+
+
+def test_a_waiter_for_a_pool_and_one_for_a_set_of_it_are_served_as_they_came(
+    store: WatchedStore, clock: FakeClock
+) -> None:
+    pool = full(store, SLOW, TEN)
+    first = Caller(pool.acquire, {"tpm": 5})
+    store.until_waiting(1)
+    second = Caller(pool[1].acquire, {"tpm": 1})
+    store.until_waiting(2)
+    clock.advance(4)
+    assert second.is_alive(), "the small one does not overtake"
+    clock.advance(1)
+    assert first.result().config == {"name": "b"}
+    clock.advance(1)
+    assert second.result()
+
+
+def test_whoever_waits_for_one_set_holds_nobody_up_who_can_have_another(store: WatchedStore) -> None:
+    pool = two(store, DB, DB)
+    held = pool[0].acquire()
+    first = Caller(pool[0].acquire)
+    store.until_waiting(1)
+    second = Caller(pool.acquire)
+    assert second.result().config == {"name": "b"}
+    held.release()
+    assert first.result()
+
+
+def test_whoever_comes_later_does_not_overtake_in_a_pool(store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN)
+    first = Caller(pool.acquire, {"tpm": 10})
+    store.until_waiting(1)
+    clock.advance(5)
+    second = Caller(pool.acquire, {"tpm": 1}, timeout=4)
+    store.until_waiting(2)
+    clock.advance(4)
+    with pytest.raises(LimitTimeout) as caught:
+        second.result()
+    assert caught.value.outcome.allowed, "there would be enough, but another was first"
+    clock.advance(1)
+    assert first.result()
+
+
+def test_all_who_wait_are_served_by_turns(store: WatchedStore) -> None:
+    pool = two(store, DB, DB)
+    held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
+    waiters = []
+    for number in range(4):
+        waiters.append(Caller(pool.acquire, {"db": 1}))
+        store.until_waiting(number + 1)
+    for waiter in waiters:
+        held.pop(0).release()
+        held.append(waiter.result())
+    assert not store.line.busy
+
+
+def test_one_bucket_in_two_sets_is_waited_for_once(store: WatchedStore) -> None:
+    account = ScopedLimits(scope_of("account", None), layout_of((DB,), store.lease_us))
+    regions = [ScopedLimits(scope_of("region", name), layout_of((CallLimit(9, 9),), store.lease_us)) for name in "ab"]
+    pool = LimitPool([LimitSet.composed([account, region], store) for region in regions])
+    held = pool.acquire({"db": 1})
+    waiter = Caller(pool.acquire, {"db": 1})
+    store.until_waiting(1)
+    held.release()
+    assert waiter.result()
+    store.until_waiting(0)
+    assert not store.line.busy
+
+
+# ---------------------------------------------------------------------------------------------- which sets
+
+
+def test_without_failover_only_the_chosen_one_is_waited_for(store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN, failover=False)
+    waiter = Caller(pool.acquire, {"tpm": 1})
+    store.until_waiting(1)
+    clock.advance(9)
+    store.until_refused()
+    clock.advance(1)
+    assert waiter.result().config == {"name": "a"}
+
+
+def test_without_failover_the_next_one_is_waited_for_behind_others(store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN, failover=False)
+    first = Caller(pool.acquire, {"tpm": 1})
+    store.until_waiting(1)
+    second = Caller(pool.acquire, {"tpm": 1})
+    store.until_waiting(2)
+    clock.advance(1)
+    assert second.result().config == {"name": "b"}
+    clock.advance(9)
+    assert first.result().config == {"name": "a"}
+
+
+def test_sets_that_can_never_admit_are_not_waited_for(store: WatchedStore, clock: FakeClock) -> None:
+    pool = two(store, RateLimit("tpm", 5, 5), TEN)
+    used_up(pool[1], "tpm")
+    waiter = Caller(pool.acquire, {"tpm": 7})
+    store.until_waiting(1)
+    with pytest.raises(NeverAdmissible):
+        pool.acquire({"tpm": 11})
+    clock.advance(7)
+    assert waiter.result().config == {"name": "b"}
+
+
+def test_a_blocked_set_is_waited_for_last(store: WatchedStore, clock: FakeClock) -> None:
+    blocked = LimitSet.composed([ScopedLimits(scope_of("blocked", None), layout_of((Blocked(),)))], store)
+    pool = LimitPool([blocked, set_of(store, CallLimit(1, 10), name="b")], "least_loaded")
+    assert pool.acquire().config == {"name": "b"}
+    waiter = Caller(pool.acquire)
+    store.until_waiting(1)
+    clock.advance(10)
+    assert waiter.result().config == {"name": "b"}
+
+
+def test_an_empty_set_admits_whoever_waits_behind_others(store: WatchedStore) -> None:
+    free = LimitPool([LimitSet(config={"name": "free"}), set_of(store, DB)], load_balancing="failover")
+    held = free[1].acquire({"db": 1})
+    first = Caller(free[1].acquire, {"db": 1})
+    store.until_waiting(1)
+    assert free.acquire().config == {"name": "free"}
+    held.release()
+    assert first.result()
+
+
+# ---------------------------------------------------------------------------------------------- put aside
+
+
+def test_a_set_that_comes_back_serves_whoever_waits(store: WatchedStore, clock: FakeClock) -> None:
+    pool = two(store, SLOW, TEN)
+    used_up(pool[0], "tpm")
+    pool.cool_down(1, 5)
+    waiter = Caller(pool.acquire, {"tpm": 10})
+    store.until_waiting(1)
+    clock.move(4_999_999)
+    store.until_refused()
+    clock.move(1)
+    assert waiter.result().config == {"name": "b"}
+
+
+def test_a_set_that_is_put_aside_meanwhile_serves_no_waiter(store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN)
+    waiter = Caller(pool.acquire, {"tpm": 1})
+    store.until_waiting(1)
+    pool.cool_down(1, 100)
+    clock.advance(9)
+    store.until_refused()
+    other = pool[1].acquire({"tpm": 5})
+    assert other, "nobody stands in its line any more"
+    clock.advance(1)
+    assert waiter.result().config == {"name": "a"}
+
+
+def test_a_waiter_sleeps_no_longer_than_until_a_set_comes_back() -> None:
+    store = WatchedStore()
+    pool = two(store, RateLimit("tpm", 10, 3600), TEN)
+    used_up(pool[0], "tpm")
+    pool.cool_down(1, 0.02)
+    assert pool.acquire({"tpm": 10}, timeout=20).config == {"name": "b"}
+
+
+def test_when_all_are_put_aside_all_are_waited_for(store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN)
+    pool.cool_down(0, 100)
+    pool.cool_down(1, 100)
+    waiter = Caller(pool.acquire, {"tpm": 1})
+    store.until_waiting(1)
+    clock.advance(1)
+    assert waiter.result().config == {"name": "b"}
+
+
+# ---------------------------------------------------------------------------------------------- several stores
+
+
+@pytest.mark.parametrize("name", BALANCERS)
+def test_sets_of_several_stores_are_waited_for_together(name: str, clock: FakeClock) -> None:
+    stores = [WatchedStore(clock=clock), WatchedStore(clock=clock)]
+    pool = LimitPool([set_of(store, DB, name="ab"[index]) for index, store in enumerate(stores)], name)
+    held = [one.acquire({"db": 1}) for one in pool]
+    waiter = Caller(pool.acquire, {"db": 1})
+    for store in stores:
+        store.until_waiting(1)
+    held[1].release()
+    assert waiter.result().config == {"name": "b"}
+    for store in stores:
+        store.until_waiting(0)
+        assert not store.line.busy
+
+
+# ---------------------------------------------------------------------------------------------- interrupted
+
+
+def test_a_waiter_whose_limits_have_changed_leaves_nothing_behind(store: WatchedStore) -> None:
+    old = LimitSet.composed([ScopedLimits(scope_of("old", None), layout_of((DB,)))], store, version=store.version())
+    pool = LimitPool([old, set_of(store, DB)])
+    held = [one.acquire({"db": 1}) for one in pool]
+    waiter = Caller(pool.acquire, {"db": 1})
+    store.until_waiting(1)
+    store.advance_version()
+    with pytest.raises(StaleConfiguration):
+        waiter.result()
+    assert not store.line.busy
+    assert all(held)
+
+
+def test_a_waiter_that_is_interrupted_when_it_was_admitted_gives_back(clock: FakeClock) -> None:
+    class Interrupted(WatchedStore):
+        interrupts = False
+
+        def acquire(self, claim: Claim) -> bool:
+            admitted = super().acquire(claim)
+            if admitted and self.interrupts:
+                raise KeyboardInterrupt
+            return admitted
+
+    store = Interrupted(clock=clock)
+    pool = two(store, DB, DB)
+    held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
+    waiter = Caller(pool.acquire, {"db": 1})
+    store.until_waiting(1)
+    store.interrupts = True
+    held[0].release()
+    with pytest.raises(KeyboardInterrupt):
+        waiter.result()
+    assert [used(one) for one in pool] == [{"db": 0}, {"db": 1}]
+    assert not store.line.busy
+
+
+# ---------------------------------------------------------------------------------------------- tasks
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+async def settled() -> None:
+    """Let all tasks go on until each of them waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_tasks_wait_for_the_earliest_too(store: WatchedStore, clock: FakeClock) -> None:
+    pool = full(store, SLOW, TEN)
+
+    async def scenario() -> None:
+        waiter = asyncio.create_task(pool.aacquire({"tpm": 3}))
+        await settled()
+        clock.advance(3)
+        async with await waiter as held:
+            assert held.config == {"name": "b"}
+            held.update({"tpm": 3})
+
+    run(scenario)
+    assert not store.line.busy
+
+
+def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: WatchedStore) -> None:
+    pool = two(store, DB, CallLimit(1, 10))
+
+    async def scenario() -> None:
+        first = await pool.aacquire()
+        second = await pool.atry_acquire()
+        assert [first.config["name"], second.config["name"]] == ["a", "b"]
+        assert first.number in holding_here().held
+        assert not await pool.atry_acquire({"db": 1})
+        with pytest.raises(LimitTimeout):
+            await pool.aacquire({"db": 1}, timeout=0)
+        first.release()
+
+    run(scenario)
+
+
+def test_a_task_that_is_cancelled_leaves_nothing_behind(store: WatchedStore) -> None:
+    pool = two(store, DB, DB)
+    held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
+
+    async def scenario() -> None:
+        waiter = asyncio.create_task(pool.aacquire({"db": 1}))
+        await settled()
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+
+    run(scenario)
+    assert not store.line.busy
+    for one in held:
+        one.release()
+    assert [used(one) for one in pool] == [{"db": 0}] * 2
+
+
+def served(held: Acquisition) -> object:
+    return held.config["name"]
+
+
+def test_threads_and_tasks_wait_together(store: WatchedStore) -> None:
+    pool = two(store, DB, DB)
+    held = [pool.acquire({"db": 1}), pool.acquire({"db": 1})]
+    thread = Caller(pool.acquire, {"db": 1})
+    store.until_waiting(1)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(pool.aacquire({"db": 1}))
+        await settled()
+        assert len(store.watched.waiting) == 2
+        held[1].release()
+        held[0].release()
+        assert {served(await task), served(thread.result())} == {"a", "b"}
+
+    run(scenario)
