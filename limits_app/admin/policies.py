@@ -43,6 +43,13 @@ _SCOPES: Final[Mapping[str, Q]] = {
 }
 
 
+_HOLDS: Final[Mapping[str, Q]] = {
+    "always": Q(valid_from=None, weekly_hours=""),
+    "dates": Q(valid_from__isnull=False),
+    "hours": ~Q(weekly_hours=""),
+}
+
+
 class LimitFormSet(LimitForms):
     """The limits of one policy."""
 
@@ -102,15 +109,45 @@ class ScopeFilter(admin.SimpleListFilter):
         return queryset.filter(_SCOPES.get(self.value() or "", Q()))
 
 
+class HoldsFilter(admin.SimpleListFilter):
+    """When policies hold."""
+
+    title = _("holds")
+    parameter_name = "holds"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Offer what there is beside policies that always hold."""
+        return [("always", _("always")), ("dates", _("between dates")), ("hours", _("at weekly hours"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
+        """Keep the policies that hold so."""
+        return queryset.filter(_HOLDS.get(self.value() or "", Q()))
+
+
 class PolicyAdmin(AuditedAdmin):
     """What holds for whom."""
 
-    list_display = ["__str__", "scope_in_words", "effect", "limits_in_words", "reason", "updated_at"]
-    list_filter = [ScopeFilter, "effect", "limits__kind"]
+    list_display = [
+        "__str__",
+        "scope_in_words",
+        "effect",
+        "limits_in_words",
+        "holds",
+        "enforcement_in_words",
+        "reason",
+        "updated_at",
+    ]
+    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, "limits__kind"]
     list_select_related = ["resource", "entity"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "limits__key", "reason"]
     autocomplete_fields = ["resource", "entity"]
     readonly_fields = ["created_at", "updated_at"]
+    fieldsets = [
+        (None, {"fields": ["resource", "entity", "effect", "extends", "reason"]}),
+        (_("When it holds"), {"fields": [("valid_from", "valid_until"), ("weekly_hours", "time_zone")]}),
+        (_("How it is obeyed"), {"fields": [("enforcement", "rollout_percent"), "on_unavailable"]}),
+        (_("History"), {"fields": ["created_at", "updated_at"]}),
+    ]
     inlines = [LimitInline]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -122,6 +159,18 @@ class PolicyAdmin(AuditedAdmin):
     def scope_in_words(self, policy: Policy) -> str:
         """Say for whom it holds."""
         return str(policy.scope.label)
+
+    @admin.display(description=_("holds"), ordering="valid_from")
+    def holds(self, policy: Policy) -> str:
+        """Say when it holds."""
+        return policy.when()
+
+    @admin.display(description=_("enforcement"), ordering="enforcement")
+    def enforcement_in_words(self, policy: Policy) -> str:
+        """Say whether it is obeyed, and by how many."""
+        if policy.rollout_percent == 100:
+            return policy.enforcement
+        return f"{policy.enforcement}, {policy.rollout_percent} %"
 
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:

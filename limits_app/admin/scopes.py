@@ -28,8 +28,8 @@ class ResourceAdmin(AuditedAdmin):
 class EntityAdmin(AuditedAdmin):
     """Who consumes."""
 
-    list_display = ["identifier", "name", "parent", "unlimited", "blocked"]
-    list_filter = ["unlimited", "blocked"]
+    list_display = ["identifier", "name", "parent", "cascade", "unlimited", "blocked"]
+    list_filter = ["cascade", "unlimited", "blocked"]
     list_select_related = ["parent"]
     search_fields = ["identifier", "name"]
     autocomplete_fields = ["parent"]

@@ -17,11 +17,13 @@ from django.http.response import HttpResponseBase
 from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.core.claim import Claim
-from limits_app.core.limits import AnyLimit, Blocked, ResourceLimit
+from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
+from limits_app.core.quota import QuotaLimit
 
 __all__ = ["headers_of", "tell"]
 
 _SECOND_US: Final = 1_000_000
+_PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
 
 class _Quota(NamedTuple):
@@ -104,7 +106,15 @@ def _policy(name: str, limit: AnyLimit) -> str:
     if isinstance(limit, Blocked):
         return f'"{name}";q=0'
     policy = f'"{name}";q={int(limit.capacity)}'
-    return f"{policy};w={int(limit.window_seconds)}" if float(limit.window_seconds).is_integer() else policy
+    seconds = _window_seconds(limit)
+    return f"{policy};w={int(seconds)}" if seconds is not None and float(seconds).is_integer() else policy
+
+
+def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
+    """How long a window is, as clocks usually have it; None for months."""
+    if not isinstance(limit, QuotaLimit):
+        return limit.window_seconds
+    return _PERIODS.get(limit.period) if limit.period else limit.session_seconds
 
 
 def _left(quota: _Quota) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast
+from weakref import ref
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
@@ -49,12 +50,13 @@ class RequestLimits:
     Whatever is acquired here is given back when the response has been sent, at the latest.
     """
 
-    __slots__ = ("_acquisitions", "_charges", "_close", "_entity", "_refused", "_request", "enforced", "guarded")
+    __slots__ = ("_acquisitions", "_charges", "_close", "_entity", "_reference", "_refused", "enforced", "guarded")
 
-    _close: Callable[[], None]
+    _close: Callable[[], None] | None
 
     def __init__(self, request: HttpRequest) -> None:
-        self._request = request
+        # The request refers to its limits: a cycle would leave all of it to the garbage collector, request by request.
+        self._reference = ref(request)
         self._entity: object = _NOT_ASKED
         self._acquisitions: list[tuple[str, Acquisition]] = []
         self._charges: dict[Key, Charge] = {}
@@ -63,6 +65,13 @@ class RequestLimits:
         """Whether a middleware is told when the view fails."""
         self.enforced = False
         """Whether it was looked which endpoint the request is about."""
+
+    @property
+    def _request(self) -> HttpRequest:
+        request = self._reference()
+        if request is None:
+            raise RuntimeError("the request is over, and so are its limits: keep the request as long as you need them")
+        return request
 
     @property
     def entity(self) -> str | None:
@@ -172,15 +181,13 @@ class RequestLimits:
         )
         return self._charged(key, named, acquisition)
 
-    def charge_all(self, shares: Iterable[services.Share]) -> Acquisition | None:
-        """Take all shares that the request was not charged before, or none; None where nothing is left to take.
+    def charge_all(self, shares: Iterable[services.Share]) -> Acquisition:
+        """Take all shares that the request was not charged before, of which there must be some, or none of them.
 
         A share that asks for nothing in particular takes 1 of every limit. Raises what `limits.acquire` raises.
         """
         new = {(share.resource, share.entity): share for share in shares}
         new = {key: share for key, share in new.items() if self._before(key) is None}
-        if not new:
-            return None
         asked = [share._replace(requested=share.requested or _ONE_OF_EACH) for share in new.values()]
         acquisition = self._noted(_taken(asked))
         self._charges.update(dict.fromkeys(new, ((acquisition,), _NOTHING)))
@@ -256,14 +263,20 @@ class RequestLimits:
         Not with a closer of the response: that one may be cached, or replaced on its way out.
         """
         if not self._acquisitions:
-            self._close = self._request.close
-            self._request.close = self._close_and_end  # type: ignore[method-assign]  # no signal tells whose end it is
+            request = self._request
+            self._close = vars(request).get("close")
+            request.close = self._close_and_end  # type: ignore[method-assign]  # no signal tells whose end it is
         self._acquisitions.append((resource, acquisition))
         return acquisition
 
     def _close_and_end(self) -> None:
+        request = self._request
+        if self._close is None:
+            del request.close  # that of the class is there again
+        else:
+            request.close = self._close  # type: ignore[method-assign]  # somebody had replaced it before
         try:
-            self._close()
+            request.close()
         finally:
             self.end()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import ClassVar, Final, Self
-from zoneinfo import ZoneInfo
+
+from limits_app.core.time_zones import zone_of
 
 __all__ = ["WeeklyHours"]
 
@@ -27,7 +28,7 @@ class WeeklyHours:
     """Spans of minutes since Monday, midnight: each from its first minute until before its last."""
 
     spans: tuple[Span, ...]
-    zone: ZoneInfo
+    zone: tzinfo
 
     NEVER: ClassVar[WeeklyHours]
 
@@ -49,7 +50,7 @@ class WeeklyHours:
 
     def overlaps(self, other: WeeklyHours) -> bool:
         """Whether both ever hold at once; hours of different zones are taken to, because their distance changes."""
-        if self.zone.key != other.zone.key:
+        if self.zone is not other.zone:
             return True
         return any(
             start < others_end and others < end for start, end in self.spans for others, others_end in other.spans
@@ -93,7 +94,7 @@ class WeeklyHours:
         return moment.astimezone(self.zone).utcoffset()
 
 
-WeeklyHours.NEVER = WeeklyHours((), ZoneInfo("UTC"))
+WeeklyHours.NEVER = WeeklyHours((), UTC)
 
 
 def _spans(entry: str) -> Iterator[Span]:
@@ -143,8 +144,8 @@ def _merged(spans: list[Span]) -> Iterator[Span]:
     yield start, end
 
 
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # a directory of zones, for instance, is an OSError
-        raise ValueError(f"{name!r} is no time zone: write its IANA name, such as 'Europe/Berlin'") from None
+def _zone(name: str) -> tzinfo:
+    zone = zone_of(name)
+    if zone is None:
+        raise ValueError(f"{name!r} is no time zone: write its IANA name, such as 'Europe/Berlin'")
+    return zone

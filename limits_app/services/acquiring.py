@@ -62,12 +62,18 @@ def try_acquire(
 
     `default_limits` hold where nothing is set. Amounts and errors are those of `LimitSet.try_acquire`.
     """
+    # Written out, because a call costs here as much as anything else.
     acquisition = fresh(
-        resource, entity, default_limits, lambda found: found.try_acquire(amounts_for(found, requested))
+        resource,
+        entity,
+        default_limits,
+        lambda found: found.try_acquire(requested(found) if callable(requested) else requested),
     )
     if not acquisition.admitted:
         tell(acquisition.outcome)
-    return follow(acquisition, requested)
+    elif getattr(acquisition.limit_set, "shadow", None) is not None:
+        return follow(acquisition, requested)
+    return acquisition
 
 
 def acquire(

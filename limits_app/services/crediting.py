@@ -7,6 +7,7 @@ from limits_app.core.claim import Claim
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import Plan, ScopedLimits, parts_of, plan_for
+from limits_app.core.quota import QuotaLimit
 from limits_app.core.store import Store
 
 __all__ = ["credit", "taken"]
@@ -16,11 +17,14 @@ _TAKE_BACK = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 
 def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
     """An amount of credit in parts of its limit; InvalidRequest where there can be none."""
-    limit = scoped.layout.limits[scoped.layout.index[key]]
-    if not isinstance(limit, RateLimit | CallLimit):
-        raise InvalidRequest(f"{key} cannot be topped up: only rates and calls can")
-    if limit.algorithm not in _TAKE_BACK:
-        raise InvalidRequest(f"{key} cannot be topped up: a {limit.algorithm} takes nothing back; reset it instead")
+    match scoped.layout.limits[scoped.layout.index[key]]:
+        case RateLimit(algorithm=algorithm) | CallLimit(algorithm=algorithm):
+            if algorithm not in _TAKE_BACK:
+                raise InvalidRequest(f"{key} cannot be topped up: a {algorithm} takes nothing back; reset it instead")
+        case QuotaLimit():
+            pass
+        case _:
+            raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
     parts = parts_of(_plan(scoped, key).asks[0], amount)
     if not parts:
         raise InvalidRequest(f"{key} cannot be topped up by nothing: say how much")

@@ -23,9 +23,9 @@ class DroppedKey(NamedTuple):
 def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
     """Give the keys that the replaced policies limit and this one, which is saved, does not.
 
-    A policy that blocks or frees everything says so itself, and drops nothing silently.
+    A policy that blocks or frees everything says so itself, and drops nothing silently; one that extends drops nothing.
     """
-    if policy.effect != PolicyEffect.LIMITS:
+    if policy.effect != PolicyEffect.LIMITS or policy.extends:
         return ()
     kept = {limit.key for limit in policy.limits.all()}
     return tuple(

@@ -85,6 +85,10 @@ def _limit(limit: ExplainedLimit) -> str:
     said = _status(limit.status, key)
     if limit.status.never:
         return f"{said}; it can never admit as much."
+    if limit.status.overdrawn:
+        return f"{said}; it is soft, and overdrawn by {limit.status.overdrawn}."
+    if limit.status.overdrawn:
+        return f"{said}; it is soft, and overdrawn by {limit.status.overdrawn}."
     if not limit.binds:
         return f"{said}."
     seconds = limit.status.retry_after

@@ -35,8 +35,9 @@ class ExplainedLimit:
 
     @property
     def used(self) -> Amount | None:
-        """How much is used of what can be had at once."""
-        return None if self.status is None else self.status.capacity - self.status.remaining
+        """How much is used of what can be had at once, with what is overdrawn of a soft limit."""
+        status = self.status
+        return None if status is None else status.capacity - status.remaining + status.overdrawn
 
     def as_dict(self) -> dict[str, object]:
         """The limit as plain data, for JSON."""

@@ -20,7 +20,7 @@ from limits_app.core.claim import Claim
 from limits_app.core.errors import NeverAdmissible, StoreUnavailable
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit, Blocked, ResourceLimit
+from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import Outcome
 from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
@@ -113,7 +113,7 @@ def _share(limit: AnyLimit) -> AnyLimit:
     match limit:
         case Blocked():
             return limit
-        case ResourceLimit():
+        case ResourceLimit() | QuotaLimit():
             return replace(limit, capacity=max(limit.capacity // processes, 1))
         case _:
             burst = None if limit.burst is None else _part(limit.burst, processes)

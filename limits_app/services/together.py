@@ -79,7 +79,7 @@ class _Together:
     def forget(self, *_key: object) -> None:
         """Resolve all of them anew next time."""
         for share, limits in zip_longest(self._shares, self._sets):
-            resolver.forget(*share.key, limits)
+            resolver.forget(share.resource, share.entity, share.default_limits, limits)
         self._sets = ()
 
     def asked_of(self, found: LimitSet) -> Mapping[str, Amount]:

@@ -77,7 +77,7 @@ def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Polic
     """Say what holds where nothing more specific is set; replaces what was said before.
 
     The options are those of `PolicyOptions`.
-    Raises InvalidLimit (a ValueError) with everything that is wrong; then nothing has changed.
+    Raises InvalidLimit (a ValueError) that says what is wrong; then nothing has changed.
     """
     return _set(None, None, limits, options)
 
@@ -178,19 +178,10 @@ def _saved(
 
 
 def _check(row: Policy | Limit, *known: str) -> None:
-    """Validate a row as `full_clean` does, but for the rows it refers to, which a replica may not know yet."""
-    errors: dict[str, Any] = {}
-    for validate in (
-        lambda: row.clean_fields(exclude={*known}),
-        row.clean,
-        lambda: row.validate_constraints(exclude={*errors}),
-    ):
-        try:
-            validate()
-        except ValidationError as error:
-            error.update_error_dict(errors)
-    if errors:
-        raise ValidationError(errors)
+    """Validate a row, but for the rows it refers to, which a replica may not know yet."""
+    row.clean_fields(exclude={*known})
+    row.clean()
+    row.validate_constraints()
 
 
 def _as_setting(value: Any) -> Any:
@@ -221,7 +212,7 @@ def _find(
 ) -> Policy | None:
     """The policy of a scope that always holds, or the one that begins then or holds at these hours."""
     policies = Policy.objects.using(router.db_for_write(Policy)).select_for_update(of=("self",))
-    policies = policies.filter(valid_from=valid_from, weekly_hours=weekly_hours)
+    policies = policies.select_related("resource", "entity").filter(valid_from=valid_from, weekly_hours=weekly_hours)
     of_resource = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
     found = of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
     return found.first()

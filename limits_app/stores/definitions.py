@@ -6,7 +6,15 @@ import json
 from typing import Any
 
 from limits_app.core.layout import Layout, layout_of
-from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 
 __all__ = ["definitions_of", "layout_from"]
 

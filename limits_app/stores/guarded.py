@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from limits_app.stores.guards import Guard
 
 __all__ = ["GuardedStore"]
+
+C = TypeVar("C", bound=Claim)
 
 
 class GuardedStore:
@@ -40,6 +42,16 @@ class GuardedStore:
     def acquire(self) -> Callable[[Claim], bool]:
         """See `Store.acquire`."""
         return self.store.acquire
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`."""
+        return self.store.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+
+    async def aacquire_first(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        """See `RemoteStore.aacquire_first`."""
+        return await self._remote().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; what the store cannot settle now is settled when it is back."""

@@ -23,7 +23,7 @@ def settled_under(layout: Layout, record: Record, part: Part, *, changes: Amount
     return after
 
 
-def settle_under(  # noqa: PLR0913 - what is settled, in what, and when
+def settle_under(
     layout: Layout, states: list[State], old: Layout, key: str, *, change: int, now: int, taken_at: int
 ) -> None:
     """Change `states`, which are those of `layout`, by what is settled of one limit that was taken under an old one."""

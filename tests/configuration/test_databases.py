@@ -118,7 +118,7 @@ def test_postgresql_itself_refuses_dates_that_overlap(vendor: str) -> None:
         {"valid_from": NOW, "valid_until": NOW},
         {"weekly_hours": "mon"},
         {"rollout_percent": 101},
-        {"enforcement": "sometimes"},
+        {"enforcement": "maybe"},
         {"extends": True, "effect": "blocked"},
     ],
 )

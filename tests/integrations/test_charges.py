@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,10 +25,12 @@ FULL = {"call_count": 10, "tpm": 100, "slots": 5}
 
 
 @pytest.fixture
-def limits(request: pytest.FixtureRequest) -> RequestLimits:
+def limits() -> Iterator[RequestLimits]:
     """The limits of a request from Ann, on an API with calls, tokens and slots."""
     limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 5))
-    return limits_of(RequestFactory().get("/", headers={"X-Who": "ann"}))
+    request = RequestFactory().get("/", headers={"X-Who": "ann"})
+    yield limits_of(request)
+    request.close()
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -116,7 +119,8 @@ def test_all_ways_in_are_undone_and_what_the_code_acquired_counts_as_calls_made(
 
 def test_what_an_algorithm_cannot_refund_stays_spent() -> None:
     limit("api", CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW))
-    limits = limits_of(RequestFactory().get("/"))
+    request = RequestFactory().get("/")
+    limits = limits_of(request)
     limits.charge("api", "ann")
     limits.undo()
     assert left("api") == {"call_count": 9}

@@ -12,6 +12,7 @@ from pytest_django import Settings
 from limits_app import services
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.quota import QuotaLimit
 from limits_app.integrations.decorators import limited
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
@@ -59,6 +60,12 @@ def told(response: Any) -> dict[str, str]:
             id="a_fixed_window",
         ),
         pytest.param(
+            [QuotaLimit("tokens", 50, session_seconds=600)],
+            '"tokens";q=50;w=600',
+            '"tokens";r=49;t=600',
+            id="a_quota_of_a_session",
+        ),
+        pytest.param(
             [CallLimit(10, 60), RateLimit("tpm", 500, 3600), ResourceLimit("slots", 3)],
             '"call_count";q=10;w=60, "slots";q=3;qu="concurrent-requests", "tpm";q=500;w=3600',
             '"call_count";r=9;t=6, "slots";r=2, "tpm";r=499;t=8',
@@ -72,6 +79,15 @@ def test_a_response_says_what_holds_and_what_is_left(
     serve({"": fine})
     endpoint(limit("api", *limits))
     assert told(ask()) == {"RateLimit-Policy": policy, "RateLimit": left}
+
+
+@pytest.mark.parametrize(("period", "policy"), [("day", '"tokens";q=50;w=86400'), ("month", '"tokens";q=50')])
+def test_a_quota_of_the_calendar_says_its_period_where_that_has_a_length(
+    period: str, policy: str, ask: Ask, serve: Any
+) -> None:
+    serve({"": fine})
+    endpoint(limit("api", QuotaLimit("tokens", 50, period)))
+    assert told(ask())["RateLimit-Policy"] == policy
 
 
 @pytest.mark.parametrize(

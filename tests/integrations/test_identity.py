@@ -155,6 +155,12 @@ def test_a_key_is_never_shown(settings: Settings) -> None:
     assert "s3cret" not in str(caught.value)
 
 
+def test_limits_do_not_keep_their_request() -> None:
+    limits = limits_of(request_from("203.0.113.7"))
+    with pytest.raises(RuntimeError, match="the request is over"):
+        _ = limits.entity
+
+
 @pytest.mark.django_db(transaction=True)
 def test_nothing_personal_stands_in_a_store(settings: Settings) -> None:
     store = MemoryStore()
@@ -212,7 +218,8 @@ def test_a_function_that_gives_no_text_is_an_error_that_says_so(settings: Settin
 def test_who_it_is_is_asked_once_per_request(settings: Settings) -> None:
     asked = []
     settings.LIMITS = {"ENTITY_OF_REQUEST": lambda request: asked.append(request) or f"visit:{len(asked)}"}
-    limits = limits_of(request_from("203.0.113.7"))
+    request = request_from("203.0.113.7")
+    limits = limits_of(request)
     assert (limits.entity, limits.entity, async_to_sync(limits.aentity)()) == ("visit:1", "visit:1", "visit:1")
     assert len(asked) == 1
 

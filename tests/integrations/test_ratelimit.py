@@ -192,9 +192,10 @@ def test_while_the_store_is_down_it_is_too_often(block: bool, monkeypatch: pytes
     assert block or response.content == b"True"
 
 
+@pytest.mark.parametrize("view", [fine, afine], ids=["sync", "async"])
 @pytest.mark.parametrize("block", [True, False])
-def test_behind_the_middleware_and_in_coroutines(block: bool, ask: Ask, serve: Any) -> None:
-    serve({"": ratelimit(key="ip", rate="1/m", block=block)(afine)})
+def test_behind_the_middleware_and_in_coroutines(block: bool, view: Callable[..., Any], ask: Ask, serve: Any) -> None:
+    serve({"": ratelimit(key="ip", rate="1/m", block=block)(view)})
     assert ask()["RateLimit"].endswith(";r=0;t=60")
     second = ask()
     assert (second.status_code, second["RateLimit"].split(";")[1]) == (429 if block else 200, "r=0")

@@ -116,7 +116,7 @@ def test_whoever_waits_is_let_in_by_a_date(wall: Wall, clock: FakeClock) -> None
     thread = Thread(target=lambda: admitted.append(bool(limits.acquire("api", timeout=None))))
     limits.check("api")
     thread.start()
-    _until(lambda: limits_line_is_busy())
+    _until(limits_line_is_busy)
     wall.advance(seconds=30)
     clock.advance(30)
     thread.join(timeout=20)

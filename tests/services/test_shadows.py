@@ -130,9 +130,7 @@ def test_rates_that_nobody_names_are_no_trouble() -> None:
 
 def test_functions_that_name_amounts_see_the_limits_that_are_tried() -> None:
     shadow(RateLimit("tpm", 1, 60))
-    outcomes = [
-        limits.acquire("api", requested=lambda found: dict.fromkeys(found.rates, 1)).outcome for _ in range(2)
-    ]
+    outcomes = [limits.acquire("api", requested=lambda found: dict.fromkeys(found.rates, 1)).outcome for _ in range(2)]
     assert [[one.key for one in outcome.shadowed] for outcome in outcomes] == [[], ["tpm"]]
 
 

@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 
-from limits_app import CallLimit, InvalidLimit, InvalidRequest, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
+from limits_app import (
+    CallLimit,
+    InvalidLimit,
+    InvalidRequest,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+    limits,
+)
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
 from limits_app.models import AuditEvent, Entity
 from limits_app.stores.guards import forget_guards, guard_of
+from limits_app.testing import FakeClock
 
 
 def spend(amount: int, entity: str | None = None) -> None:
@@ -36,6 +46,16 @@ def test_credit_is_as_much_as_fits(algorithm: RateLimitAlgorithm) -> None:
     first, *_ = AuditEvent.objects.filter(verb="top_up").order_by("pk")
     assert (first.actor, first.reason, first.object_label) == ("ann", "sorry", "api")
     assert first.after == {"resource": "api", "entity": None, "key": "tpm", "amount": 3}
+
+
+def test_credit_of_a_quota_is_for_the_period_in_which_it_is_given(clock: FakeClock) -> None:
+    limits.set_resource_limits("api", [QuotaLimit("tpm", 10, session_seconds=3600)])
+    spend(8)
+    limits.top_up("api", key="tpm", amount=3)
+    assert left() == 5
+    clock.advance(3600)
+    limits.top_up("api", key="tpm", amount=3)
+    assert left() == 10
 
 
 def test_credit_works_off_debt() -> None:
@@ -82,7 +102,7 @@ def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
         ({"entity": ""}, InvalidLimit, "entity"),
         ({"key": "rpm"}, InvalidRequest, "rpm is not limited there; limited are: slot, tpm, window"),
         ({"resource": "free"}, InvalidRequest, "limited are: none"),
-        ({"key": "slot"}, InvalidRequest, "only rates and calls"),
+        ({"key": "slot"}, InvalidRequest, "only rates, calls and quotas"),
         ({"key": "window"}, InvalidRequest, "a sliding_window takes nothing back; reset it instead"),
         ({"amount": 0}, InvalidRequest, "by nothing"),
         ({"amount": -1}, InvalidRequest, "must not be negative"),

@@ -112,8 +112,8 @@ def _outcome(request: Request, view: APIView, share: Share) -> Outcome | None:
 
 def _refused(limits: RequestLimits, request: Request, view: APIView, share: Share) -> Outcome | None:
     try:
-        if limits.charge_all(_shares(request, view, share)) is not None:
-            _tell(limits, view)
+        limits.charge_all(_shares(request, view, share))
+        _tell(limits, view)
     except NeverAdmissible as error:
         limits.undo()
         raise TooMuchAtOnce from error

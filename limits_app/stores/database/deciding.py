@@ -5,12 +5,36 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Amounts, Ask
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.plan import Amounts, Ask, Plan
 from limits_app.stores.database import lending
 from limits_app.stores.database.records import Record
 from limits_app.stores.settling import settle_under
 
-__all__ = ["charged", "forgotten", "renewed", "settled"]
+__all__ = ["admitted", "charged", "check", "forgotten", "refused", "renewed", "seen", "settled"]
+
+
+def check(plan: Plan, version: int) -> None:
+    """StaleConfiguration for a plan that was compiled from another version."""
+    if plan.version is not None and plan.version != version:
+        raise StaleConfiguration
+
+
+def seen(claim: Claim, records: Sequence[Record], now: int) -> None:
+    """Fill in the states of a moment."""
+    claim.decided_at, claim.records = now, [record.states for record in records]
+
+
+def admitted(claim: Claim, records: Sequence[Record], now: int) -> None:
+    """Note that a claim was charged, with which these are the records."""
+    seen(claim, records, now)
+    claim.admitted = True
+
+
+def refused(claim: Claim, records: Sequence[Record], now: int) -> None:
+    """Note that a claim was refused by these records."""
+    seen(claim, records, now)
+    claim.admitted = False
 
 
 def charged(claim: Claim, process: int, found: Sequence[Record], now: int) -> list[Record] | None:
@@ -47,7 +71,15 @@ def settled(  # noqa: PLR0917 - the last two are given later
         if record.codec.layout is ask.part.layout:
             record.states[ask.index] = ask.rule.settled(record.states[ask.index], now, change, claim.decided_at)
         else:
-            settle_under(record.codec.layout, record.states, ask.part.layout, ask.rule.key, change=change, now=now, taken_at=claim.decided_at)
+            settle_under(
+                record.codec.layout,
+                record.states,
+                ask.part.layout,
+                ask.rule.key,
+                change=change,
+                now=now,
+                taken_at=claim.decided_at,
+            )
     return list(after.values())
 
 

@@ -10,18 +10,18 @@ from functools import partial
 from threading import Lock
 from typing import Final, TypeVar
 
-from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock, as_clock
-from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts, Plan
+from limits_app.core.plan import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
+from limits_app.stores.database.choosing import Choice, charge_first
 from limits_app.stores.database.clock import ServerClock
-from limits_app.stores.database.deciding import charged, forgotten, renewed, settled
+from limits_app.stores.database.deciding import admitted, charged, check, forgotten, refused, renewed, seen, settled
 from limits_app.stores.database.ledger import Decide, Ledger, Page
 from limits_app.stores.database.links import Link, LinkOptions, new_stamp
 from limits_app.stores.database.pool import LinkPool
@@ -31,6 +31,7 @@ from limits_app.stores.database.steps import Steps
 
 __all__ = ["DatabaseStore", "open_database_store"]
 
+C = TypeVar("C", bound=Claim)
 T = TypeVar("T")
 
 _PATIENCE_US: Final = 250_000
@@ -89,6 +90,28 @@ class DatabaseStore:
         """See `Store.acquire`."""
         self._step(partial(self._acquire, claim), claim)
         return claim.admitted is True
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`."""
+        if not claims:
+            return None
+        choice = Choice(emptiest_first, failover)
+        self._step(partial(charge_first, claims, choice, self._process, self._ledger), claims[0])
+        return next((claim for claim in claims if claim.admitted), None)
+
+    async def aacquire_first(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        """`acquire_first` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
+        ask = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
+        asked = asyncio.ensure_future(asyncio.to_thread(ask))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            admitted = await asked
+            if admitted is not None:
+                await asyncio.to_thread(self.settle, admitted, [-amount for amount in admitted.amounts])
+            raise
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
@@ -171,13 +194,13 @@ class DatabaseStore:
     def _acquire(self, claim: Claim, link: Link) -> None:
         plan = claim.plan
         decide: Decide = partial(charged, claim, self._process)
-        admitted = partial(_admitted, claim)
-        if self._ledger.swap(link, plan.parts, plan.version, decide=decide, conclude=admitted):
+        wrote = partial(admitted, claim)
+        if self._ledger.swap(link, plan.parts, plan.version, decide=decide, conclude=wrote):
             return
         done = False
         while not done:
             page = self._ledger.open(link, plan.parts)
-            _check(plan, page.version)
+            check(plan, page.version)
             after = decide(page.records, page.now)
             if after is None and plan.permits:
                 page = page.without_expired()
@@ -187,7 +210,7 @@ class DatabaseStore:
                 # A changed definition counts from when it is seen first, whatever is decided then.
                 done = self._ledger.write(link, page, page.carried, partial(_refused, claim, page))
             else:
-                done = self._ledger.write(link, page, after, admitted)
+                done = self._ledger.write(link, page, after, wrote)
 
     def _settle(self, claim: Claim, changes: Amounts, link: Link) -> None:
         parts = claim.plan.parts
@@ -208,31 +231,16 @@ class DatabaseStore:
 
     def _peek(self, claim: Claim, link: Link) -> None:
         page = self._ledger.look(link, claim.plan.parts)
-        _check(claim.plan, page.version)
-        claim.decided_at, claim.records = page.now, states_of(page.records)
+        check(claim.plan, page.version)
+        seen(claim, page.records, page.now)
 
     def _reset(self, scopes: Sequence[bytes], keys: Collection[str] | None, link: Link) -> None:
         page = self._ledger.open_rows(link, scopes)
         self._ledger.write(link, page, [forgotten(record, keys) for record in page.records], _nothing)
 
 
-def states_of(records: Sequence[Record]) -> list[list[State]]:
-    """The states in records."""
-    return [record.states for record in records]
-
-
-def _check(plan: Plan, version: int) -> None:
-    if plan.version is not None and plan.version != version:
-        raise StaleConfiguration
-
-
-def _admitted(claim: Claim, records: Sequence[Record], now: int) -> None:
-    claim.decided_at, claim.records = now, states_of(records)
-    claim.admitted = True
-
-
 def _refused(claim: Claim, page: Page, _: Sequence[Record], now: int) -> None:
-    claim.admitted, claim.decided_at, claim.records = False, now, states_of(page.records)
+    refused(claim, page.records, now)
 
 
 def _concluded(claim: Claim, _: Sequence[Record], __: int) -> None:
