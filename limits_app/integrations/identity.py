@@ -79,7 +79,9 @@ def of_user(user: Any) -> str | None:
 
 def _of_api_key(request: HttpRequest) -> str | None:
     api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
-    key = None if api_key_of_request is None else api_key_of_request(request)
+    if api_key_of_request is None:
+        return None
+    key = api_key_of_request(request)
     if key is not None and not isinstance(key, str):
         raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must give text or None")  # and what it gave stays a secret
     return entity_of_key(key) if key else None

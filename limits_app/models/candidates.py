@@ -48,7 +48,7 @@ _QUERY: Final = """
            p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.valid_from, p.valid_until,
            p.weekly_hours, p.time_zone, l.shared, {columns}
     FROM whose w
-    LEFT JOIN {policy} p ON COALESCE(p.entity_id, 0) = w.id
+    LEFT JOIN {policy} p ON {about}
         AND COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
         AND (p.valid_until IS NULL OR p.valid_until > %s)
     LEFT JOIN {limit} l ON l.policy_id = p.id
@@ -165,4 +165,6 @@ def _sql(vendor: str) -> str:
     names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity)}
     quote = "`{}`" if vendor == "mysql" else '"{}"'
     columns = ", ".join("l." + quote.format(column) for column in COLUMNS)
-    return _QUERY.format(columns=columns, cascade=quote.format("cascade"), most=MAX_LEVELS - 1, **names)
+    # MariaDB has no indexes over expressions, so there the one of the foreign key has to do.
+    about = "p.entity_id <=> NULLIF(w.id, 0)" if vendor == "mysql" else "COALESCE(p.entity_id, 0) = w.id"
+    return _QUERY.format(columns=columns, cascade=quote.format("cascade"), about=about, most=MAX_LEVELS - 1, **names)

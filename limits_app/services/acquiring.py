@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from time import monotonic
+from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -12,13 +10,13 @@ from django.db import InterfaceError, OperationalError
 
 from limits_app import signals
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
-from limits_app.core.turns import seconds_of
 from limits_app.resolver import Key, Limits, ResolvedSet, resolver
 from limits_app.services.asking import Asked, Requested, amounts_for
 from limits_app.services.failure import unresolved, without_store
+from limits_app.services.patience import countdown, while_it_holds
 from limits_app.services.shadowing import afollow, follow, peek
 from limits_app.stores.breaker import TROUBLED
 from limits_app.stores.guards import guard_of
@@ -91,10 +89,10 @@ def acquire(
     """
     if timeout == 0:
         return _admitted(try_acquire(resource, entity=entity, requested=requested, default_limits=default_limits))
-    left = _countdown(timeout)
+    left = countdown(timeout)
 
     def wait(found: LimitSet) -> Acquisition:
-        with _while_it_holds(found, left()) as seconds:
+        with while_it_holds(found, left()) as seconds:
             return found.acquire(amounts_for(found, requested), seconds)
 
     return follow(fresh(resource, entity, default_limits, wait), requested)
@@ -125,10 +123,10 @@ async def aacquire(
         return _admitted(
             await atry_acquire(resource, entity=entity, requested=requested, default_limits=default_limits)
         )
-    left = _countdown(timeout)
+    left = countdown(timeout)
 
     async def wait(found: LimitSet) -> Acquisition:
-        with _while_it_holds(found, left()) as seconds:
+        with while_it_holds(found, left()) as seconds:
             return await found.aacquire(amounts_for(found, requested), seconds)
 
     return await afollow(await _afresh(resource, entity, default_limits, wait), requested)
@@ -226,31 +224,10 @@ async def _found(key: Key, resolve: Callable[[str, str | None, Limits], Resolved
     return await sync_to_async(resolve)(*key) if kept is None else kept
 
 
-@contextmanager
-def _while_it_holds(found: LimitSet, seconds: float | None) -> Iterator[float | None]:
-    """How long to wait, at most until a date changes what holds: StaleConfiguration then, to wait on for the rest."""
-    changes_at = getattr(found, "changes_at", None)
-    lasts = None if changes_at is None else max(changes_at - resolver.clock(), 0)
-    if lasts is None or (seconds is not None and seconds <= lasts):
-        yield seconds
-        return
-    try:
-        yield lasts
-    except LimitTimeout as error:
-        raise StaleConfiguration("a date has come that changes the limits") from error
-
-
 def _admitted(acquisition: Acquisition) -> Acquisition:
     if not acquisition.admitted:
         raise LimitExceeded(acquisition.outcome)
     return acquisition
-
-
-def _countdown(timeout: float | None) -> Callable[[], float | None]:
-    """What is left of a timeout, whenever it is asked."""
-    seconds = seconds_of(timeout)
-    deadline = None if seconds is None else monotonic() + seconds
-    return lambda: None if deadline is None else max(deadline - monotonic(), 0)
 
 
 def tell(outcome: Outcome) -> None:

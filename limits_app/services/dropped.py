@@ -7,7 +7,7 @@ from typing import NamedTuple, assert_never
 
 from django.db.models import Q
 
-from limits_app.models import Policy, PolicyEffect, PolicyScope
+from limits_app.models import Enforcement, Policy, PolicyEffect, PolicyScope
 
 __all__ = ["DroppedKey", "dropped_keys"]
 
@@ -39,12 +39,14 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
 
 def _replaced(policy: Policy) -> Iterable[Policy]:
     """The policies that would hold somewhere if this one did not."""
-    others = (
-        Policy.objects.using(policy._state.db)
-        .exclude(pk=policy.pk)
-        .select_related("resource", "entity")
-        .prefetch_related("limits")
-    )
+    same_scope = Q(resource=policy.resource_id, entity=policy.entity_id)
+    policies = Policy.objects.using(policy._state.db).exclude(enforcement=Enforcement.OFF)
+    policies = policies.select_related("resource", "entity").prefetch_related("limits")
+    if policy.valid_from is not None or policy.weekly_hours:
+        always = policies.filter(same_scope, valid_from=None, weekly_hours="")
+        if always:
+            return always
+    others = policies.exclude(same_scope)
     scope = policy.scope
     match scope:
         case PolicyScope.SYSTEM:

@@ -87,8 +87,6 @@ def _limit(limit: ExplainedLimit) -> str:
         return f"{said}; it can never admit as much."
     if limit.status.overdrawn:
         return f"{said}; it is soft, and overdrawn by {limit.status.overdrawn}."
-    if limit.status.overdrawn:
-        return f"{said}; it is soft, and overdrawn by {limit.status.overdrawn}."
     if not limit.binds:
         return f"{said}."
     seconds = limit.status.retry_after

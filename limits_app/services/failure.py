@@ -111,10 +111,8 @@ def _share(limit: AnyLimit) -> AnyLimit:
     """What one of the expected processes may give out of a limit."""
     processes = conf.get(conf.EXPECTED_PROCESSES) or 1
     match limit:
-        case Blocked():
-            return limit
-        case ResourceLimit() | QuotaLimit():
-            return replace(limit, capacity=max(limit.capacity // processes, 1))
+        case ResourceLimit() | QuotaLimit() | Blocked():  # what is blocked was decided before
+            return limit if isinstance(limit, Blocked) else replace(limit, capacity=max(limit.capacity // processes, 1))
         case _:
             burst = None if limit.burst is None else _part(limit.burst, processes)
             return replace(limit, capacity=_part(limit.capacity, processes), burst=burst)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -26,7 +27,8 @@ LIMIT = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60
 
 def policy_form(*limits: dict[str, Any], existing: Any = 0, **fields: Any) -> dict[str, Any]:
     """What a browser sends for a policy and its limits."""
-    form = {"effect": "limits", "limits-TOTAL_FORMS": len(limits), "limits-INITIAL_FORMS": existing} | fields
+    form = {"effect": "limits", "enforcement": "enforce", "rollout_percent": 100}
+    form |= {"limits-TOTAL_FORMS": len(limits), "limits-INITIAL_FORMS": existing} | fields
     for number, limit in enumerate(limits):
         form |= {f"limits-{number}-{name}": value for name, value in limit.items()}
     return form
@@ -94,6 +96,50 @@ def test_policies_can_be_filtered_by_scope(
     query = f"?scope={scope}" if scope else ""
     response = admin_client.get(reverse("admin:limits_app_policy_changelist") + query)
     assert {str(policy) for policy in response.context["cl"].result_list} == listed
+
+
+@pytest.mark.parametrize(
+    ("holds", "listed"),
+    [
+        ("always", ["always"]),
+        ("dates", ["from 2026-03-04 12:00+00:00 until 2026-03-05 12:00+00:00"]),
+        ("hours", ["mon-fri UTC"]),
+    ],
+)
+def test_policies_can_be_filtered_by_when_they_hold(
+    holds: str, listed: list[str], admin_client: Client, api: Resource
+) -> None:
+    begins = datetime(2026, 3, 4, 12, tzinfo=UTC)
+    Policy.objects.create(resource=api)
+    Policy.objects.create(resource=api, valid_from=begins, valid_until=begins + timedelta(days=1))
+    Policy.objects.create(resource=api, weekly_hours="mon-fri", time_zone="UTC", rollout_percent=5)
+    response = admin_client.get(reverse("admin:limits_app_policy_changelist") + f"?holds={holds}")
+    assert [policy.when() for policy in response.context["cl"].result_list] == listed
+    page = response.content.decode()
+    assert listed[0] in page
+    assert ("enforce, 5 %" in page) is (holds == "hours")
+
+
+def test_a_boost_that_overlaps_is_refused_in_words(admin_client: Client, api: Resource) -> None:
+    begins = datetime(2026, 3, 4, 12, tzinfo=UTC)
+    Policy.objects.create(resource=api, valid_from=begins)
+    dates = {"valid_from_0": "2026-04-01", "valid_from_1": "00:00", "valid_until_0": "2026-05-01"}
+    limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
+    form = policy_form(limit, resource=api.pk, valid_until_1="00:00", **dates)
+    found = errors(send(admin_client, "policy_add", form))
+    assert found["__all__"] == [
+        "It overlaps with the policy that holds from 2026-03-04 12:00+00:00: of one scope, only one can hold at a time."
+    ]
+
+
+def test_a_shared_limit_in_the_shadow_is_set_and_audited(admin_client: Client, api: Resource) -> None:
+    limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60", "shared": "on"}
+    form = policy_form(limit, resource=api.pk, enforcement="shadow", rollout_percent=10, weekly_hours="sat,sun")
+    assert send(admin_client, "policy_add", form).status_code == 302
+    event = AuditEvent.objects.get()
+    assert event.after["limits"][0]["shared"] is True
+    assert (event.after["enforcement"], event.after["rollout_percent"]) == ("shadow", 10)
+    assert (event.after["weekly_hours"], event.after["time_zone"]) == ("sat,sun", "UTC")
 
 
 def test_the_list_of_policies_asks_no_more_for_more_rows(

@@ -13,6 +13,7 @@ from pytest_django import DjangoDbBlocker
 
 from limits_app.core.limits import CallLimit
 from limits_app.models import Entity, Limit, Policy, PolicyScope, Resource, chain
+from limits_app.models.constraints import NoOverlap, Undated
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import postgres_server
 from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
@@ -125,6 +126,23 @@ def test_postgresql_itself_refuses_dates_that_overlap(vendor: str) -> None:
 def test_the_database_itself_refuses_what_cannot_be(fields: dict[str, object], vendor: str) -> None:
     with pytest.raises(Exception, match="limits_app_policy_"):  # of the kind that each driver has
         Policy.objects.using(ALIAS).bulk_create([Policy(**fields)])
+
+
+def test_postgresql_gets_its_constraint_with_the_table_too(vendor: str) -> None:
+    with connections[ALIAS].schema_editor(collect_sql=True) as editor:
+        editor.create_model(Policy)
+    made = "\n".join(map(str, [*editor.collected_sql, *editor.deferred_sql]))
+    assert ("EXCLUDE USING gist" in made) is (vendor == "postgresql")
+
+
+def test_what_stands_for_no_date_has_a_type_on_every_database() -> None:
+    assert Undated().as_mysql(None, connections["default"]) == ("TIMESTAMP'1970-01-01 00:00:00'", [])
+
+
+def test_constraints_are_the_same_where_their_names_are() -> None:
+    one, other = NoOverlap(name="one"), NoOverlap(name="other")
+    assert one == NoOverlap(name="one") != other
+    assert len({one, NoOverlap(name="one"), other}) == 2
 
 
 def test_migrations_can_be_taken_back(vendor: str) -> None:

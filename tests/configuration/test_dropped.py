@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
 from limits_app.models import Entity, Policy, PolicyEffect, Resource
@@ -11,9 +14,12 @@ from tests.configuration.rows import rate
 pytestmark = pytest.mark.django_db
 
 
-def make(resource: Resource | None, entity: Entity | None, *keys: str, effect: str = PolicyEffect.LIMITS) -> Policy:
+NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
+
+
+def make(resource: Resource | None, entity: Entity | None, *keys: str, **fields: Any) -> Policy:
     """A policy with a rate for each key."""
-    policy = Policy.objects.create(resource=resource, entity=entity, effect=effect)
+    policy = Policy.objects.create(resource=resource, entity=entity, **fields)
     for key in keys:
         rate(policy, key).save()
     return policy
@@ -79,3 +85,27 @@ def test_a_policy_without_limits_has_none_to_drop(api: Resource, user: Entity) -
     make(None, None, "tpm")
     make(api, None, "leftover", effect=PolicyEffect.BLOCKED)
     assert dropped_keys(make(api, user, "mine")) == ()
+
+
+def test_a_policy_that_extends_drops_nothing(api: Resource) -> None:
+    make(None, None, "tpm", "daily")
+    policy = make(api, None, "tpm")
+    policy.extends = True
+    assert dropped_keys(policy) == ()
+
+
+@pytest.mark.parametrize("when", [{"valid_from": NOW}, {"weekly_hours": "mon", "time_zone": "UTC"}])
+def test_a_policy_that_does_not_always_hold_drops_what_the_one_of_its_scope_limits(
+    when: dict[str, Any], api: Resource, user: Entity
+) -> None:
+    make(None, None, "everywhere")
+    policy = make(api, user, "mine", **when)
+    assert dropped_keys(policy) == (("everywhere", "system"),)
+    always = make(api, user, "always")
+    assert dropped_keys(policy) == (("always", "entity user:42 on api"),)
+    assert dropped_keys(always) == (("everywhere", "system"),)
+
+
+def test_a_policy_that_is_off_limits_nothing_that_could_be_dropped(api: Resource) -> None:
+    make(None, None, "tpm", enforcement="off")
+    assert dropped_keys(make(api, None, "daily")) == ()

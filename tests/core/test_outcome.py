@@ -211,6 +211,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
             }
         ],
         "overdrawn": [],
+        "shadowed": [],
     }
     assert list(told["violations"][0]) == [field.name for field in fields(LimitStatus)]  # type: ignore[index]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,12 +24,16 @@ FULL = {"call_count": 10, "tpm": 100, "slots": 5}
 
 
 @pytest.fixture
-def limits() -> Iterator[RequestLimits]:
+def request_of_ann() -> HttpRequest:
+    """A request that lives as long as its test."""
+    return RequestFactory().get("/", headers={"X-Who": "ann"})
+
+
+@pytest.fixture
+def limits(request_of_ann: HttpRequest) -> RequestLimits:
     """The limits of a request from Ann, on an API with calls, tokens and slots."""
     limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 5))
-    request = RequestFactory().get("/", headers={"X-Who": "ann"})
-    yield limits_of(request)
-    request.close()
+    return limits_of(request_of_ann)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

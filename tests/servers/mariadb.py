@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
+from tests.servers.installing import install
 from tests.servers.ports import HOST, answers, free_ports
 
 __all__ = ["MariaDBServer", "mariadb_server"]
@@ -24,8 +25,8 @@ DATABASE = "limits"
 def program(name: str) -> str:
     """Where one of the server's programs is."""
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
-    if shutil.which(name, path=path) is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "--yes", "mariadb-server"], check=False, capture_output=True)
+    if shutil.which(name, path=path) is None:
+        install("mariadb-server")
     found = shutil.which(name, path=path)
     assert found is not None, f"there is no MariaDB: put {name} on the path (Debian: mariadb-server)"
     return found
@@ -38,12 +39,12 @@ class MariaDBServer:
         self.port = free_ports()[0]
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        install = [program("mariadb-install-db"), "--no-defaults", f"--datadir={directory / 'data'}"]
-        install += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        install += ["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]
+        make = [program("mariadb-install-db"), "--no-defaults", f"--datadir={directory / 'data'}"]
+        make += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        make += ["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]
         if os.geteuid() == 0:
-            install.append("--user=root")
-        done = subprocess.run(install, check=False, capture_output=True)
+            make.append("--user=root")
+        done = subprocess.run(make, check=False, capture_output=True)
         assert done.returncode == 0, done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
         # Read once, when the server starts.
         (directory / "init.sql").write_text(

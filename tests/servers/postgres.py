@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
+from tests.servers.installing import install
 from tests.servers.ports import HOST, answers, free_ports
 
 __all__ = ["PostgresServer", "postgres_server"]
@@ -27,8 +28,8 @@ _HOMES = "/usr/lib/postgresql"
 def programs() -> Path:
     """The directory of `initdb` and `postgres`."""
     found = _programs()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "install", "--yes", "postgresql"], check=False, capture_output=True)
+    if found is None:
+        install("postgresql")
         found = _programs()
     assert found is not None, "there is no PostgreSQL: put initdb and postgres on the path (Debian: postgresql)"
     return found

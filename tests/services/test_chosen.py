@@ -207,7 +207,8 @@ def candidates(draw: st.DrawFn) -> Candidate:
 
 
 def rank(candidate: Candidate) -> tuple[int, int, int | None]:
-    within = 0 if candidate.valid_from else 1 if candidate.hours else 2
+    # Two with dates cannot be in force at once, unless they were forced past validation.
+    within = (0 if candidate.hours else 1) if candidate.valid_from else 2 if candidate.hours else 3
     return LEVELS.index(candidate.level), within, candidate.policy_id
 
 

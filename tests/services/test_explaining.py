@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.db.models.signals import post_save
@@ -10,7 +11,8 @@ from django.db.models.signals import post_save
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.core.limit_set import LimitSet
 from limits_app.models import Entity
-from limits_app.resolver import resolver
+from limits_app.resolver import resolve, resolver
+from tests.services.wall import NOW, Wall
 
 
 def test_nothing_set_says_so() -> None:
@@ -83,6 +85,76 @@ def test_explaining_consumes_nothing_and_agrees_with_acquiring() -> None:
                     assert acquisition.successful is explained.allowed
                     acquisition.update(requested)
     assert limits.status("api").limits["call_count"]["used"] == 1
+
+
+def test_a_chain_is_told_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = Wall()
+    monkeypatch.setattr(resolver, "clock", wall)
+    tenant = Entity.objects.create(identifier="tenant:acme")
+    Entity.objects.create(identifier="user:1", parent=tenant, cascade=True)
+    limits.set_system_limits([CallLimit(100, 60), RateLimit("tpm", 50, 60)])
+    limits.set_resource_limits("api", [RateLimit("total", 9, 60)], shared=["total"], extends=True)
+    limits.set_entity_limits("tenant:acme", [CallLimit(1, 60)], extends=True)
+    day = timedelta(days=1)
+    limits.set_entity_limits("user:1", [CallLimit(7, 60)], resource="api", valid_from=NOW - day, valid_until=NOW + day)
+    limits.set_entity_limits("user:1", [CallLimit(8, 60)], resource="api", weekly_hours="wed", time_zone="UTC")
+    limits.set_entity_limits("user:1", [CallLimit(9, 60)], resource="api", enforcement="off")
+    limits.set_entity_limits("user:1", [CallLimit(6, 60)], rollout_percent=0)
+    limits.set_entity_limits("user:1", [CallLimit(5, 60)], valid_from=NOW + day)
+    limits.acquire("api", entity="user:1", requested={"total": 0})
+    explanation = limits.explain("api", entity="user:1", requested={"total": 5})
+    assert str(explanation).splitlines() == [
+        "user:1 on api: refused now.",
+        "What counts is the policy of the entity on this resource "
+        "(limits, from 2026-03-03 12:00 UTC, until 2026-03-05 12:00 UTC).",
+        "It replaces the policy of the entity on this resource (limits, at weekly hours).",
+        "It replaces the policy of the resource (limits).",
+        "It replaces the policy of the system (limits).",
+        "Not in force now is the policy of the entity on all resources (limits, from 2026-03-05 12:00 UTC).",
+        "Not rolled out that far is the policy of the entity on all resources (limits, for 0 % of the entities).",
+        "Switched off is the policy of the entity on this resource (limits).",
+        "Limited by what is replaced, and free here: total, tpm.",
+        "call_count: 6 of 7 left, 1 requested.",
+        "It cascades to tenant:acme, who is charged too.",
+        "What counts is the policy of the entity on all resources (limits).",
+        "It adds to the policy of the resource (limits).",
+        "It adds to the policy of the system (limits).",
+        "tenant:acme, call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s.",
+        "tenant:acme, total, shared by all: 9 of 9 left, 5 requested.",
+        "tenant:acme, tpm: nothing requested.",
+        "What holds may change at 2026-03-05 00:00:00 UTC.",
+    ]
+    told = json.loads(json.dumps(explanation.as_dict()))
+    assert [link["entity"] for link in told["chain"]] == ["user:1", "tenant:acme"]
+    [calls, total, tpm] = told["chain"][1]["limits"]
+    assert (calls["level"], calls["used"], calls["binds"]) == ("entity", 1, True)
+    assert [one["level"] for one in calls["replaced"]] == ["system"]
+    assert (total["shared"], total["level"], total["used"]) == (True, "resource", 0)
+    assert (tpm["status"], tpm["used"]) == (None, None)
+    assert told["changes_at"] == "2026-03-05T00:00:00+00:00"
+    assert [one["standing"] for one in told["considered"]] == [
+        "counts",
+        "replaced",
+        "off",
+        "not now",
+        "not rolled out",
+        "replaced",
+        "replaced",
+    ]
+    assert explanation.considered == tuple(verdict.candidate for verdict in explanation.chain[0].verdicts)
+
+
+def test_what_is_considered_is_about_the_entity_itself() -> None:
+    limits.set_system_limits([CallLimit(1, 60)])
+    assert [one.level for one in resolve("api", "user:1").considered] == ["system"]
+
+
+def test_a_policy_that_is_not_obeyed_leaves_everything_admitted() -> None:
+    limits.set_system_limits([CallLimit(1, 60)], enforcement="off")
+    assert str(limits.explain("api")).splitlines()[1:] == [
+        "Switched off is the policy of the system (limits).",
+        "Nothing else is set for it, so everything is admitted.",
+    ]
 
 
 def test_a_change_in_the_middle_of_explaining_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

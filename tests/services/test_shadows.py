@@ -122,6 +122,18 @@ def test_coroutines_are_shadowed_alike() -> None:
     assert left_in_the_shadow() == {"slot": 1, "tpm": 9}
 
 
+def test_coroutines_may_ask_for_more_than_the_shadow_can_ever_admit() -> None:
+    shadow(RateLimit("tpm", 10, 60))
+    limits.set_system_limits([RateLimit("tpm", 100, 60)])
+
+    async def ask() -> Outcome:
+        async with await limits.atry_acquire("api", requested={"tpm": 50}) as acquisition:
+            acquisition.update({"tpm": 50})
+        return acquisition.outcome
+
+    assert async_to_sync(ask)().shadowed[0].never
+
+
 def test_rates_that_nobody_names_are_no_trouble() -> None:
     shadow(RateLimit("tpm", 10, 60), CallLimit(1, 60))
     assert limits.acquire("api").outcome.shadowed == ()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import IntegrityError
 
 from limits_app import (
     CallLimit,
@@ -17,9 +19,15 @@ from limits_app import (
     limits,
 )
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import AuditEvent, Entity
+from limits_app.services.crediting import credit, taken
 from limits_app.stores.guards import forget_guards, guard_of
+from limits_app.stores.process import open_process_store
 from limits_app.testing import FakeClock
 
 
@@ -161,3 +169,26 @@ def test_what_the_store_cannot_do_can_be_asked_again_with_the_same_key(monkeypat
     forget_guards()
     assert limits.top_up("api", key="tpm", amount=2, idempotency_key="one") is True
     assert left() == 2
+
+
+def test_another_error_of_the_database_is_no_key_that_was_used() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    spend(8)
+    with pytest.raises(IntegrityError):
+        limits.reset("api", actor=None)  # type: ignore[arg-type]  # which no column takes
+    assert left() == 2
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.GCRA])
+def test_stores_that_others_share_take_credit_too(algorithm: RateLimitAlgorithm, tmp_path: Path) -> None:
+    store = open_process_store(str(tmp_path), map_megabytes=1)
+    limit = RateLimit("tpm", 10, 3600, algorithm)
+    scoped = ScopedLimits(scope_of("api", "user:1"), layout_of((limit, CallLimit(5, 3600)), store.lease_us))
+    limit_set = LimitSet.composed([scoped], store)
+    with limit_set.acquire({"tpm": 8}) as acquisition:
+        acquisition.update({"tpm": 8})
+    credit(store, scoped, "tpm", taken(scoped, "tpm", 3))
+    assert 5 <= limit_set.get_stats()["tpm"]["available"] < 5.1
+    credit(store, scoped, "tpm", taken(scoped, "tpm", 100))
+    assert limit_set.get_stats()["tpm"]["available"] == 10
+    assert limit_set.get_stats()["call_count"]["used"] == pytest.approx(1, abs=0.1)

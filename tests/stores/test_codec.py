@@ -8,7 +8,8 @@ import pytest
 
 from limits_app.core.layout import layout_of
 from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.stores.process.codec import Codec, layout_from
+from limits_app.stores.definitions import layout_from
+from limits_app.stores.process.codec import Codec
 
 LIMITS: list[Limit] = [
     RateLimit("k", 10, 60),

@@ -11,13 +11,26 @@ from pytest_django import DjangoDbBlocker
 from limits_app.core.store import Store
 from limits_app.stores.database import DatabaseStore
 from limits_app.testing import FakeClock, StoreConformance
+from limits_app.testing.conformance.atomicity import Atomicity
+from limits_app.testing.conformance.bounds import Bounds
+from limits_app.testing.conformance.changes import Changes
+from limits_app.testing.conformance.choosing import Choosing
+from limits_app.testing.conformance.leases import Leases
+from limits_app.testing.conformance.permits import Permits
+from limits_app.testing.conformance.races import Races
+from limits_app.testing.conformance.settling import Settling
+from limits_app.testing.conformance.versions import Versions
+from limits_app.testing.conformance.waking import Waking
 from tests.servers.mariadb import MariaDBServer
 from tests.servers.postgres import PostgresServer
 from tests.stores.database.databases import ALIAS, Settings, count_entries, database, empty, opened
 
+PATIENCE = 30.0
+"""Seconds for a lock: with a thread switch every microsecond whoever has it may take a second to go on."""
 
-class _Conformance(StoreConformance):
-    """The suite on one kind of database."""
+
+class _OnADatabase:
+    """Stores on one kind of database."""
 
     @pytest.fixture(autouse=True)
     def _database(self, settings: Settings, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
@@ -27,7 +40,7 @@ class _Conformance(StoreConformance):
 
     def make_store(self, clock: FakeClock) -> DatabaseStore:
         empty()
-        return DatabaseStore(ALIAS, clock=clock)
+        return DatabaseStore(ALIAS, clock=clock, lock_timeout=PATIENCE)
 
     def close_store(self, store: Store) -> None:
         assert isinstance(store, DatabaseStore)
@@ -40,19 +53,23 @@ class _Conformance(StoreConformance):
         return partial(opened, self.settings)
 
 
-class TestSQLite(_Conformance):
+class TestSQLite(_OnADatabase, StoreConformance):
     @pytest.fixture
     def settings(self, sqlite: Settings) -> Settings:
         return sqlite
 
 
-class TestPostgreSQL(_Conformance):
+class TestPostgreSQL(_OnADatabase, StoreConformance):
     @pytest.fixture
     def settings(self, postgres: PostgresServer) -> Settings:
         return postgres.settings
 
 
-class TestMariaDB(_Conformance):
+class TestMariaDB(
+    _OnADatabase, Atomicity, Choosing, Settling, Leases, Permits, Changes, Versions, Waking, Bounds, Races
+):
+    """What its statements and locks decide; the arithmetic of the algorithms is that of the other databases."""
+
     @pytest.fixture
     def settings(self, mariadb: MariaDBServer) -> Settings:
         return mariadb.settings

@@ -3,8 +3,8 @@ local first_ask, first_wanted = at, wanted
 
 if open.permits then
   for _ = 1, asks do
-    local name, scope, offset, a, b, c, key
-    name, scope, offset, a, b, c, key, at = unpack_from('<sdddddd', plan, at)
+    local name, scope, offset, a, b, c, key, soft
+    name, scope, offset, a, b, c, key, soft, at = unpack_from('<sddddddd', plan, at)
     if open[name] and open[name](states[scope], offset, now, KEYS[key]) then
       raws[scope] = pack(formats[scope], unpack(states[scope]))
       call('HSET', KEYS[before + scope], 's', raws[scope])
@@ -15,15 +15,17 @@ if open.permits then
 end
 
 for _ = 1, asks do
-  local name, scope, offset, a, b, c, key, amount
-  name, scope, offset, a, b, c, key, at = unpack_from('<sdddddd', plan, at)
+  local name, scope, offset, a, b, c, key, soft, amount
+  name, scope, offset, a, b, c, key, soft, at = unpack_from('<sddddddd', plan, at)
   amount, wanted = unpack_from('<d', ARGV[2], wanted)
   local full = take[name](states[scope], offset, now, amount, a, b, c, KEYS[key])
+  -- As core/algorithms/soft.py: what does not fit is charged all the same.
+  if not full and soft > 0 then full = settle[name](states[scope], offset, now, amount, a, b, c, KEYS[key]) end
   if not full then
     local reply = {'R', pack('<d', now), unpack(raws)}
     at, wanted = first_ask, first_wanted
     for _ = 1, asks do
-      name, scope, offset, a, b, c, key, at = unpack_from('<sdddddd', plan, at)
+      name, scope, offset, a, b, c, key, soft, at = unpack_from('<sddddddd', plan, at)
       amount, wanted = unpack_from('<d', ARGV[2], wanted)
       if view[name] then
         local s = {unpack_from(formats[scope], raws[scope])}

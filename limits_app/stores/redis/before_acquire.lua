@@ -1,4 +1,4 @@
-local open, take, view, tells_before = {}, {}, {}, false
+local open, take, settle, view, share, tells_before = {}, {}, {}, {}, {}, false
 
 local function read(key)
   return call('HGET', key, 's')

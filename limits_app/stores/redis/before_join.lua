@@ -1,4 +1,4 @@
-local open, take, view, tells_before = {}, {}, {}, true
+local open, take, settle, view, share, tells_before = {}, {}, {}, {}, {}, true
 
 local function read(key)
   return call('HGET', key, 's')

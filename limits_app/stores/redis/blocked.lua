@@ -4,3 +4,6 @@ function take.blocked() return nil end
 
 -- @settle undo
 function settle.blocked() return 0 end
+
+-- @share
+function share.blocked() return 0 end

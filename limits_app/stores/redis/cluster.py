@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Sequence
 from threading import Lock
 from time import sleep
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from limits_app.core.claim import Claim, Record
+from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Amounts, Part, Plan
+from limits_app.core.unrolled import Record
+from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, Slot
+from limits_app.stores.redis.deciding import NEVER_LEARNED, NEWCOMERS, NOT_YET
 from limits_app.stores.redis.links import Link, Links, ServerError, Unanswered
+from limits_app.stores.redis.moments import moment_of
 from limits_app.stores.redis.names import TAGS, Names, tag_of
 from limits_app.stores.redis.plans import PreparedPlan
+from limits_app.stores.redis.remembered import Remembered
 from limits_app.stores.redis.scripts import script
-from limits_app.stores.redis.store import CHANGED, NEVER_LEARNED, RedisStore, moment_of
+from limits_app.stores.redis.store import RedisStore
 
 __all__ = ["ClusterLinks", "RedisClusterStore"]
+
+C = TypeVar("C", bound=Claim)
 
 logger = logging.getLogger("limits_app")
 
@@ -34,6 +42,7 @@ LOST_CLUSTER: Final = (RedisError, RedisClusterException, IndexError, AttributeE
 """What redis-py raises when it does not know who has a key; its own structures have gaps while it looks around."""
 
 _MOST_PLANS: Final = 16_384
+_MOST_PARTLY: Final = 10_000
 _MOST_MOVES: Final = 5
 _SECONDS_BETWEEN_MOVES: Final = 0.02
 _MOVED: Final = frozenset({"MOVED", "ASK", "TRYAGAIN"})
@@ -45,8 +54,14 @@ class ClusterLinks:
     encrypted = True
     """Tasks use threads."""
 
-    def __init__(self, client: Any, reply_key: Any, *, connect_seconds: float, reply_seconds: float) -> None:
+    def __init__(
+        self, client: Any, reply_key: Any, *, is_ours: bool, connect_seconds: float, reply_seconds: float
+    ) -> None:
+        """`is_ours` says that nobody else uses the client, so that its connections are closed with the links."""
         self._client = client
+        self._is_ours = is_ours
+        if is_ours:
+            weakref.finalize(self, client.disconnect_connection_pools)
         self._reply_key = reply_key
         self.reply_seconds = reply_seconds
         self._seconds = {"connect_seconds": connect_seconds, "reply_seconds": reply_seconds}
@@ -77,6 +92,8 @@ class ClusterLinks:
         """Close what is idle."""
         for links in list(self._by_node.values()):
             links.close()
+        if self._is_ours:
+            self._client.disconnect_connection_pools()
 
     def _links(self, key: bytes | None) -> Links:
         try:
@@ -106,7 +123,7 @@ class RedisClusterStore(RedisStore):
 
     def __init__(self, *, url: str | None = None, client: RedisCluster | None = None, **options: Any) -> None:
         self._groups: dict[Plan, list[PreparedPlan]] = {}
-        self._partly: dict[Claim, set[PreparedPlan]] = {}
+        self._partly = Remembered[Claim, set[PreparedPlan]](_MOST_PARTLY)
         super().__init__(url=url, client=client, **options)
 
     def _open_links(self, connect_seconds: float, reply_seconds: float) -> tuple[Names, Any]:
@@ -115,7 +132,8 @@ class RedisClusterStore(RedisStore):
             client = self._source.cluster()
         except LOST_CLUSTER as error:
             raise StoreUnavailable(f"the cluster cannot be reached: {error}") from error
-        return names, ClusterLinks(client, names.reply, connect_seconds=connect_seconds, reply_seconds=reply_seconds)
+        seconds = {"connect_seconds": connect_seconds, "reply_seconds": reply_seconds}
+        return names, ClusterLinks(client, names.reply, is_ours=self._source.is_ours, **seconds)
 
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
@@ -142,17 +160,24 @@ class RedisClusterStore(RedisStore):
         claim.records = [records[part] for part in claim.plan.parts]
         return True
 
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`; they are on several servers, so that choice and charge are no single step."""
+        return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
+
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; groups that are settled stay so when another one fails."""
-        if claim.settled or not changes:
+        if claim.settled:
             return
-        done = self._partly.setdefault(claim, set())
-        for group in self._grouped(claim.plan):
-            mine = [(ask, change) for ask, change in claim.plan.beside(changes) if ask in group.positions]
-            if mine and group not in done:
-                self._settle_in(claim, mine, group)
-                done.add(group)
-        del self._partly[claim]
+        done = (self._partly.take(claim) if self._partly else None) or set()
+        try:
+            for group in self._grouped(claim.plan):
+                mine = [(ask, change) for ask, change in claim.plan.beside(changes) if ask in group.positions]
+                if mine and group not in done:
+                    self._settle_in(claim, mine, group)
+                    done.add(group)
+        except BaseException:
+            self._partly.keep(claim, done)
+            raise
         self._settled(claim)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
@@ -171,7 +196,7 @@ class RedisClusterStore(RedisStore):
             claim.decided_at, (states,) = self._drive(self._loader.look([part], claim.plan.version))
             records.append(states)
         claim.records = records
-        self._heard(claim.decided_at)
+        self._moments.heard(claim.decided_at)
 
     def advance_version(self) -> int:
         """See `Store.advance_version`; the version is kept beside the scopes of every tag."""
@@ -184,10 +209,16 @@ class RedisClusterStore(RedisStore):
 
     async def aacquire(self, claim: Claim) -> bool:
         """`acquire` for asyncio, in a thread."""
-        return await asyncio.to_thread(self.acquire, claim)
+        return await self._first_in_thread([claim]) is not None
+
+    async def aacquire_first(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        """`acquire_first` for asyncio, in a thread."""
+        return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
-        """`settle` for asyncio, in a thread."""
+        """`settle` for asyncio, in a thread; it is done even when the task is cancelled."""
         await asyncio.to_thread(self.settle, claim, changes)
 
     def _grouped(self, plan: Plan) -> list[PreparedPlan]:
@@ -198,24 +229,23 @@ class RedisClusterStore(RedisStore):
             tags = sorted({tag_of(part.short_key) for part in plan.parts}) or TAGS[:1]
             groups = self._groups[plan] = [PreparedPlan(plan, self._names, self._codecs, tag) for tag in tags]
             for group in groups:
-                self._define(group)
+                self._prepared.define(group.codecs)
         return groups
 
     def _acquire_group(self, claim: Claim, group: PreparedPlan, now: int | None) -> bytes:
-        call = self._phrases.asking(claim, group, now)
-        reply = self._links.run(call)
-        while reply[0] == CHANGED:
-            self._drive(self._loader.carry(group.parts, claim.plan.version))
-            reply = self._links.run(call)
-        if self._decided(claim, group, reply, NEVER_LEARNED)[1]:
-            self._define(group)
+        reply = self._links.run(self._phrases.asking(claim, group, now))
+        while reply[0] in NOT_YET:
+            self._put_right(reply, group.parts, claim.plan.version)
+            reply = self._links.run(self._phrases.asking(claim, group, now))
+        if self._decisions.fill(claim, group, reply, NEVER_LEARNED) == NEWCOMERS:
+            self._prepared.define(group.codecs)
         return bytes(reply)
 
     def _undo(self, claim: Claim, done: Sequence[tuple[PreparedPlan, bytes]]) -> None:
         """Give back what was charged a moment ago; what cannot be given back now stays spent."""
         for group, reply in done:
-            now = moment_of(reply)
-            claim.decided_at = now
+            now = claim.decided_at = moment_of(reply)
+            self._moments.heard(now)
             leases = [
                 (self._names.leases(ask.part.short_key, ask.key), member)
                 for ask, _, member in self._phrases.leases(claim)

@@ -33,6 +33,7 @@ _FIELDS: Final[Mapping[str, Sequence[int]]] = {
     "gcra": (7, 7, 7),
     # What goes before the log, and where it stands: its first entry, how many there are, and how long it is kept.
     "sliding_window": (7, 7, 7, 7, 7, 2, 2, 4),
+    "quota": (7, 7, 7),
     "permits": (6, 4, 7, 7),
     "blocked": (),
 }

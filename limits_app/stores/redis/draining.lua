@@ -34,3 +34,8 @@ local function settle_draining(s, o, now, change, rate, tick_us)
   s[o], s[o + 1] = level, last
   return (last + level / rate + 1) * tick_us
 end
+
+-- @share
+local function share_draining(s, o, now, rate, tick_us, full)
+  return drained(s, o, now, rate, tick_us) / full
+end

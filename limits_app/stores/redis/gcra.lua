@@ -31,3 +31,8 @@ function settle.gcra(s, o, now, change, rate, tick_us)
   local before = ahead(s, o, now, rate, tick_us)
   return move(s, o, now, before, min(max(change, -before), 4503599627370496 - before), rate, tick_us)
 end
+
+-- @share
+function share.gcra(s, o, now, rate, tick_us, full)
+  return ahead(s, o, now, rate, tick_us) / full
+end

@@ -9,3 +9,6 @@ end
 
 -- @undo
 settle.leaky_bucket = settle_draining
+
+-- @share
+share.leaky_bucket = share_draining

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import weakref
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -24,17 +25,17 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.stores.redis.commands import Call, Slot, command
 
-__all__ = ["CHUNK", "LOST", "MOST_IDLE", "Link", "Links", "ServerError", "Unanswered"]
+__all__ = ["CHUNK", "LOST", "Idle", "Link", "Links", "ServerError", "Unanswered"]
 
 CHUNK: Final = 16_384
 LOST: Final = (OSError, RedisError)
 """What a lost connection raises."""
 
 _TIMEVAL: Final = Struct("@ll")
-MOST_IDLE: Final = 64
+_MOST_IDLE: Final = 64
 """How many links are kept for the next rush."""
 
-_SECONDS_FOR_THE_SILENT: Final = 0.04
+_SECONDS_FOR_THE_SILENT: Final = 0.03
 _MOST_TRIES: Final = 8
 
 
@@ -71,6 +72,10 @@ class Link:
     def exchange(self, data: bytes) -> Any:
         """Send, and wait for the reply; what the server complains about is returned, not raised."""
         self.socket.sendall(data)
+        return self.receive()
+
+    def receive(self) -> Any:
+        """Wait for the reply to what was sent."""
         receive, read = self.socket.recv, self.read
         while True:
             reply = read(receive(CHUNK))
@@ -103,6 +108,39 @@ class Link:
         self._connection.disconnect()
 
 
+class Idle:
+    """Links that nobody uses; those that are left when nobody can use them any more are closed."""
+
+    __slots__ = ("__weakref__", "_links")
+
+    def __init__(self) -> None:
+        self._links = deque[Link]()
+        weakref.finalize(self, _close_all, self._links)
+
+    def take(self) -> Link | None:
+        """One of them, or None."""
+        try:
+            return self._links.pop()
+        except IndexError:
+            return None
+
+    def keep(self, link: Link) -> None:
+        """Keep a link for the next call, if there are not too many."""
+        if len(self._links) < _MOST_IDLE:
+            self._links.append(link)
+        else:
+            link.close()
+
+    def close(self) -> None:
+        """Close them."""
+        _close_all(self._links)
+
+
+def _close_all(links: deque[Link]) -> None:
+    while links:
+        links.pop().close()
+
+
 class Links:
     """The links to one server, made when they are needed and kept while they work."""
 
@@ -116,16 +154,9 @@ class Links:
     ) -> None:
         self._pool = pool
         self._reply_key = reply_key
+        self._connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
-        self._options = {
-            "socket_connect_timeout": connect_seconds,
-            "socket_timeout": max(connect_seconds, reply_seconds),
-            "retry": Retry(NoBackoff(), 0),
-            "retry_on_timeout": False,
-            "retry_on_error": [],
-            "health_check_interval": 0,
-        }
-        self._idle: deque[Link] = deque()
+        self._idle = Idle()
         on_fork(self)
 
     def after_fork(self) -> None:
@@ -134,8 +165,7 @@ class Links:
 
     def close(self) -> None:
         """Close what is idle."""
-        while self._idle:
-            self._idle.pop().close()
+        self._idle.close()
 
     def run(self, call: Call, slot: Slot | None = None) -> Any:
         """The reply to a call, which is executed once, even when the reply was lost on the way.
@@ -143,10 +173,7 @@ class Links:
         `slot` is that of an earlier try which was never answered.
         Raises StoreUnavailable when the server cannot be reached or cannot do it.
         """
-        try:
-            link = self._idle.pop() if slot is None else self.open(slot)
-        except IndexError:
-            link = self.open()
+        link = (self._idle.take() or self.open()) if slot is None else self.open(slot)
         try:
             reply = link.exchange(call.packed(link.slot, again=slot is not None))
         except LOST as error:
@@ -155,27 +182,28 @@ class Links:
             # Whoever is interrupted here leaves a reply behind that nobody must take for another.
             link.close()
             raise
+        return self._answered(link, call, reply)
+
+    def heard(self, link: Link, call: Call) -> Any:
+        """The reply to a call that somebody else has sent; otherwise as `run`."""
+        try:
+            reply = link.receive()
+        except LOST as error:
+            return self.again(link, call, error)
+        return self._answered(link, call, reply)
+
+    def _answered(self, link: Link, call: Call, reply: Any) -> Any:
         if reply.__class__ is ServerError:
             return self.complained(link, call, reply)
-        if len(self._idle) < MOST_IDLE:  # here and not by a call, which every request would pay for
-            self._idle.append(link)
-        else:
-            link.close()
+        self._idle.keep(link)
         return reply
 
-    def keep(self, link: Link) -> None:
-        """Keep a link for the next call, if there are not too many."""
-        if len(self._idle) < MOST_IDLE:
-            self._idle.append(link)
-        else:
-            link.close()
-
-    def open(self, slot: Slot | None = None, reply_seconds: float | None = None) -> Link:
-        """A new link."""
+    def open(self, slot: Slot | None = None, seconds: float | None = None) -> Link:
+        """A new link; `seconds` are for connecting and for each reply, if that is to be quick."""
         if slot is None:
             slot = Slot(os.urandom(8), self._reply_key)
         try:
-            return Link(self.connection(), slot, reply_seconds or self.reply_seconds)
+            return Link(self.connection(seconds), slot, seconds or self.reply_seconds)
         except LOST as error:
             raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
 
@@ -184,39 +212,51 @@ class Links:
         """Whether connections speak TLS, whose sockets cannot be waited for without blocking."""
         return issubclass(self._pool.connection_class, SSLConnection)
 
-    def connection(self) -> Any:
+    def connection(self, seconds: float | None = None) -> Any:
         """A connection of redis-py that is not connected yet."""
-        return self._pool.connection_class(**(self._pool.connection_kwargs | self._options))
+        options = {
+            "socket_connect_timeout": seconds or self._connect_seconds,
+            "socket_timeout": seconds or self.reply_seconds,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "retry_on_error": [],
+            "health_check_interval": 0,
+        }
+        return self._pool.connection_class(**(self._pool.connection_kwargs | options))
 
     def again(self, link: Link, call: Call, error: Exception) -> Any:
         """Ask again over a new connection; the server knows whether it has done it before.
 
         A server that was silent is asked once more and shortly, one that hangs up as often as there is time.
         """
-        deadline = monotonic() + self.reply_seconds
+        slot, deadline = link.slot, monotonic() + self.reply_seconds
+        link.close()
         for _ in range(_MOST_TRIES):
-            link.close()
-            timed_out = isinstance(error, BlockingIOError | TimeoutError)
+            silent = isinstance(error, BlockingIOError | TimeoutError)
+            seconds = min(_SECONDS_FOR_THE_SILENT, self.reply_seconds) if silent else deadline - monotonic()
+            if seconds <= 0:
+                break
             try:
-                link = self.open(link.slot, min(_SECONDS_FOR_THE_SILENT, self.reply_seconds) if timed_out else None)
-                reply = link.exchange(call.packed(link.slot, again=True))
-                link.limit(self.reply_seconds)
+                link, reply = self._once_more(slot, call, seconds)
             except StoreUnavailable as unreachable:
-                raise Unanswered(str(unreachable), link.slot) from error
+                raise Unanswered(str(unreachable), slot) from error
             except LOST as lost:
                 error = lost
-                if timed_out or monotonic() > deadline:
+                if silent:
                     break
-                continue
-            except BaseException:
-                link.close()
-                raise
-            if reply.__class__ is ServerError:
-                return self.complained(link, call, reply)
-            self.keep(link)
-            return reply
-        link.close()
-        raise Unanswered(f"Redis does not answer: {error}", link.slot) from error
+            else:
+                return self._answered(link, call, reply)
+        raise Unanswered(f"Redis does not answer: {error}", slot) from error
+
+    def _once_more(self, slot: Slot, call: Call, seconds: float) -> tuple[Link, Any]:
+        link = self.open(slot, seconds)
+        try:
+            reply = link.exchange(call.packed(slot, again=True))
+            link.limit(self.reply_seconds)
+        except BaseException:
+            link.close()
+            raise
+        return link, reply
 
     def complained(self, link: Link, call: Call, error: ServerError) -> Any:
         """Load a script that the server has forgotten; anything else means that it cannot do its work."""
@@ -233,5 +273,5 @@ class Links:
             # What is connected to a primary that has become a replica has to look for the new one.
             link.close()
             raise StoreUnavailable(f"Redis refuses: {reply}") from reply
-        self.keep(link)
+        self._idle.keep(link)
         return reply

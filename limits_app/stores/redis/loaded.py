@@ -80,13 +80,13 @@ def living_of(loaded: Loaded, part: Part, states: list[State], now: int) -> list
     return living
 
 
-def settle_loaded(loaded: Loaded, ask: Ask, *, change: int, now: int) -> None:
+def settle_loaded(loaded: Loaded, ask: Ask, *, change: int, now: int, taken_at: int) -> None:
     """Settle one limit of a claim in what was loaded."""
     codec, states = loaded.codec, loaded.states
     if codec is not None and codec.layout is not ask.part.layout:
-        settle_under(codec.layout, states, ask.part.layout, ask.rule.key, change=change, now=now)
+        settle_under(codec.layout, states, ask.part.layout, ask.rule.key, change=change, now=now, taken_at=taken_at)
     else:
-        states[ask.index] = ask.rule.settle(states[ask.index], now, change)
+        states[ask.index] = ask.rule.settled(states[ask.index], now, change, taken_at)
     # Leases may outlive an evicted record, which then counts none of them.
     loaded.states = [tuple(value if isinstance(value, Log) else max(value, 0) for value in state) for state in states]
 

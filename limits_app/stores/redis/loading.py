@@ -65,7 +65,7 @@ class Loader:
                 return
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def settle(self, changes: Charges, member: bytes) -> Calls:
+    def settle(self, changes: Charges, taken_at: int, member: bytes) -> Calls:
         """Settle in scopes of which some have other limits by now; `member` is how the holder's leases start."""
         parts = list(dict.fromkeys(ask.part for ask, _ in changes))
         for _ in range(_MOST_TRIES):
@@ -82,7 +82,7 @@ class Loader:
                     if not mine:
                         continue
                     returned += [(loaded, ask.key, name) for name in mine]
-                settle_loaded(loaded, ask, change=change, now=now)
+                settle_loaded(loaded, ask, change=change, now=now, taken_at=taken_at)
             swapped = [(loaded, loaded.codec, loaded.states) for loaded in scopes if loaded.codec is not None]
             if (yield from self._swap(now, swapped, returned=returned)):
                 return

@@ -1,7 +1,7 @@
 -- As core/algorithms/permits.py: (permits held, holders, fence, earliest moment at which a lease may run out).
 -- The leases stand in a sorted set by the moment at which they run out; members are holder, amount, and last moment.
 local function lease(amount, from, hold_us)
-  return ARGV[3] .. pack('<dd', amount, hold_us > 0 and from + hold_us or 9007199254740992)
+  return holder .. pack('<dd', amount, hold_us > 0 and from + hold_us or 9007199254740992)
 end
 
 -- @take
@@ -32,4 +32,16 @@ function settle.permits(s, o, now, change, capacity, lease_us, hold_us, key)
   if call('ZREM', key, lease(-change, admitted_at, hold_us)) == 0 then return 0 end
   s[o], s[o + 1] = max(s[o] + change, 0), max(s[o + 1] - 1, 0)
   return now + lease_us
+end
+
+-- @share
+function share.permits(s, o, now, capacity, lease_us, hold_us, key)
+  local held = s[o]
+  if held > 0 and s[o + 3] <= now then
+    held = 0
+    for _, member in ipairs(call('ZRANGEBYSCORE', key, '(' .. whole(now), '+inf')) do
+      held = held + unpack_from('<d', member, 17)
+    end
+  end
+  return held / capacity
 end

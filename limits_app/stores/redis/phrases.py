@@ -10,6 +10,7 @@ from typing import Final
 from limits_app.core.claim import Claim
 from limits_app.core.forking import on_fork
 from limits_app.core.plan import FOREVER, Ask, Charges
+from limits_app.stores.redis.choosing import Choice
 from limits_app.stores.redis.codec import PAIR
 from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk
 from limits_app.stores.redis.moments import Moments
@@ -20,6 +21,7 @@ from limits_app.stores.redis.scripts import script
 __all__ = ["Phrases"]
 
 _NUMBER: Final = Struct("<q")
+_NOBODY: Final = bytes(16)
 
 
 class Phrases:
@@ -39,8 +41,18 @@ class Phrases:
     def asking(self, claim: Claim, prepared: PreparedPlan, now: int | None = None) -> ScriptCall:
         """The call that acquires; `now` where another server has told the time already."""
         amounts = [claim.amounts[place] for place in prepared.places]
+        if prepared.calendars is not None:
+            amounts += prepared.told(self._moments.estimate() if now is None else now)
         member = b"$16\r\n%s\r\n" % self.member(claim) if prepared.permits else b""
         return ScriptCall(prepared.acquire, (*self._moments.header(0, now), *amounts), member)
+
+    def choosing(self, claims: Sequence[Claim], choice: Choice) -> ScriptCall:
+        """The call that charges the first that fits."""
+        numbers = choice.numbers(claims, self._moments.estimate() if choice.quotas else 0)
+        members = b""
+        if choice.permits:
+            members = b"".join([self.member(claim) if claim.plan.permits else _NOBODY for claim in claims])
+        return ScriptCall(choice.call, (*self._moments.header(), *numbers), bulk(members))
 
     def changing(
         self, claim: Claim, changes: Charges, prepared: PreparedPlan, verb: Prepared | None = None
@@ -49,6 +61,8 @@ class Phrases:
         amounts, positions = [0] * len(prepared.asks), prepared.positions
         for ask, change in changes:
             amounts[positions[ask]] += change
+        if prepared.calendars is not None:
+            amounts += prepared.told(self._moments.estimate())
         extra = b"$16\r\n%s\r\n%s" % (self.member(claim), self._channel) if prepared.permits else self._channel
         return ScriptCall(verb or prepared.settle, (*self._moments.header(claim.decided_at), *amounts), extra)
 

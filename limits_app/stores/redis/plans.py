@@ -8,16 +8,17 @@ from typing import Final, overload
 
 from limits_app.core.algorithms import State
 from limits_app.core.plan import Part, Plan
+from limits_app.stores.redis.calendars import Calendars
 from limits_app.stores.redis.codec import Codecs, log_of
 from limits_app.stores.redis.commands import Prepared
 from limits_app.stores.redis.names import Names
-from limits_app.stores.redis.scripts import script
+from limits_app.stores.redis.scripts import SOFT, script
 
 __all__ = ["PreparedPlan", "Records"]
 
 _SCOPE: Final = Struct("<d")
-_HEAD: Final = Struct("<ddd")
-_ASK: Final = Struct("<6d")
+_HEAD: Final = Struct("<dddd")
+_ASK: Final = Struct("<7d")
 _VIEW: Final = Struct("<3d")
 _REPLY_HEAD: Final = 9
 _FIRST: Final = 3
@@ -25,9 +26,30 @@ _FIRST: Final = 3
 
 
 class PreparedPlan:
-    """The scripts that acquire and settle for one plan, and how to read what they reply."""
+    """The scripts that acquire and settle for one plan, and how to read what they reply.
 
-    __slots__ = ("acquire", "asks", "codecs", "parts", "permits", "places", "positions", "settle", "undo", "views")
+    `keys`, `packed` and `twins` are what the one that acquires is given, and what it is made of.
+    `numbers` says how many it is told beside those with which every script starts:
+    the amounts, and the boundaries of `calendars`, which are None where there are no quotas.
+    """
+
+    __slots__ = (
+        "acquire",
+        "asks",
+        "calendars",
+        "codecs",
+        "keys",
+        "numbers",
+        "packed",
+        "parts",
+        "permits",
+        "places",
+        "positions",
+        "settle",
+        "twins",
+        "undo",
+        "views",
+    )
 
     def __init__(self, plan: Plan, names: Names, codecs: Codecs, tag: bytes | None = None) -> None:
         """`tag` leaves out all scopes but those that have it."""
@@ -39,20 +61,33 @@ class PreparedPlan:
         self.positions = {ask: position for position, ask in enumerate(self.asks)}
         places = {part: place for place, part in enumerate(self.parts)}
         self.views = [(places[ask.part], ask.index) for ask in self.asks if ask.rule.has_log]
-        keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
-        checked = _HEAD.pack(-1 if plan.version is None else plan.version, before, len(self.parts)) + blob
+        self.twins = frozenset([ask.rule.twin[0] for ask in self.asks])
+        self.calendars = Calendars(self.asks) if "quota" in self.twins else None
+        self.numbers = len(self.asks) + (self.calendars.size if self.calendars else 0)
+        if any(ask.rule.limit.soft for ask in self.asks):
+            self.twins |= {SOFT}
+        self.keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
+        self.packed = self._head(before, plan.version) + blob
         # What was admitted is settled whatever has changed since.
-        unchecked = _HEAD.pack(-1, before, len(self.parts)) + blob
+        unchecked = self._head(before, None) + blob
+        self.acquire = self._prepare("acquire" if tag is None else "join", self.packed, tag)
+        self.settle = self._prepare("settle", unchecked, tag, extra=1)
+        self.undo = self.settle if tag is None else self._prepare("undo", unchecked, tag, extra=1)
 
-        def prepare(verb: str, packed: bytes, extra: int) -> Prepared:
-            twins = frozenset(ask.rule.twin[0] for ask in self.asks)
-            return Prepared(
-                script(verb, twins), keys, packed, numbers=len(self.asks), extra=extra + self.permits, tag=tag
-            )
+    def _prepare(self, verb: str, packed: bytes, tag: bytes | None, extra: int = 0) -> Prepared:
+        numbers = self.numbers + (2 if self.calendars else 0)
+        extra += self.permits
+        return Prepared(script(verb, self.twins), self.keys, packed, numbers=numbers, extra=extra, tag=tag)
 
-        self.acquire = prepare("acquire" if tag is None else "join", checked, 0)
-        self.settle = prepare("settle", unchecked, 1)
-        self.undo = self.settle if tag is None else prepare("undo", unchecked, 1)
+    def _head(self, before: int, version: int | None) -> bytes:
+        return _HEAD.pack(-1 if version is None else version, before, len(self.parts), len(self.asks))
+
+    def told(self, now: int) -> tuple[int, ...]:
+        """What the scripts are told of calendars, at a moment."""
+        if self.calendars is None:
+            return ()
+        told = self.calendars.around(now)
+        return *told.boundaries, *told.known
 
     def _packed(self, names: Names, places: Mapping[Part, int], *, versioned: bool) -> tuple[list[bytes], int, bytes]:
         """The keys, how many stand before those of the scopes, and what the scripts are told of scopes and limits."""
@@ -68,9 +103,11 @@ class PreparedPlan:
                 keys.append(name(ask.part.short_key, ask.rule.key))
                 key = 1 + len(keys)
             twin, *parameters = ask.rule.twin
+            if self.calendars is not None:
+                parameters.append(self.calendars.offset(ask))
             a, b, c = (*parameters, 0, 0, 0)[:3]
             offset = self.codecs[place].offsets[ask.index] + _FIRST
-            packed.append(twin.encode() + b"\0" + _ASK.pack(1 + place, offset, a, b, c, key))
+            packed.append(twin.encode() + b"\0" + _ASK.pack(1 + place, offset, a, b, c, key, ask.rule.limit.soft))
         return keys, before, b"".join(packed)
 
     def before(self, reply: bytes) -> list[tuple[bytes, bytes]] | None:

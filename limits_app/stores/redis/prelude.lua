@@ -2,7 +2,7 @@
 -- ARGV[2] what this call wants, both packed as little-endian doubles, which are exact for all our integers.
 local floor, max, min, pack, unpack_from = math.floor, math.max, math.min, struct.pack, struct.unpack
 local call = redis.call
-local plan = ARGV[1]
+local plan, at = ARGV[1], 1
 local number, again, now, admitted_at, idle_factor, least_idle, wanted = unpack_from('<dddddd', ARGV[2])
 
 -- A reply that was lost is given again, and nothing is done twice.

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Final
 
-from limits_app.core.claim import Claim, Record
+from limits_app.core.claim import Claim
 from limits_app.core.plan import Amounts, Plan
+from limits_app.core.unrolled import Record
 
 __all__ = ["Refusals"]
 
@@ -26,6 +27,9 @@ class Refusals:
         self._known: dict[Plan, tuple[Amounts, int, int, int, Sequence[Record]]] = {}
         self.forgotten = 0
         """Grows whenever everything is forgotten, so that what was decided before is not learned after."""
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def refuses(self, claim: Claim) -> bool:
         """Refuse a claim, if that is known."""

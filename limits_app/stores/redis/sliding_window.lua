@@ -85,13 +85,10 @@ end
 -- @take
 function take.sliding_window(s, o, now, amount, capacity, window, step, key)
   now = max(now, s[o + 3])
-  local before = amount == 0 and {unpack(s, o, o + 6)}
+  -- When nothing is charged, what is forgotten is not kept: a clock may go back.
+  if amount == 0 then restores[#restores + 1] = {s, o, {unpack(s, o, o + 6)}} end
   if forget(s, o, now, window, key) + amount > capacity then return nil end
-  if amount == 0 then
-    -- Nothing is charged, so what was forgotten is not kept: a clock may go back.
-    restores[#restores + 1] = {s, o, before}
-    return 0
-  end
+  if amount == 0 then return 0 end
   return charge(s, o, now, amount, window, step, key)
 end
 
@@ -126,4 +123,9 @@ function settle.sliding_window(s, o, now, change, capacity, window, step, key)
   if entries > 0 then closed = unpack_from('<d', log_entries(key, s[o + 5] + entries - 1, 1), 9) end
   s[o + 1] = max(s[o + 1] + change, closed)
   return now + window
+end
+
+-- @share
+function share.sliding_window(s, o, now, capacity, window, step, key)
+  return forget(s, o, max(now, s[o + 3]), window, key) / capacity
 end

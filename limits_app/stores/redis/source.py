@@ -39,6 +39,11 @@ class Source:
         """What knows how connections are made."""
         return self.client().connection_pool
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether clients are made here, so that whoever asks for one has to close it."""
+        return self._client is None
+
     def cluster(self) -> Any:
         """A client of a cluster."""
         if self._url is None:

@@ -5,49 +5,50 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from struct import Struct
-from time import monotonic, monotonic_ns, time_ns
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock, as_clock
-from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts, Charges, Plan
+from limits_app.core.plan import Amounts, Charges, Part
 from limits_app.core.renewal import Renewer
+from limits_app.stores.redis.choosing import Choice, ask_one_after_the_other
 from limits_app.stores.redis.codec import Codecs
 from limits_app.stores.redis.commands import Plain, Slot
+from limits_app.stores.redis.deciding import (
+    ADMITTED,
+    CHANGED,
+    DONE,
+    FOUND,
+    NEVER_LEARNED,
+    NEWCOMERS,
+    NOT_YET,
+    REFUSED,
+    Decisions,
+)
 from limits_app.stores.redis.links import Links, Unanswered
 from limits_app.stores.redis.loading import Calls, Loader
-from limits_app.stores.redis.moments import Moments
+from limits_app.stores.redis.moments import Moments, moment_of
 from limits_app.stores.redis.names import TAGS, Names
 from limits_app.stores.redis.opened import open_store
 from limits_app.stores.redis.phrases import Phrases
-from limits_app.stores.redis.plans import PreparedPlan, Records
+from limits_app.stores.redis.plans import PreparedPlan
+from limits_app.stores.redis.preparing import Preparations
 from limits_app.stores.redis.refusals import Refusals
+from limits_app.stores.redis.remembered import Remembered
 from limits_app.stores.redis.source import Source
-from limits_app.stores.redis.tasks import TaskLinks
+from limits_app.stores.redis.tasks import TaskLinks, in_thread
 from limits_app.stores.redis.watching import EVERYBODY, Watching
 
-__all__ = ["CHANGED", "NEVER_LEARNED", "RedisStore", "moment_of"]
+__all__ = ["RedisStore"]
+
+C = TypeVar("C", bound=Claim)
 
 _PATIENCE_US: Final = 1_000_000
 _LEAST_IDLE_US: Final = 60_000_000
-_MOST_PLANS: Final = 16_384
-_SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
-_DEFINITIONS_LIVE_MS: Final = b"31622400000"
-_STALE: Final = ord("S")
-CHANGED: Final = ord("C")
-NEVER_LEARNED: Final = -1
-"""Instead of how often refusals were forgotten: this one is not to be remembered."""
-
-_REFUSED: Final = ord("R")
-_NEWCOMERS: Final = ord("N")
-_ADMITTED: Final = b"AN"
-_MOST_UNSETTLED: Final = 100_000
-_MOMENT: Final = Struct("<xd")
-_NUMBER: Final = Struct("<q")
+_MOST_UNSETTLED: Final = 10_000
 
 
 class RedisStore:
@@ -94,19 +95,18 @@ class RedisStore:
         }
         self.prefix = prefix
         self._now = clock
-        self._offset_us: int | None = None
-        self.clock = Clock(self._server_us) if clock is None else as_clock(clock)
+        self._moments = Moments(clock, idle_factor, _LEAST_IDLE_US)
+        self.clock = Clock(self._moments.estimate) if clock is None else as_clock(clock)
         self.lease_us = round(lease_seconds * 1_000_000)
         self._names, self._links = self._open_links(connect_seconds, reply_seconds)
         self._codecs = Codecs()
-        self._moments = Moments(clock, idle_factor, _LEAST_IDLE_US)
         self._loader = Loader(self._names, self._codecs, self._moments)
-        self._plans: dict[Plan, PreparedPlan] = {}
-        self._defined: dict[bytes, float] = {}
+        self._prepared = Preparations(self._links, self._names, self._codecs)
         self._phrases = Phrases(self._names, self._moments)
         self._tasks = TaskLinks(self._links)
         self._refusals = Refusals()
-        self._unsettled: dict[tuple[Claim, PreparedPlan], Slot] = {}
+        self._decisions = Decisions(self._moments, self._refusals)
+        self._unsettled = Remembered[tuple[Claim, PreparedPlan], Slot](_MOST_UNSETTLED)
         self._watching = Watching(self._links, self._names, self._moments, self._refusals.forget)
         self.line = self._watching.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -129,78 +129,132 @@ class RedisStore:
         plan, refusals = claim.plan, self._refusals
         if plan.version is None and refusals.refuses(claim):
             return False
-        prepared = self._plans.get(plan) or self._prepare(plan)
+        prepared = self._prepared.known(plan) or self._prepared.plan(plan)
         forgotten = refusals.forgotten
-        call = self._phrases.asking(claim, prepared)
-        reply = self._links.run(call)
-        while reply[0] == CHANGED:
-            self._drive(self._loader.carry(plan.parts, plan.version))
-            reply = self._links.run(call)
-        admitted, newcomers = self._decided(claim, prepared, reply, forgotten)
-        if newcomers:
-            self._define(prepared)
-        return admitted
+        reply = self._links.run(self._phrases.asking(claim, prepared))
+        while reply[0] in NOT_YET:
+            self._put_right(reply, plan.parts, plan.version)
+            reply = self._links.run(self._phrases.asking(claim, prepared))
+        status = self._decisions.fill(claim, prepared, reply, forgotten)
+        if status == NEWCOMERS:
+            self._prepared.define(prepared.codecs)
+        return status != REFUSED
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`; claims with different limits in one scope are asked in several steps."""
+        claims = self._decisions.worth_asking(claims, emptiest_first=emptiest_first, failover=failover)
+        if len(claims) < 2:
+            return next(filter(self.acquire, claims), None)
+        choice = self._prepared.choice(claims, emptiest_first=emptiest_first, failover=failover)
+        if not choice.possible:
+            return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
+        forgotten = self._refusals.forgotten
+        reply = self._links.run(self._phrases.choosing(claims, choice))
+        while reply[0] in NOT_YET:
+            for claim in claims:
+                self._put_right(reply, claim.plan.parts, claim.plan.version)
+            reply = self._links.run(self._phrases.choosing(claims, choice))
+        chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
+        if newcomer is not None:
+            self._prepared.define(newcomer.codecs)
+        return chosen
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; what was never answered may be settled again, and is settled once."""
         if not claim.settled:
-            prepared = self._plans.get(claim.plan) or self._prepare(claim.plan)
+            prepared = self._prepared.plan(claim.plan)
             self._settle_in(claim, claim.plan.beside(changes), prepared)
             self._settled(claim)
 
     def _settle_in(self, claim: Claim, changes: Charges, prepared: PreparedPlan) -> None:
-        earlier = self._unsettled.pop((claim, prepared), None) if self._unsettled else None
+        earlier = self._unsettled.take((claim, prepared)) if self._unsettled else None
         try:
             reply = self._links.run(self._phrases.changing(claim, changes, prepared), earlier)
         except Unanswered as error:
-            if len(self._unsettled) < _MOST_UNSETTLED:
-                self._unsettled[claim, prepared] = error.slot
+            self._unsettled.keep((claim, prepared), error.slot)
             raise
         except StoreUnavailable:
             if earlier is not None:
-                self._unsettled[claim, prepared] = earlier
+                self._unsettled.keep((claim, prepared), earlier)
             raise
-        if reply[0] == CHANGED:
-            self._drive(self._loader.settle(changes, self._phrases.member(claim) if claim.plan.permits else b""))
-        elif reply[0] == _NEWCOMERS:
-            self._define(prepared)
+        if reply[0] in NOT_YET:
+            if reply[0] == CHANGED:
+                member = self._phrases.member(claim) if claim.plan.permits else b""
+                self._drive(self._loader.settle(changes, claim.decided_at, member))
+            else:
+                self._moments.heard(moment_of(reply))
+                self._settle_in(claim, changes, prepared)
+        elif reply[0] == NEWCOMERS:
+            self._prepared.define(prepared.codecs)
 
     async def aacquire(self, claim: Claim) -> bool:
         """`acquire` for asyncio; a task that is cancelled meanwhile is charged nothing."""
         plan, refusals = claim.plan, self._refusals
         if plan.version is None and refusals.refuses(claim):
             return False
-        prepared = self._plans.get(plan)
+        prepared = self._prepared.known(plan)
         if prepared is None:
-            prepared = await asyncio.to_thread(self._prepare, plan)
+            prepared = await asyncio.to_thread(self._prepared.plan, plan)
         forgotten = refusals.forgotten
         reply = await self._tasks.run(self._phrases.asking(claim, prepared), partial(self._abandoned, claim, prepared))
-        if reply[0] == CHANGED:
-            return await asyncio.to_thread(self.acquire, claim)
-        admitted, newcomers = self._decided(claim, prepared, reply, forgotten)
-        if newcomers:
-            await asyncio.to_thread(self._define, prepared)
-        return admitted
+        if reply[0] in NOT_YET:
+            return await self._first_in_thread([claim]) is not None
+        status = self._decisions.fill(claim, prepared, reply, forgotten)
+        if status == NEWCOMERS:
+            await asyncio.to_thread(self._prepared.define, prepared.codecs)
+        return status != REFUSED
+
+    async def aacquire_first(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        """`acquire_first` for asyncio; a task that is cancelled meanwhile is charged nothing."""
+        claims = self._decisions.worth_asking(claims, emptiest_first=emptiest_first, failover=failover)
+        choice = self._prepared.known_choice(claims, emptiest_first=emptiest_first, failover=failover)
+        if choice is None or not choice.possible:
+            return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
+        forgotten = self._refusals.forgotten
+        call, abandoned = self._phrases.choosing(claims, choice), partial(self._none_chosen, claims, choice)
+        reply = await self._tasks.run(call, abandoned)
+        if reply[0] in NOT_YET:
+            return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
+        chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
+        if newcomer is not None:
+            await asyncio.to_thread(self._prepared.define, newcomer.codecs)
+        return chosen
+
+    async def _first_in_thread(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        ask = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
+        return await in_thread(ask, self._give_back)
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio; it is done even when the task is cancelled."""
-        if not claim.settled:
-            prepared = self._plans.get(claim.plan)
-            if prepared is None or (claim, prepared) in self._unsettled:
-                await asyncio.to_thread(self.settle, claim, changes)
-                return
-            try:
-                reply = await self._tasks.run(
-                    self._phrases.changing(claim, claim.plan.beside(changes), prepared), _ignore
-                )
-            except Unanswered as error:
-                self._unsettled[claim, prepared] = error.slot
-                raise
-            if reply[0] == CHANGED:
-                await asyncio.to_thread(self.settle, claim, changes)
-            elif reply[0] == _NEWCOMERS:
-                await asyncio.to_thread(self._define, prepared)
+        if claim.settled:
+            return
+        prepared = self._prepared.known(claim.plan)
+        if prepared is None or (claim, prepared) in self._unsettled:
+            await asyncio.to_thread(self.settle, claim, changes)
+            return
+        call = self._phrases.changing(claim, claim.plan.beside(changes), prepared)
+        finish = partial(self._finish_settling, claim, changes, prepared)
+        try:
+            reply = await self._tasks.run(call, finish)
+        except Unanswered as error:
+            self._unsettled.keep((claim, prepared), error.slot)
+            raise
+        if reply[0] == DONE:
             self._settled(claim)
+        else:
+            await asyncio.to_thread(finish, reply)
+
+    def _finish_settling(self, claim: Claim, changes: Amounts, prepared: PreparedPlan, reply: bytes) -> None:
+        if reply[0] in NOT_YET:
+            self.settle(claim, changes)
+            return
+        if reply[0] == NEWCOMERS:
+            self._prepared.define(prepared.codecs)
+        self._settled(claim)
 
     async def apeek(self, claim: Claim) -> None:
         """`peek` for asyncio."""
@@ -221,7 +275,7 @@ class RedisStore:
         """See `Store.peek`."""
         claim.decided_at, states = self._drive(self._loader.look(claim.plan.parts, claim.plan.version))
         claim.records = states
-        self._heard(claim.decided_at)
+        self._moments.heard(claim.decided_at)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -254,20 +308,12 @@ class RedisStore:
         self._tasks.close()
         self._links.close()
 
-    def _decided(self, claim: Claim, prepared: PreparedPlan, reply: bytes, forgotten: int) -> tuple[bool, bool]:
-        """Fill in what was decided; returns whether it was admitted, and whether there were newcomers."""
-        status = reply[0]
-        if status == _STALE:
-            raise StaleConfiguration
-        refused = status == _REFUSED
-        claim.decided_at = moment_of(reply)
-        claim.records = Records(prepared, reply, refused=refused)
-        claim.admitted = not refused
-        if refused and self._now is None:
-            self._heard(claim.decided_at)
-            if claim.plan.version is None:
-                self._refusals.learn(claim, forgotten)
-        return not refused, status == _NEWCOMERS
+    def _put_right(self, reply: bytes, parts: Sequence[Part], version: int | None) -> None:
+        """Do what the server needs before it can answer: follow changed limits, or learn its time."""
+        if reply[0] == CHANGED:
+            self._drive(self._loader.carry(parts, version))
+        else:
+            self._moments.heard(moment_of(reply))
 
     def _settled(self, claim: Claim) -> None:
         claim.settled = True
@@ -275,10 +321,19 @@ class RedisStore:
         if self.line.busy:
             self.line.notify(claim.plan.scopes)
 
-    def _abandoned(self, claim: Claim, prepared: PreparedPlan, reply: Any) -> None:
+    def _abandoned(self, claim: Claim, prepared: PreparedPlan, reply: bytes) -> None:
         """Give back what was admitted when nobody waited for it any more."""
-        if isinstance(reply, bytes) and reply[0] in _ADMITTED:
-            self._decided(claim, prepared, reply, NEVER_LEARNED)
+        if reply[0] in ADMITTED:
+            self._decisions.fill(claim, prepared, reply, NEVER_LEARNED)
+            self._give_back(claim)
+
+    def _none_chosen(self, claims: Sequence[Claim], choice: Choice, reply: bytes) -> None:
+        """The same where one was to be chosen."""
+        if reply[0] == FOUND:
+            self._give_back(self._decisions.fill_first(claims, choice, reply, NEVER_LEARNED)[0])
+
+    def _give_back(self, claim: Claim | None) -> None:
+        if claim is not None:
             self.settle(claim, [-amount for amount in claim.amounts])
 
     def _drive(self, calls: Calls) -> Any:
@@ -289,39 +344,3 @@ class RedisStore:
                 call = calls.send(self._links.run(call))
         except StopIteration as ended:
             return ended.value
-
-    def _prepare(self, plan: Plan) -> PreparedPlan:
-        if len(self._plans) >= _MOST_PLANS:
-            self._plans.clear()
-        prepared = self._plans[plan] = PreparedPlan(plan, self._names, self._codecs)
-        self._define(prepared)
-        return prepared
-
-    def _define(self, prepared: PreparedPlan) -> None:
-        """Write the definitions of layouts where their records may be new, for those who come after a change."""
-        now = monotonic()
-        for codec in prepared.codecs:
-            if now - self._defined.get(codec.name, -_SECONDS_BETWEEN_DEFINITIONS) >= _SECONDS_BETWEEN_DEFINITIONS:
-                name = self._names.definitions(codec.name)
-                self._links.run(Plain(b"SET", name, codec.definitions, b"PX", _DEFINITIONS_LIVE_MS))
-                self._defined[codec.name] = now
-
-    def _heard(self, now: int) -> None:
-        """The server has just told the time."""
-        if self._now is None:
-            self._offset_us = now - monotonic_ns() // 1000
-
-    def _server_us(self) -> int:
-        """The server's time, as far as it is known here: by what it told last, or else by the system's clock."""
-        if self._offset_us is None:
-            return time_ns() // 1000
-        return monotonic_ns() // 1000 + self._offset_us
-
-
-def moment_of(reply: bytes) -> int:
-    """When a reply says that it was decided."""
-    return int(_MOMENT.unpack_from(reply)[0])
-
-
-def _ignore(reply: object) -> None:
-    """What is settled stays settled."""

@@ -6,15 +6,31 @@ Connecting, losing a connection and loading a script are the same as for threads
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.stores.redis.commands import Call
-from limits_app.stores.redis.links import CHUNK, LOST, MOST_IDLE, Link, Links, ServerError
+from limits_app.stores.redis.links import CHUNK, LOST, Idle, Link, Links, ServerError
 
-__all__ = ["TaskLinks"]
+__all__ = ["TaskLinks", "in_thread"]
+
+R = TypeVar("R")
+
+
+async def in_thread(work: Callable[[], R], abandoned: Callable[[R], None]) -> R:
+    """Have something done in a thread; when the task is cancelled meanwhile, `abandoned` is told the result, there."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        with suppress(StoreUnavailable):
+            result = await working
+            await asyncio.to_thread(abandoned, result)
+        raise
 
 
 class TaskLinks:
@@ -23,8 +39,7 @@ class TaskLinks:
     def __init__(self, links: Links) -> None:
         self._links = links
         self._encrypted = links.encrypted
-        self._idle: deque[Link] = deque()
-        self._unfinished: set[asyncio.Task[None]] = set()
+        self._idle = Idle()
         on_fork(self)
 
     def after_fork(self) -> None:
@@ -33,67 +48,46 @@ class TaskLinks:
 
     def close(self) -> None:
         """Close what is idle."""
-        while self._idle:
-            self._idle.pop().close()
+        self._idle.close()
 
     async def run(self, call: Call, abandoned: Callable[[Any], None]) -> Any:
         """As `Links.run`; when the task is cancelled meanwhile, `abandoned` is told the reply, in a thread."""
         if self._encrypted:
-            return await asyncio.to_thread(self._links.run, call)
-        link = self._idle.pop() if self._idle else await self._open()
-        data = call.packed(link.slot, again=False)
+            return await in_thread(partial(self._links.run, call), abandoned)
+        link = await self._link()
         loop = asyncio.get_running_loop()
         try:
-            await loop.sock_sendall(link.socket, data)
-        except LOST as error:
-            return await asyncio.to_thread(self._links.again, link, call, error)
-        except BaseException:
-            link.close()
-            raise
-        try:
             async with asyncio.timeout(self._links.reply_seconds):
-                reply = await self._receive(link)
+                await loop.sock_sendall(link.socket, call.packed(link.slot, again=False))
+                reply = link.read(await loop.sock_recv(link.socket, CHUNK))
+                while reply is False:
+                    reply = link.read(await loop.sock_recv(link.socket, CHUNK))
         except LOST as error:
-            return await asyncio.to_thread(self._links.again, link, call, error)
+            return await in_thread(partial(self._links.again, link, call, error), abandoned)
         except BaseException:
-            self._finish_later(link, abandoned)
+            loop.run_in_executor(None, self._finish, link, call, abandoned)
             raise
         if reply.__class__ is ServerError:
             link.limit(self._links.reply_seconds)
-            return await asyncio.to_thread(self._links.complained, link, call, reply)
-        self._keep(link)
+            return await in_thread(partial(self._links.complained, link, call, reply), abandoned)
+        self._idle.keep(link)
         return reply
 
-    def _keep(self, link: Link) -> None:
-        if len(self._idle) < MOST_IDLE:
-            self._idle.append(link)
-        else:
-            link.close()
-
-    async def _open(self) -> Link:
-        link = await asyncio.to_thread(self._links.open)
-        link.socket.setblocking(False)
-        return link
-
-    async def _receive(self, link: Link) -> Any:
-        loop = asyncio.get_running_loop()
+    async def _link(self) -> Link:
         while True:
-            reply = link.read(await loop.sock_recv(link.socket, CHUNK))
-            if reply is not False:
-                return reply
+            link = self._idle.take()
+            if link is not None:
+                return link
+            # It comes in by the door, so that nobody has it who is cancelled meanwhile.
+            await asyncio.to_thread(self._open)
 
-    def _finish_later(self, link: Link, abandoned: Callable[[Any], None]) -> None:
-        task = asyncio.ensure_future(self._finish(link, abandoned))
-        self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
+    def _open(self) -> None:
+        link = self._links.open()
+        link.socket.setblocking(False)
+        self._idle.keep(link)
 
-    async def _finish(self, link: Link, abandoned: Callable[[Any], None]) -> None:
+    def _finish(self, link: Link, call: Call, abandoned: Callable[[Any], None]) -> None:
         """Hear the end of what nobody waits for any more."""
-        try:
-            async with asyncio.timeout(self._links.reply_seconds):
-                reply = await self._receive(link)
-        except LOST:
-            link.close()
-            return
-        await asyncio.to_thread(abandoned, reply)
-        self._keep(link)
+        link.limit(self._links.reply_seconds)
+        with suppress(StoreUnavailable):
+            abandoned(self._links.heard(link, call))

@@ -3,3 +3,6 @@ take.token_bucket = take_draining
 
 -- @settle undo
 settle.token_bucket = settle_draining
+
+-- @share
+share.token_bucket = share_draining

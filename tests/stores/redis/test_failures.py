@@ -132,13 +132,14 @@ def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
 def test_an_interruption_leaves_no_reply_for_somebody_else(
     store: RedisStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = store._links._idle[-1]
+    link = store._links.open()
+    store._links._idle.keep(link)
     monkeypatch.setattr(type(link), "read", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
     monkeypatch.undo()
     assert limits.try_acquire()
-    assert link not in store._links._idle
+    assert link.socket.fileno() == -1
 
 
 def _interrupted(link: object, chunk: bytes) -> object:

@@ -128,7 +128,7 @@ def test_definitions_come_back_when_they_are_missing_for_a_while(
 ) -> None:
     assert limits_of(store, CALLS).try_acquire()
     client.flushall()
-    monkeypatch.setattr("limits_app.stores.redis.store._SECONDS_BETWEEN_DEFINITIONS", 0)
+    monkeypatch.setattr("limits_app.stores.redis.preparing._SECONDS_BETWEEN_DEFINITIONS", 0)
     assert limits_of(store, CALLS).try_acquire()
     assert list(client.scan_iter(f"{store.prefix}definitions:*"))
 
@@ -269,7 +269,7 @@ def test_refusals_of_a_configuration_are_always_asked_for(store: RedisStore) -> 
 
 
 def test_what_is_remembered_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.store._MOST_PLANS", 3)
+    monkeypatch.setattr("limits_app.stores.redis.preparing._MOST_PLANS", 3)
     monkeypatch.setattr("limits_app.stores.redis.refusals._MOST", 3)
     monkeypatch.setattr("limits_app.stores.redis.codec._MOST_CODECS", 3)
     for number in range(20):

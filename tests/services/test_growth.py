@@ -1,0 +1,147 @@
+"""Growth: what the resolver keeps and asks when there are many of everything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from threading import Barrier, Event, Thread
+from typing import Any
+
+import pytest
+from django.db import connection
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from limits_app import CallLimit, limits
+from limits_app.core.errors import InvalidLimit
+from limits_app.models import Entity, Limit, Policy, Resource
+from limits_app.resolver import ResolvedSet, Resolver, cache, resolver
+from limits_app.resolver.resolving import resolve
+
+
+class SlowResolving:
+    """Resolves as ever, but not before a test lets it; counts how often."""
+
+    def __init__(self) -> None:
+        self.begun = Event()
+        self.may_end = Event()
+        self.count = 0
+
+    def __call__(self, *key: Any, **options: Any) -> Any:
+        self.count += 1
+        self.begun.set()
+        assert self.may_end.wait(20)
+        return resolve(*key, **options)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowResolving]:
+    """The database takes its time."""
+    slow = SlowResolving()
+    monkeypatch.setattr(cache, "resolve", slow)
+    yield slow
+    slow.may_end.set()
+
+
+def in_threads(number: int, do: Callable[[], object]) -> list[Thread]:
+    together = Barrier(number)
+
+    def run() -> None:
+        together.wait(20)
+        do()
+        connection.close()
+
+    threads = [Thread(target=run) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def passengers(own: Resolver) -> int:
+    return sum(flight.passengers for flight in own._flights.values())
+
+
+def test_threads_that_need_the_same_ask_only_once(slow: SlowResolving) -> None:
+    limits.set_resource_limits("api", [CallLimit(5, 60)])
+    own, found = Resolver(), []
+    threads = in_threads(8, lambda: found.append(own.limit_set("api", "user:1")))
+    assert slow.begun.wait(20)
+    while passengers(own) < 8:
+        pass
+    slow.may_end.set()
+    for thread in threads:
+        thread.join(20)
+    assert slow.count == 1
+    assert len(set(map(id, found))) == 1
+    assert own._flights == {}
+
+
+def test_threads_that_need_different_things_do_not_wait_for_each_other(slow: SlowResolving) -> None:
+    own = Resolver()
+    [thread] = in_threads(1, lambda: own.limit_set("api", "user:1"))
+    assert slow.begun.wait(20)
+    slow.may_end.set()
+    assert isinstance(own.limit_set("api", "user:2"), ResolvedSet)
+    thread.join(20)
+    assert slow.count == 2
+
+
+def test_whoever_finds_out_late_forgets_nothing_that_is_fresh() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    stale = resolver.limit_set("api", None)
+    resolver.forget("api", None, (), stale)
+    fresh = resolver.limit_set("api", None)
+    resolver.forget("api", None, (), stale)
+    assert resolver.kept("api", None) is fresh
+    resolver.forget("api", None)
+    assert resolver.kept("api", None) is None
+
+
+def test_a_child_does_not_wait_for_flights_of_its_parent(slow: SlowResolving) -> None:
+    own = Resolver()
+    [thread] = in_threads(1, lambda: own.limit_set("api", None))
+    assert slow.begun.wait(20)
+    child = os.fork()
+    if not child:
+        os._exit(len(own._flights))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    slow.may_end.set()
+    thread.join(20)
+
+
+def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 50}
+    limits.set_resource_limits("api", [CallLimit(5, 60)])
+    own = Resolver()
+    layouts = {id(own.limit_set("api", f"user:{number}").scoped[0].layout) for number in range(500)}
+    assert len(layouts) == 1
+    assert own.info().size == 50
+    assert own._flights == {}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_policies_are_one_query(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    api = Resource.objects.create(name="api")
+    Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(100_000)], batch_size=5000)
+    keys = Entity.objects.values_list("pk", flat=True)
+    Policy.objects.bulk_create([Policy(resource=api, entity_id=key) for key in keys], batch_size=5000)
+    mine = Policy.objects.get(entity__identifier="user:77777")
+    Limit.from_definition(mine, CallLimit(7, 60)).save()
+    resolver.clear()
+    with django_assert_num_queries(1):
+        assert limits.acquire("api", entity="user:77777").outcome.passed[0].capacity == 7
+
+
+@pytest.mark.parametrize("name", [["api"], {}, 5, None])
+def test_what_cannot_be_a_name_says_so_and_is_not_kept(name: Any) -> None:
+    own = Resolver()
+    assert own.kept(name, None) is None
+    with pytest.raises(InvalidLimit):
+        own.limit_set(name, None)
+    assert own.info().size == 0
+    assert own._flights == {}
+
+
+def test_default_limits_may_be_a_list() -> None:
+    own = Resolver()
+    first = own.limit_set("api", None, [CallLimit(1, 60)])  # type: ignore[arg-type]  # as callers write it
+    assert own.limit_set("api", None, (CallLimit(1, 60),)) is first
