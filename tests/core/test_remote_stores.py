@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Collection, Coroutine
-from typing import Any
+from collections.abc import Collection, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,6 +21,8 @@ from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set
 from tests.core.sets import used as exactly_used
 from tests.core.watched import PATIENCE_SECONDS
+
+C = TypeVar("C", bound=Claim)
 
 TPM = RateLimit("tpm", 10, 3600)
 DB = ResourceLimit("db", 1)
@@ -68,6 +71,12 @@ class FarStore(MemoryStore):
 
     async def aacquire(self, claim: Claim) -> bool:
         return await asyncio.to_thread(super().acquire, claim)
+
+    async def aacquire_first(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        ask = partial(super().acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
+        return await asyncio.to_thread(ask)
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         if self.down:
@@ -198,6 +207,21 @@ def test_what_is_not_reported_is_an_error_after_everything_was_released(far: Far
 
     run(scenario())
     assert used(limits) == {"tpm": 3, "db": 0}
+
+
+def test_what_was_used_up_has_nothing_to_settle(far: FarStore) -> None:
+    limits = limit_set(far, TPM)
+
+    async def scenario() -> None:
+        far.down = True
+        async with await limits.atry_acquire({"tpm": 3}) as acquisition:
+            acquisition.update({"tpm": 3})
+        far.down = False
+        async with await limits.atry_acquire({"tpm": 3}) as acquisition:
+            acquisition.update({"tpm": 1})
+
+    run(scenario())
+    assert used(limits) == {"tpm": 4}
 
 
 def test_a_block_that_raises_gives_back(far: FarStore) -> None:

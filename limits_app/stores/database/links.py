@@ -102,10 +102,16 @@ class Link(ABC):
         self.promise: Promise | None = None
         """A commit that was sent and not answered."""
         self.opened_at = self.used_at = monotonic()
-        wrapper.connect()
-        self._raw: Any = wrapper.connection
-        self.cursor: Any = self._raw.cursor()
-        self.prepare()
+        try:
+            wrapper.connect()
+            self._raw: Any = wrapper.connection
+            self.cursor: Any = self._raw.cursor()
+            self.prepare()
+        except BaseException:
+            if wrapper.connection is not None:
+                with suppress(self.error):
+                    wrapper.connection.close()
+            raise
 
     @abstractmethod
     def prepare(self) -> None:

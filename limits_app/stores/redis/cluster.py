@@ -238,7 +238,7 @@ class RedisClusterStore(RedisStore):
             self._put_right(reply, group.parts, claim.plan.version)
             reply = self._links.run(self._phrases.asking(claim, group, now))
         if self._decisions.fill(claim, group, reply, NEVER_LEARNED) == NEWCOMERS:
-            self._prepared.define(group.codecs)
+            self._prepared.define_anew(group.codecs)
         return bytes(reply)
 
     def _undo(self, claim: Claim, done: Sequence[tuple[PreparedPlan, bytes]]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
 from limits_app.core.claim import Claim
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Plan
 from limits_app.stores.redis.choosing import Choice
 from limits_app.stores.redis.codec import Codec, Codecs
@@ -68,3 +70,8 @@ class Preparations:
                 name = self._names.definitions(codec.name)
                 self._links.run(Plain(b"SET", name, codec.definitions, b"PX", _DEFINITIONS_LIVE_MS))
                 self._defined[codec.name] = now
+
+    def define_anew(self, codecs: Iterable[Codec]) -> None:
+        """The same where something was decided already, which does not fail by this."""
+        with suppress(StoreUnavailable):
+            self.define(codecs)

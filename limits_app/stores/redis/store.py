@@ -137,7 +137,7 @@ class RedisStore:
             reply = self._links.run(self._phrases.asking(claim, prepared))
         status = self._decisions.fill(claim, prepared, reply, forgotten)
         if status == NEWCOMERS:
-            self._prepared.define(prepared.codecs)
+            self._prepared.define_anew(prepared.codecs)
         return status != REFUSED
 
     def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
@@ -156,7 +156,7 @@ class RedisStore:
             reply = self._links.run(self._phrases.choosing(claims, choice))
         chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
         if newcomer is not None:
-            self._prepared.define(newcomer.codecs)
+            self._prepared.define_anew(newcomer.codecs)
         return chosen
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
@@ -185,7 +185,7 @@ class RedisStore:
                 self._moments.heard(moment_of(reply))
                 self._settle_in(claim, changes, prepared)
         elif reply[0] == NEWCOMERS:
-            self._prepared.define(prepared.codecs)
+            self._prepared.define_anew(prepared.codecs)
 
     async def aacquire(self, claim: Claim) -> bool:
         """`acquire` for asyncio; a task that is cancelled meanwhile is charged nothing."""
@@ -194,14 +194,14 @@ class RedisStore:
             return False
         prepared = self._prepared.known(plan)
         if prepared is None:
-            prepared = await asyncio.to_thread(self._prepared.plan, plan)
+            return await self._first_in_thread([claim]) is not None
         forgotten = refusals.forgotten
         reply = await self._tasks.run(self._phrases.asking(claim, prepared), partial(self._abandoned, claim, prepared))
         if reply[0] in NOT_YET:
             return await self._first_in_thread([claim]) is not None
         status = self._decisions.fill(claim, prepared, reply, forgotten)
         if status == NEWCOMERS:
-            await asyncio.to_thread(self._prepared.define, prepared.codecs)
+            await asyncio.to_thread(self._prepared.define_anew, prepared.codecs)
         return status != REFUSED
 
     async def aacquire_first(
@@ -219,7 +219,7 @@ class RedisStore:
             return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
         chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
         if newcomer is not None:
-            await asyncio.to_thread(self._prepared.define, newcomer.codecs)
+            await asyncio.to_thread(self._prepared.define_anew, newcomer.codecs)
         return chosen
 
     async def _first_in_thread(
@@ -253,7 +253,7 @@ class RedisStore:
             self.settle(claim, changes)
             return
         if reply[0] == NEWCOMERS:
-            self._prepared.define(prepared.codecs)
+            self._prepared.define_anew(prepared.codecs)
         self._settled(claim)
 
     async def apeek(self, claim: Claim) -> None:

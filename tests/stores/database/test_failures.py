@@ -212,3 +212,26 @@ def test_a_thousand_acquisitions_are_charged_and_settled_once_each_when_a_fifth_
     loser.share = 0
     assert lossy.lost > 150
     assert [used(limits_in(lossy_store, part), "units") for part in parts] == [pytest.approx(3000, abs=2)] * len(people)
+
+
+def test_a_connection_that_cannot_be_set_up_is_closed(
+    postgres: PostgresServer, django_db_blocker: DjangoDbBlocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    with django_db_blocker.unblock(), database(postgres.settings):
+        store = DatabaseStore(ALIAS, lock_timeout=10**12)
+        driver = connections[ALIAS].Database.Connection
+        close = driver.close
+        monkeypatch.setattr(driver, "close", lambda connection: (closed.append(connection), close(connection)))
+        with pytest.raises(StoreUnavailable, match="lock_timeout"):
+            store.version()
+    assert len(closed) >= 1
+    assert all(connection.closed for connection in closed)
+
+
+def test_a_connection_that_is_not_made_has_nothing_to_close(
+    postgres: PostgresServer, django_db_blocker: DjangoDbBlocker
+) -> None:
+    nowhere = {**postgres.settings, "PORT": "1"}
+    with django_db_blocker.unblock(), database(nowhere, bare=True), pytest.raises(StoreUnavailable):
+        DatabaseStore(ALIAS).version()
