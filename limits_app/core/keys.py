@@ -1,22 +1,33 @@
 """Names of scopes: the one place where the key of stored state is built.
 
 A key is `v1:<resource>:<entity>`: the resource's name cannot contain a colon,
-and the entity is a digest of fixed length, so two scopes can never meet in one key
+and the entity is a digest of fixed length or `-`, so two scopes can never meet in one key
 and nothing personal stands in a store in clear.
+`*<limit>` after it names a limit that all share, and `~` at the end what is only tried.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 
-__all__ = ["Scope", "check_entity", "check_resource", "lease_key", "private_scope", "scope_of", "short_key"]
+__all__ = [
+    "Scope",
+    "check_entity",
+    "check_resource",
+    "lease_key",
+    "private_scope",
+    "scope_of",
+    "shadow_scope",
+    "shared_scope",
+    "short_key",
+]
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
@@ -37,6 +48,20 @@ def scope_of(resource: str, entity: str | None) -> Scope:
     """Give the scope of an entity on a resource; both are taken as checked."""
     who = _NO_ENTITY if entity is None else _digest(entity)
     return Scope(f"{_VERSION}:{resource}:{who}", resource, entity)
+
+
+def shared_scope(resource: str, key: str) -> Scope:
+    """Give the scope of one limit of a resource that everybody shares.
+
+    Each has a scope of its own, so that policies that share different limits never meet in one record.
+    """
+    site = scope_of(resource, None)
+    return replace(site, key=f"{site.key}*{key}")
+
+
+def shadow_scope(scope: Scope) -> Scope:
+    """Give the scope in which policies count that are only tried, beside those that are enforced."""
+    return replace(scope, key=f"{scope.key}~")
 
 
 def private_scope() -> Scope:

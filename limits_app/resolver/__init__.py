@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from limits_app.resolver.cache import Key, Resolver, ResolverInfo, resolver
 from limits_app.resolver.chosen import CALL, Choice, Held, Standing, Verdict
-from limits_app.resolver.compiled import Resolution, ResolvedSet, shared_scope
+from limits_app.resolver.compiled import Resolution, ResolvedSet
 from limits_app.resolver.resolving import Limits, resolve
 from limits_app.resolver.versions import advance_version
 
@@ -27,5 +27,4 @@ __all__ = [
     "advance_version",
     "resolve",
     "resolver",
-    "shared_scope",
 ]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from limits_app.conf import OnUnavailable
-from limits_app.core.keys import Scope, scope_of
+from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
@@ -15,9 +14,8 @@ from limits_app.core.store import Store
 from limits_app.models import Candidate
 from limits_app.resolver.chosen import PRECEDENCE, Choice, Held
 
-__all__ = ["Resolution", "ResolvedSet", "compiled", "shared_scope"]
+__all__ = ["Resolution", "ResolvedSet", "compiled"]
 
-_SHADOW: Final = "~"
 """What the keys of scopes end with on which policies are tried; no other key does."""
 
 
@@ -64,15 +62,6 @@ def compiled(
     return resolved
 
 
-def shared_scope(resource: str, key: str) -> Scope:
-    """The scope of one limit that everybody shares.
-
-    Each has a scope of its own, so that policies that share different limits never meet in one record.
-    """
-    site = scope_of(resource, None)
-    return replace(site, key=f"{site.key}*{key}")
-
-
 def _unique(resource: str, choices: Iterable[Choice], lease_us: int) -> list[ScopedLimits]:
     """The scopes of all choices; what an entity and its parent share is charged once, as the entity has it."""
     scoped: dict[str, ScopedLimits] = {}
@@ -97,4 +86,4 @@ def _in_scope(scope: Scope, limits: Sequence[Held], lease_us: int) -> ScopedLimi
 
 
 def _in_the_shadow(scoped: ScopedLimits) -> ScopedLimits:
-    return replace(scoped, scope=replace(scoped.scope, key=scoped.scope.key + _SHADOW))
+    return replace(scoped, scope=shadow_scope(scoped.scope))

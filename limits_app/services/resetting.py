@@ -9,11 +9,10 @@ from django.db import IntegrityError, router, transaction
 from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import check_entity, check_resource, scope_of
+from limits_app.core.keys import check_entity, check_resource, scope_of, shared_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import AuditEvent, Verb
-from limits_app.resolver import shared_scope
 from limits_app.services.acquiring import limit_set
 from limits_app.services.crediting import credit, taken
 from limits_app.stores.guards import guard_of

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
+from limits_app.core.amounts import Amount
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
@@ -43,3 +45,16 @@ def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version:
 def used(limits: LimitSet, key: str = "call_count") -> object:
     """How much of a limit is taken."""
     return limits.get_stats()[key]["used"]
+
+
+def met(limits: LimitSet, requested: Mapping[str, Amount] | None = None) -> LimitSet:
+    """A set whose store has met the plan of a request, and was asked nothing."""
+    store = limits.store
+    assert isinstance(store, RedisStore)
+    store._prepared.plan(limits.claim(requested).plan)
+    return limits
+
+
+def quick_on(server: RedisServer) -> RedisStore:
+    """A store with keys of its own that soon gives up."""
+    return RedisStore(url=server.url, prefix=prefix(), connect_seconds=0.1, reply_seconds=0.05)

@@ -3,47 +3,62 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
 from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import PATIENT, limits_of, prefix, store_on, used
+from tests.servers.tls import certificate, tls
+from tests.stores.redis.support import PATIENT, limits_of, met, prefix, quick_on, store_on, used
 
 HOUR = 3600
+TOKENS = RateLimit("tokens", 100, HOUR)
 
 
 @pytest.fixture
 def store(redis: RedisServer) -> Iterator[RedisStore]:
     store = store_on(redis)
     yield store
+    redis.resume()
+    store.close()
+
+
+@pytest.fixture
+def quick(redis: RedisServer) -> Iterator[RedisStore]:
+    """A store that soon gives up."""
+    store = quick_on(redis)
+    yield store
+    redis.resume()
     store.close()
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_a_hundred_tasks_are_admitted_exactly_the_capacity(store: RedisStore, algorithm: RateLimitAlgorithm) -> None:
-    limits = limits_of(store, CallLimit(30, 366 * 86_400, algorithm))
+    limits = met(limits_of(store, CallLimit(30, 366 * 86_400, algorithm)))
 
     async def all_at_once() -> list[bool]:
-        return await asyncio.gather(*[store.aacquire(claim_of(limits)) for _ in range(100)])
+        return await asyncio.gather(*[store.aacquire(limits.claim(None)) for _ in range(100)])
 
     assert sum(asyncio.run(all_at_once())) == 30
 
 
 def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
-    limits = limits_of(store, RateLimit("tokens", 100, HOUR), ResourceLimit("db", 1))
+    limits = met(limits_of(store, TOKENS, ResourceLimit("db", 1)), {"tokens": 1})
 
     async def one_after_the_other() -> None:
-        claim = claim_of(limits, {"tokens": 50})
+        claim = limits.claim({"tokens": 50})
         assert await store.aacquire(claim)
-        refused = claim_of(limits, {"tokens": 60})
+        refused = limits.claim({"tokens": 60})
         assert not await store.aacquire(refused)
         assert {status.key for status in outcome_of(refused).violations} == {"tokens", "db"}
         await store.asettle(claim, [-1 if ask.lease_key else -40 * ask.scale for ask in claim.plan.asks])
@@ -55,80 +70,162 @@ def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
     assert used(limits, "db") == 0
 
 
+def test_a_plan_that_the_store_has_not_met_is_prepared_in_a_thread(store: RedisStore) -> None:
+    limits = limits_of(store, TOKENS)
+
+    async def one_after_the_other() -> None:
+        claim = claim_of(limits, {"tokens": 50})
+        assert await store.aacquire(claim)
+        other = Claim(claim_of(limits, {"tokens": 1}).plan, claim.amounts)
+        other.decided_at, other.records = claim.decided_at, claim.records
+        await store.asettle(other, [-20 * ask.scale for ask in claim.plan.asks])
+
+    asyncio.run(one_after_the_other())
+    assert used(limits, "tokens") == pytest.approx(30, abs=0.1)
+
+
 def test_a_refusal_that_is_known_needs_no_server(store: RedisStore) -> None:
-    limits = limits_of(store, CallLimit(1, HOUR))
+    limits = met(limits_of(store, CallLimit(1, HOUR)))
 
     async def ask(times: int) -> list[bool]:
-        return [await store.aacquire(claim_of(limits)) for _ in range(times)]
+        return [await store.aacquire(limits.claim(None)) for _ in range(times)]
 
-    assert asyncio.run(ask(2)) == [True, False]
+    assert asyncio.run(ask(3)) == [True, False, False]
     assert not limits.try_acquire()
-    assert not limits.try_acquire()
-    assert not asyncio.run(ask(1))[0]
+    assert asyncio.run(ask(1)) == [False]
 
 
 def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
-    old = limits_of(store, RateLimit("tokens", 10, HOUR))
-    new = limits_of(store, RateLimit("tokens", 20, HOUR))
-    version = limits_of(store, CallLimit(1, HOUR), version=store.version() + 1)
+    old = met(limits_of(store, RateLimit("tokens", 10, HOUR)), {"tokens": 1})
+    new = met(limits_of(store, RateLimit("tokens", 20, HOUR)), {"tokens": 1})
+    version = met(limits_of(store, CallLimit(1, HOUR), version=store.version() + 1))
 
     async def change() -> None:
-        claim = claim_of(old, {"tokens": 10})
+        claim = old.claim({"tokens": 10})
         assert await store.aacquire(claim)
-        assert await store.aacquire(claim_of(new, {"tokens": 5}))
+        assert await store.aacquire(new.claim({"tokens": 5}))
         await store.asettle(claim, [-5 * claim.plan.asks[0].scale])
         with pytest.raises(StaleConfiguration):
-            await store.aacquire(claim_of(version))
+            await store.aacquire(version.claim(None))
 
     asyncio.run(change())
     assert used(new, "tokens") == pytest.approx(10, abs=0.1)
 
 
-def test_a_cancelled_task_is_charged_nothing(store: RedisStore, redis: RedisServer) -> None:
-    limits = limits_of(store, RateLimit("tokens", 100, HOUR), ResourceLimit("db", 5))
-    assert limits.try_acquire({"tokens": 1, "db": 0})
+def test_records_that_were_lost_are_defined_anew(
+    store: RedisStore, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.preparing._SECONDS_BETWEEN_DEFINITIONS", 0)
+    limits = met(limits_of(store, TOKENS), {"tokens": 1})
+    claim = limits.claim({"tokens": 5})
+    with Redis(port=redis.port) as client:
+        for verb in (store.aacquire(claim), store.asettle(claim, [-claim.amounts[0]])):
+            client.flushall()
+            asyncio.run(verb)
+            assert len(list(client.scan_iter(f"{store.prefix}definitions:*"))) == 1
 
-    async def cancelled() -> None:
-        warm = claim_of(limits, {"tokens": 1})
-        await store.aacquire(warm)
-        await store.asettle(warm, warm.plan.changes({}, warm.amounts))
-        plan = warm.plan
+
+def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
+    limits = met(limits_of(store, QuotaLimit.per_month("tokens", 100)), {"tokens": 1})
+    claim = limits.claim({"tokens": 10})
+    for verb in (store.aacquire(claim), store.asettle(claim, [5])):
+        store._moments.heard(0)
+        asyncio.run(verb)
+    assert used(limits, "tokens") == 15
+
+
+def cancelled(redis: RedisServer, verb: Coroutine[Any, Any, object], and_then: Callable[[], object]) -> None:
+    """Cancel a task whose question a frozen server has not answered, do something, and wait for its end."""
+
+    async def cancel() -> None:
         redis.freeze()
-        task = asyncio.create_task(store.aacquire(Claim(plan, plan.amounts({"tokens": 50})[0])))
-        await asyncio.sleep(0)
+        task = asyncio.create_task(verb)
+        await asyncio.sleep(0)  # so that it has begun
         task.cancel()
+        asyncio.get_running_loop().call_later(0.02, and_then)
         with pytest.raises(asyncio.CancelledError):
             await task
-        redis.resume()
 
     try:
-        asyncio.run(cancelled())  # and what threads have begun is done
+        asyncio.run(cancel())  # which waits for what threads have to finish
     finally:
         redis.resume()
-    assert used(limits, "tokens") == pytest.approx(2, abs=0.1)
-    assert used(limits, "db") == 0
+
+
+@pytest.fixture
+def taken(store: RedisStore) -> LimitSet:
+    """Limits of which tokens are taken already, whose plan the store has met, and which tasks have a link for."""
+    limits = met(limits_of(store, TOKENS, ResourceLimit("db", 5)), {"tokens": 1})
+
+    async def take() -> None:
+        await (await limits.atry_acquire({"tokens": 30})).acancel()
+        (await limits.atry_acquire({"tokens": 20})).update({"tokens": 20})
+
+    asyncio.run(take())
+    return limits
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_cancelled_task_is_charged_nothing(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, *, known: bool
+) -> None:
+    claim = taken.claim({"tokens": 50}) if known else claim_of(taken, {"tokens": 50})
+    cancelled(redis, store.aacquire(claim), redis.resume)
+    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
+    assert used(taken, "db") == 1
+
+
+def test_a_cancelled_task_that_would_have_been_refused_changes_nothing(
+    store: RedisStore, redis: RedisServer, taken: LimitSet
+) -> None:
+    cancelled(redis, store.aacquire(taken.claim({"tokens": 90})), redis.resume)
+    cancelled(redis, store.aacquire(claim_of(taken, {"tokens": 90})), redis.resume)
+    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
+
+
+def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
+    claim = taken.claim({"tokens": 50})
+    assert asyncio.run(store.aacquire(claim))
+    cancelled(redis, store.asettle(claim, claim.plan.changes({"tokens": 5}, claim.amounts)), redis.resume)
+    assert claim.settled
+    assert used(taken, "tokens") == pytest.approx(25, abs=0.1)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_cancelled_task_is_cancelled_although_the_server_says_nothing(
+    quick: RedisStore, redis: RedisServer, *, known: bool
+) -> None:
+    limits = met(limits_of(quick, TOKENS), {"tokens": 1})
+
+    async def take() -> Claim:
+        return await limits.atry_acquire({"tokens": 1})
+
+    assert asyncio.run(take())
+    claim = limits.claim({"tokens": 1}) if known else claim_of(limits, {"tokens": 1})
+    cancelled(redis, quick.aacquire(claim), lambda: None)
+    assert claim.admitted is None
 
 
 def test_a_connection_that_was_lost_is_made_anew(store: RedisStore) -> None:
-    limits = limits_of(store, CallLimit(100, HOUR))
+    limits = met(limits_of(store, CallLimit(100, HOUR)))
 
     async def lose() -> None:
         for _ in range(3):
-            assert await store.aacquire(claim_of(limits))
+            assert await store.aacquire(limits.claim(None))
             link = await store._tasks._link()
             link.socket.shutdown(2)
             store._tasks._idle.keep(link)
-            assert await store.aacquire(claim_of(limits))
+            assert await store.aacquire(limits.claim(None))
 
     asyncio.run(lose())
     assert used(limits) == pytest.approx(6, abs=0.1)
 
 
 def test_a_lost_script_cache_is_reloaded(store: RedisStore, redis: RedisServer) -> None:
-    limits = limits_of(store, CallLimit(100, HOUR))
+    limits = met(limits_of(store, CallLimit(100, HOUR)))
 
     async def ask() -> bool:
-        return await store.aacquire(claim_of(limits))
+        return await store.aacquire(limits.claim(None))
 
     assert asyncio.run(ask())
     with Redis(port=redis.port) as client:
@@ -136,28 +233,61 @@ def test_a_lost_script_cache_is_reloaded(store: RedisStore, redis: RedisServer) 
     assert asyncio.run(ask())
 
 
-def test_a_silent_server_is_unavailable(redis: RedisServer) -> None:
-    store = RedisStore(url=redis.url, prefix=prefix(), connect_seconds=0.1, reply_seconds=0.1)
-    limits = limits_of(store, RateLimit("tokens", 100, HOUR))
+def test_a_reply_in_many_pieces_is_put_together(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.tasks.CHUNK", 7)
+    limits = met(limits_of(store, CallLimit(100, HOUR)))
+
+    async def ask() -> bool:
+        return await store.aacquire(limits.claim(None))
+
+    assert asyncio.run(ask())
+    assert used(limits) == pytest.approx(1, abs=0.1)
+
+
+def test_more_links_than_are_kept_are_closed(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.links._MOST_IDLE", 2)
+    limits = met(limits_of(store, CallLimit(100, HOUR)))
+
+    async def ask() -> list[bool]:
+        return await asyncio.gather(*[store.aacquire(limits.claim(None)) for _ in range(20)])
+
+    assert all(asyncio.run(ask()))
+
+
+def test_a_silent_server_is_unavailable(quick: RedisStore, redis: RedisServer) -> None:
+    limits = met(limits_of(quick, TOKENS), {"tokens": 1})
 
     async def ask() -> Claim:
-        claim = claim_of(limits, {"tokens": 10})
-        assert await store.aacquire(claim)
+        claim = limits.claim({"tokens": 10})
+        assert await quick.aacquire(claim)
         redis.freeze()
         with pytest.raises(StoreUnavailable):
-            await store.aacquire(claim_of(limits, {"tokens": 1}))
+            await quick.aacquire(limits.claim({"tokens": 1}))
         with pytest.raises(StoreUnavailable):
-            await store.asettle(claim, [-10 * ask.scale if ask.key == "tokens" else 0 for ask in claim.plan.asks])
+            await quick.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks])
         redis.resume()
         return claim
 
-    try:
-        claim = asyncio.run(ask())
-    finally:
-        redis.resume()
-    asyncio.run(store.asettle(claim, [-10 * ask.scale if ask.key == "tokens" else 0 for ask in claim.plan.asks]))
+    claim = asyncio.run(ask())
+    claim.settled = False
+    patient = RedisStore(url=redis.url, prefix=quick.prefix, **PATIENT)
+    quick._links.reply_seconds = PATIENT["reply_seconds"]
+    asyncio.run(quick.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks]))
     assert claim.settled
-    store.close()
-    again = RedisStore(url=redis.url, prefix=store.prefix, **PATIENT)
-    assert used(limits_of(again, RateLimit("tokens", 100, HOUR)), "tokens") <= 1  # type: ignore[operator]
-    again.close()
+    assert used(limits_of(patient, TOKENS), "tokens") <= 1  # type: ignore[operator]
+    patient.close()
+
+
+def test_a_server_that_is_reached_over_tls_answers_tasks_too(redis: RedisServer, tmp_path: Path) -> None:
+    files = certificate(tmp_path)
+    with tls(redis.port, files) as port:
+        url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={files[0]}"
+        store = RedisStore(url=url, prefix=prefix(), **PATIENT)
+        limits = met(limits_of(store, CallLimit(1, HOUR)))
+
+        async def ask() -> list[bool]:
+            return [await store.aacquire(claim_of(limits)), await store.aacquire(limits.claim(None))]
+
+        assert asyncio.run(ask()) == [True, False]
+        assert used(limits) == pytest.approx(1, abs=0.1)
+        store.close()

@@ -1,0 +1,231 @@
+"""Choosing among claims: one round trip, whatever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+from redis import Redis
+
+from limits_app.core.claim import Claim
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
+from limits_app.stores.redis import RedisStore
+from limits_app.testing import FakeClock
+from tests.servers.redis import RedisServer
+from tests.stores.redis.support import limits_of, store_on, used
+
+HOUR = 3600
+DAY = 86_400
+TOKENS = RateLimit("tokens", 10, HOUR)
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    store = store_on(redis)
+    yield store
+    redis.resume()
+    store.close()
+
+
+@pytest.fixture
+def client(redis: RedisServer) -> Iterator[Redis]:
+    with Redis(port=redis.port) as client:
+        yield client
+
+
+def members(store: RedisStore, *limits: AnyLimit, number: int = 3, version: int | None = None) -> list[LimitSet]:
+    """So many sets of the same limits, each for an entity of its own."""
+    return [limits_of(store, *limits, entity=f"member {index}", version=version) for index in range(number)]
+
+
+def claims_of(sets: Sequence[LimitSet], tokens: int) -> list[Claim]:
+    return [limits.claim({"tokens": tokens}) for limits in sets]
+
+
+def trips(client: Redis) -> int:
+    """How many scripts the server has run."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+@pytest.mark.parametrize("load_balancing", ["round_robin", "random", "weighted", "least_loaded", "failover"])
+def test_a_pool_takes_one_round_trip(store: RedisStore, client: Redis, load_balancing: str) -> None:
+    pool = LimitPool(members(store, CallLimit(10, HOUR), number=6), load_balancing=load_balancing)
+    assert pool.try_acquire()
+    before = trips(client)
+    assert all(pool.try_acquire() for _ in range(50))
+    assert trips(client) == before + 50
+
+
+def test_what_is_known_to_be_refused_is_not_asked_for(store: RedisStore, client: Redis) -> None:
+    sets = members(store, TOKENS)
+    for limits in sets:
+        assert limits.try_acquire({"tokens": 8})
+    for limits in sets[:2]:
+        assert not limits.try_acquire({"tokens": 5})
+    before = trips(client)
+    claims = claims_of(sets, 5)
+    assert store.acquire_first(claims) is None
+    assert [claim.admitted for claim in claims] == [False] * 3
+    assert store.acquire_first(claims_of(sets, 5), emptiest_first=True) is None
+    assert trips(client) == before + 1
+    assert store.acquire_first(claims_of(sets, 5), emptiest_first=True, failover=False) is None
+    assert trips(client) == before + 2, "which one is the emptiest only the server knows"
+
+
+def test_limits_of_all_kinds_are_chosen_among(store: RedisStore) -> None:
+    limits: list[list[AnyLimit]] = [
+        [RateLimit("tokens", 16, DAY), Blocked()],
+        [RateLimit("tokens", 16, DAY, RateLimitAlgorithm.SLIDING_WINDOW), ResourceLimit("db", 1)],
+        [QuotaLimit.per_day("tokens", 16, "Asia/Tokyo"), CallLimit(5, DAY, RateLimitAlgorithm.FIXED_WINDOW)],
+        [QuotaLimit.per_session("tokens", 16, DAY), CallLimit(5, DAY, RateLimitAlgorithm.GCRA)],
+        [QuotaLimit.per_month("tokens", 8, soft=True), CallLimit(5, DAY, RateLimitAlgorithm.LEAKY_BUCKET)],
+    ]
+    sets = [limits_of(store, *some, entity=str(number)) for number, some in enumerate(limits)]
+    for expected in (1, 2, 3, 4, 4):
+        claims = claims_of(sets, 16)
+        assert store.acquire_first(claims) is claims[expected]
+    assert [one.get_stats()["tokens"]["used"] for one in sets] == [0, 16, 16, 16, 32]
+    claims = claims_of(sets, 16)
+    assert store.acquire_first(claims, emptiest_first=True) is claims[4]
+    assert [claim.admitted for claim in claims] == [False] * 4 + [True]
+
+
+def test_an_empty_set_is_the_emptiest(store: RedisStore) -> None:
+    sets = [limits_of(store, TOKENS), LimitSet.composed([], store, version=store.version())]
+    claims = [sets[0].claim({"tokens": 1}), sets[1].claim({})]
+    assert store.acquire_first(claims) is claims[0]
+    claims = [sets[0].claim({"tokens": 1}), sets[1].claim({})]
+    assert store.acquire_first(claims, emptiest_first=True) is claims[1]
+
+
+def test_one_that_is_full_by_permits_that_ran_out_is_empty(redis: RedisServer) -> None:
+    clock = FakeClock()
+    store = store_on(redis, clock=clock)
+    sets = members(store, ResourceLimit("db", 4), number=2)
+    for amount in (1, 2):
+        assert store.acquire(sets[0].claim({"db": amount}))
+        clock.move(store.lease_us // 2)
+    assert store.acquire(sets[1].claim({"db": 3}))
+    claims = [limits.claim({"db": 1}) for limits in sets]
+    assert store.acquire_first(claims, emptiest_first=True) is claims[0]
+    assert sets[0].get_stats()["db"]["used"] == 3
+    store.close()
+
+
+def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
+    sets = members(store, QuotaLimit.per_month("tokens", 10))
+    claim = sets[0].claim({"tokens": 8})
+    for expected in (0, 1):
+        store._moments.heard(0)
+        claims = claims_of(sets, 8)
+        assert store.acquire_first(claims) is claims[expected]
+    store._moments.heard(0)
+    assert not store.acquire(claim)
+    store._moments.heard(0)
+    store.settle(claims[1], [-3])
+    assert sets[1].get_stats()["tokens"]["used"] == 5
+
+
+def test_what_was_prepared_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.preparing._MOST_CHOICES", 1)
+    pool = LimitPool(members(store, CallLimit(10, HOUR)), load_balancing="round_robin")
+    assert sum(bool(pool.try_acquire()) for _ in range(31)) == 30
+    assert len(store._prepared._choices) == 1
+
+
+def test_tasks_choose_as_threads_do(store: RedisStore, client: Redis) -> None:
+    sets = members(store, TOKENS, ResourceLimit("db", 5))
+
+    async def choose(tokens: int, **options: bool) -> list[bool | None]:
+        claims = claims_of(sets, tokens)
+        await store.aacquire_first(claims, **options)
+        return [claim.admitted for claim in claims]
+
+    async def one_after_the_other() -> None:
+        assert await choose(8) == [True, None, None], "in a thread, since nothing is prepared"
+        client.flushall()
+        assert await choose(8) == [True, None, None], "and the server forgot all"
+        assert await choose(8) == [False, True, None]
+        assert await choose(8, emptiest_first=True) == [None, None, True]
+        assert await choose(8, emptiest_first=True) == [False] * 3
+        assert await choose(8, emptiest_first=True) == [False] * 3
+        assert await choose(8, failover=False) == [False, None, None]
+
+    asyncio.run(one_after_the_other())
+
+
+def test_tasks_follow_what_has_changed(store: RedisStore) -> None:
+    sets = members(store, TOKENS, version=store.version())
+    others = members(store, RateLimit("tokens", 20, HOUR))
+    quotas = [limits_of(store, QuotaLimit.per_month("tokens", 10), entity=f"quota {number}") for number in range(2)]
+
+    async def one_after_the_other() -> None:
+        for some, expected in [(sets, 0), (others, 0), (sets, 1), (others, 0), (quotas, 0), (quotas, 1)]:
+            store._moments.heard(0)
+            claims = claims_of(some, 8)
+            assert await store.aacquire_first(claims) is claims[expected]
+        both = [sets[0], others[0]]
+        for _ in range(2):
+            assert await store.aacquire_first(claims_of(both, 8)) is None
+        store.advance_version()
+        with pytest.raises(StaleConfiguration):
+            await store.aacquire_first(claims_of(sets, 8))
+
+    asyncio.run(one_after_the_other())
+    assert used(others[0], "tokens") == pytest.approx(16, abs=0.1)
+
+
+@pytest.mark.parametrize("tokens", [5, 9])
+def test_a_task_that_is_cancelled_while_it_chooses_is_charged_nothing(
+    store: RedisStore, redis: RedisServer, tokens: int
+) -> None:
+    sets = members(store, TOKENS)
+    for limits in sets:
+        assert store.acquire(limits.claim({"tokens": 2}))
+
+    async def cancel() -> None:
+        assert await store.aacquire_first(claims_of(sets, 1)) is not None
+        assert await store.aacquire_first(claims_of(sets, 1)) is not None
+        redis.freeze()
+        task = asyncio.create_task(store.aacquire_first(claims_of(sets, tokens)))
+        await asyncio.sleep(0)  # so that it has asked
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        redis.resume()
+
+    asyncio.run(cancel())  # which waits for what threads have to finish
+    assert [used(limits, "tokens") for limits in sets] == [pytest.approx(count, abs=0.1) for count in (4, 2, 2)]
+
+
+def test_a_task_that_is_cancelled_before_the_server_is_up_to_date_is_charged_nothing(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    sets = members(store, QuotaLimit.per_month("tokens", 10))
+    assert store.acquire_first(claims_of(sets, 1)) is not None
+
+    async def cancel() -> None:
+        assert await store.aacquire_first(claims_of(sets, 1)) is not None
+        store._moments.heard(0)
+        redis.freeze()
+        task = asyncio.create_task(store.aacquire_first(claims_of(sets, 5)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        redis.resume()
+
+    asyncio.run(cancel())
+    assert sets[0].get_stats()["tokens"]["used"] == 2
