@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, InvalidLimit, RateLimit, ResourceLimit, limits
+from limits_app.core.keys import shared_scope
 from limits_app.models import MAX_LEVELS, Entity, Limit, Policy
 from limits_app.resolver import resolve, resolver
 from limits_app.testing import FakeClock
