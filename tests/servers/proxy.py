@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 
 from tests.servers.ports import HOST
 
@@ -23,39 +23,34 @@ class Proxy:
         self._listener = socket.create_server((HOST, 0))
         self.port = int(self._listener.getsockname()[1])
         self.lost = 0
-        self._lock = Lock()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[Thread] = []
-        self._start(self._accept)
-
-    def _start(self, work: Callable[..., None], *given: object) -> None:
-        with self._lock:
-            thread = Thread(target=work, args=given, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._sockets: set[socket.socket] = set()
+        self._serving: list[Thread] = []
+        self._accepting = Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                with self._lock:
-                    self._sockets.append(client)
-                server = socket.create_connection((HOST, self._target))
-                with self._lock:
-                    self._sockets.append(server)
-                self._start(self._serve, client, server)
+                self._sockets.add(client)
+                serving = Thread(target=self._serve, args=(client,), daemon=True)
+                self._serving.append(serving)
+                serving.start()
 
-    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         """Pass commands on, and replies back by another thread, until one of them is lost."""
-        lost = Event()
-        self._start(self._reply, client, server, lost)
-        with suppress(OSError):
-            while command := client.recv(_CHUNK):
-                if self._loses(command):
-                    lost.set()
-                server.sendall(command)
-        with suppress(OSError):
-            server.shutdown(socket.SHUT_RDWR)
+        with client, suppress(OSError), socket.create_connection((HOST, self._target)) as server:
+            lost = Event()
+            replying = Thread(target=self._reply, args=(client, server, lost), daemon=True)
+            replying.start()
+            try:
+                while command := client.recv(_CHUNK):
+                    if self._loses(command):
+                        lost.set()
+                    server.sendall(command)
+            finally:
+                _hang_up(server)
+                replying.join()
 
     def _reply(self, client: socket.socket, server: socket.socket, lost: Event) -> None:
         with suppress(OSError):
@@ -64,18 +59,22 @@ class Proxy:
                     self.lost += 1
                     break
                 client.sendall(reply)
-        with suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)
+        _hang_up(client)
 
     def close(self) -> None:
         """Close everything, and wait until nobody uses it any more."""
-        for one in (self._listener, *self._sockets):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        while self._threads:
-            self._threads.pop().join()
-        for one in (self._listener, *self._sockets):
-            one.close()
+        _hang_up(self._listener)
+        self._accepting.join()
+        self._listener.close()
+        for client in self._sockets:
+            _hang_up(client)
+        for serving in self._serving:
+            serving.join()
+
+
+def _hang_up(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

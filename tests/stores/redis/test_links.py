@@ -1,0 +1,210 @@
+"""Links: what is lost on the way, at every point of it, and sockets that are closed whatever happens."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis.commands import Plain
+from limits_app.stores.redis.links import Link, Links, Unanswered
+from limits_app.stores.redis.remembered import Remembered
+from tests.servers.proxy import proxy
+from tests.servers.redis import RedisServer
+from tests.stores.redis.support import PATIENT, limits_of, met, quick_on, store_on, used
+
+HOUR = 3600
+PING = Plain(b"ECHO", b"hello")
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    store = store_on(redis)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def links(store: RedisStore) -> Links:
+    return store._links
+
+
+def lost(link: Link) -> Link:
+    """A link whose connection is gone."""
+    link.socket.shutdown(socket.SHUT_RDWR)
+    return link
+
+
+def test_a_lost_connection_is_made_anew(links: Links) -> None:
+    links._idle.keep(lost(links.open()))
+    assert links.run(PING) == b"hello"
+
+
+def test_a_reply_that_somebody_else_waits_for_is_asked_for_again_when_it_is_lost(links: Links) -> None:
+    assert links.heard(lost(links.open()), PING) == b"hello"
+
+
+def test_a_reply_in_many_pieces_is_put_together(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.links.CHUNK", 1)
+    assert links.run(PING) == b"hello"
+
+
+def test_a_server_that_hangs_up_whenever_it_is_asked_is_given_up(redis: RedisServer) -> None:
+    asked: list[bytes] = []
+
+    def loses(command: bytes) -> bool:
+        asked.append(command)
+        return b"hello" in command
+
+    with proxy(redis.port, loses) as lossy:
+        store = RedisStore(url=f"redis://127.0.0.1:{lossy.port}/0", **PATIENT)
+        with pytest.raises(Unanswered, match="does not answer"):
+            store._links.run(PING)
+        assert sum(b"hello" in command for command in asked) == 9
+        store.close()
+
+
+def test_nobody_is_asked_again_when_there_is_no_time_left(redis: RedisServer) -> None:
+    asked: list[bytes] = []
+
+    def loses(command: bytes) -> bool:
+        asked.append(command)
+        return b"hello" in command
+
+    with proxy(redis.port, loses) as lossy:
+        store = RedisStore(url=f"redis://127.0.0.1:{lossy.port}/0", **PATIENT)
+        store._links._idle.keep(store._links.open())
+        store._links.reply_seconds = 0
+        with pytest.raises(Unanswered):
+            store._links.run(PING)
+        assert sum(b"hello" in command for command in asked) == 1
+        store.close()
+
+
+def test_a_silent_server_is_asked_twice_and_takes_no_longer_than_it_may(redis: RedisServer) -> None:
+    store = RedisStore(url=redis.url)
+    links = store._links
+    assert links.run(PING) == b"hello"
+    took = []
+    redis.freeze()
+    try:
+        for _ in range(3):
+            started = monotonic()
+            with pytest.raises(StoreUnavailable):
+                links.run(PING)
+            took.append(monotonic() - started)
+    finally:
+        redis.resume()
+    assert 0.13 <= took[0]
+    assert min(took) < 0.15
+    store.close()
+
+
+def test_a_server_that_answers_the_second_time_only_is_heard(
+    store: RedisStore, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = met(limits_of(store, CallLimit(10, HOUR)))
+    receive, silences = Link.receive, iter([True])
+
+    def silent_at_first(link: Link) -> Any:
+        reply = receive(link)
+        if next(silences, False):
+            raise TimeoutError
+        return reply
+
+    monkeypatch.setattr(Link, "receive", silent_at_first)
+    assert limits.try_acquire()
+    assert used(limits) == pytest.approx(1, abs=0.1)
+
+
+def test_a_server_that_is_silent_twice_is_given_up(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(link: Link) -> Any:
+        raise TimeoutError
+
+    monkeypatch.setattr(Link, "receive", silent)
+    with pytest.raises(Unanswered, match="does not answer"):
+        links.run(PING)
+
+
+def test_an_interruption_while_asking_again_leaves_nothing_open(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def interrupted(link: Link) -> Any:
+        opened.append(link)
+        raise TimeoutError if len(opened) == 1 else KeyboardInterrupt
+
+    monkeypatch.setattr(Link, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        links.run(PING)
+    assert [link.socket.fileno() for link in opened] == [-1, -1]
+
+
+def test_a_connection_that_is_lost_while_a_script_is_loaded_is_a_question_without_an_answer(
+    store: RedisStore, redis: RedisServer
+) -> None:
+    def loses(command: bytes) -> bool:
+        return b"SCRIPT" in command
+
+    with proxy(redis.port, loses) as lossy, Redis(port=redis.port) as client:
+        other = RedisStore(url=f"redis://127.0.0.1:{lossy.port}/0", prefix=store.prefix, **PATIENT)
+        limits = met(limits_of(other, CallLimit(10, HOUR)))
+        client.script_flush()
+        with pytest.raises(Unanswered):
+            limits.try_acquire()
+        other.close()
+
+
+def test_a_script_that_cannot_be_loaded_is_a_refusal(store: RedisStore, redis: RedisServer) -> None:
+    limits = met(limits_of(store, CallLimit(10, HOUR)))
+    with Redis(port=redis.port) as client:
+        client.script_flush()
+        client.acl_setuser("default", commands=["-script"])
+        try:
+            with pytest.raises(StoreUnavailable, match="NOPERM"):
+                limits.try_acquire()
+        finally:
+            client.acl_setuser("default", commands=["+script"])
+    assert limits.try_acquire()
+
+
+def test_a_store_that_nobody_has_closed_leaves_no_socket_open(redis: RedisServer) -> None:
+    store = store_on(redis)
+    assert limits_of(store, CallLimit(10, HOUR)).try_acquire()
+    link = store._links._idle.take()
+    assert link is not None
+    store._links._idle.keep(link)
+    sockets = link.socket
+    del store, link
+    gc.collect()
+    assert sockets.fileno() == -1
+
+
+def test_what_was_never_answered_is_remembered_for_so_many_and_no_more(redis: RedisServer) -> None:
+    store = quick_on(redis)
+    store._unsettled = Remembered(2)
+    limits = limits_of(store, RateLimit("tokens", 100, HOUR))
+    held = [limits.try_acquire({"tokens": 10}) for _ in range(3)]
+    redis.freeze()
+    try:
+        for one in held:
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    store.settle(one, [-one.amounts[0]])
+    finally:
+        redis.resume()
+    prepared = store._prepared.plan(held[0].plan)
+    assert [(one, prepared) in store._unsettled for one in held] == [False, True, True]
+    store._links.reply_seconds = 10
+    for one in held:
+        store.settle(one, [-one.amounts[0]])
+    assert len(store._unsettled) == 0
+    assert used(limits, "tokens") == 0
+    store.close()
