@@ -1,10 +1,11 @@
--- Check all, then charge all. Replies: S stale, C another layout, R refused, A admitted, N admitted with newcomers.
+-- Check all, then charge all.
+-- Replies: S stale, C another layout, T another time, R refused, A admitted, N admitted with newcomers.
 local first_ask, first_wanted = at, wanted
 
 if open.permits then
   for _ = 1, asks do
-    local name, scope, offset, a, b, c, key, soft
-    name, scope, offset, a, b, c, key, soft, at = unpack_from('<sddddddd', plan, at)
+    local name, scope, offset, _, key
+    name, scope, offset, _, _, _, key, _, at = unpack_from('<sddddddd', plan, at)
     if open[name] and open[name](states[scope], offset, now, KEYS[key]) then
       raws[scope] = pack(formats[scope], unpack(states[scope]))
       call('HSET', KEYS[before + scope], 's', raws[scope])

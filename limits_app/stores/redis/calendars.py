@@ -46,6 +46,11 @@ class Calendars:
             told = self._told = self._reckoned(now)
         return told
 
+    def numbers(self, now: int) -> tuple[int, ...]:
+        """The same as numbers for a script that is about these limits alone."""
+        told = self.around(now)
+        return *told.boundaries, *told.known
+
     def _reckoned(self, now: int) -> Told:
         found = [ask.rule.boundaries(now, _COUNT) for ask in self._asks if ask.rule.boundaries is not None]
         return Told(

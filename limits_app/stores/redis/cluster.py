@@ -84,9 +84,9 @@ class ClusterLinks:
                 sleep(_SECONDS_BETWEEN_MOVES)
         raise StoreUnavailable("the keys of the cluster move faster than they can be followed")
 
-    def open(self, slot: Slot | None = None, reply_seconds: float | None = None) -> Link:
+    def open(self) -> Link:
         """A link to any of the servers."""
-        return self._links(None).open(slot, reply_seconds)
+        return self._links(None).open()
 
     def close(self) -> None:
         """Close what is idle."""

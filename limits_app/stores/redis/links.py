@@ -98,7 +98,7 @@ class Link:
         if type(self.socket) is not socket.socket:
             self.socket.settimeout(seconds)
             return
-        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
+        limit = _TIMEVAL.pack(*divmod(max(int(seconds * 1_000_000), 1), 1_000_000))  # 0 would be for ever
         self.socket.settimeout(None)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

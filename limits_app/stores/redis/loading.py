@@ -37,6 +37,7 @@ _HEAD: Final = Struct("<dd")
 _COUNT: Final = Struct("<d")
 _NOBODY: Final = b"\0"
 _MOST_TRIES: Final = 50
+_TOO_FAST: Final = "the limits of a scope change faster than they can be followed"
 
 
 class Loader:
@@ -63,7 +64,7 @@ class Loader:
                     changed.append((loaded, self._codecs.of(part.layout), states_of(loaded, part, now)))
             if (yield from self._swap(now, changed, drop_expired=True)):
                 return
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        raise StoreUnavailable(_TOO_FAST)
 
     def settle(self, changes: Charges, taken_at: int, member: bytes) -> Calls:
         """Settle in scopes of which some have other limits by now; `member` is how the holder's leases start."""
@@ -86,7 +87,7 @@ class Loader:
             swapped = [(loaded, loaded.codec, loaded.states) for loaded in scopes if loaded.codec is not None]
             if (yield from self._swap(now, swapped, returned=returned)):
                 return
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        raise StoreUnavailable(_TOO_FAST)
 
     def reset(self, scopes: Sequence[bytes], keys: Collection[str] | None) -> Calls:
         """Forget what was used in scopes."""
@@ -98,6 +99,8 @@ class Loader:
                     changed = [(loaded, loaded.codec, loaded.codec.layout.forgotten(loaded.states, keys))]
                 if (yield from self._swap(now, changed)):
                     break
+            else:
+                raise StoreUnavailable(_TOO_FAST)
 
     def load(
         self, scopes: Sequence[bytes], parts: Iterable[Part], version: int | None

@@ -42,7 +42,7 @@ class Phrases:
         """The call that acquires; `now` where another server has told the time already."""
         amounts = [claim.amounts[place] for place in prepared.places]
         if prepared.calendars is not None:
-            amounts += prepared.told(self._moments.estimate() if now is None else now)
+            amounts += prepared.calendars.numbers(self._moments.estimate() if now is None else now)
         member = b"$16\r\n%s\r\n" % self.member(claim) if prepared.permits else b""
         return ScriptCall(prepared.acquire, (*self._moments.header(0, now), *amounts), member)
 
@@ -62,7 +62,7 @@ class Phrases:
         for ask, change in changes:
             amounts[positions[ask]] += change
         if prepared.calendars is not None:
-            amounts += prepared.told(self._moments.estimate())
+            amounts += prepared.calendars.numbers(self._moments.estimate())
         extra = b"$16\r\n%s\r\n%s" % (self.member(claim), self._channel) if prepared.permits else self._channel
         return ScriptCall(verb or prepared.settle, (*self._moments.header(claim.decided_at), *amounts), extra)
 

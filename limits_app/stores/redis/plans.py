@@ -82,13 +82,6 @@ class PreparedPlan:
     def _head(self, before: int, version: int | None) -> bytes:
         return _HEAD.pack(-1 if version is None else version, before, len(self.parts), len(self.asks))
 
-    def told(self, now: int) -> tuple[int, ...]:
-        """What the scripts are told of calendars, at a moment."""
-        if self.calendars is None:
-            return ()
-        told = self.calendars.around(now)
-        return *told.boundaries, *told.known
-
     def _packed(self, names: Names, places: Mapping[Part, int], *, versioned: bool) -> tuple[list[bytes], int, bytes]:
         """The keys, how many stand before those of the scopes, and what the scripts are told of scopes and limits."""
         first = self.parts[0].short_key if self.parts else b"\0"

@@ -1,7 +1,8 @@
--- Change what was charged, and give permits back. Replies: C another layout, A done, N done with newcomers.
+-- Change what was charged, and give permits back. Replies: C another layout, T another time, A done,
+-- N done with newcomers.
 for _ = 1, asks do
-  local name, scope, offset, a, b, c, key, soft, change
-  name, scope, offset, a, b, c, key, soft, at = unpack_from('<sddddddd', plan, at)
+  local name, scope, offset, a, b, c, key, _, change
+  name, scope, offset, a, b, c, key, _, at = unpack_from('<sddddddd', plan, at)
   change, wanted = unpack_from('<d', ARGV[2], wanted)
   if change ~= 0 then
     full_at[scope] = max(full_at[scope], settle[name](states[scope], offset, now, change, a, b, c, KEYS[key]), 1)

@@ -28,7 +28,7 @@ EVERYBODY: Final = b"*"
 """Published when anything may have changed."""
 
 _SECONDS_BETWEEN_NOTES: Final = 10.0
-_SECONDS_OF_SILENCE: Final = 1.0
+_SECONDS_OF_SILENCE: Final = 0.1
 _IDLE_SECONDS: Final = 5.0
 _SECONDS_TO_LISTEN: Final = 1.0
 
@@ -100,8 +100,9 @@ class Watching:
 
     def _hear(self) -> None:
         """One connection, until it is lost or nobody waits any more."""
-        link = self._links.open(None, _SECONDS_OF_SILENCE / 10)
+        link = self._links.open()
         try:
+            link.limit(_SECONDS_OF_SILENCE)
             link.exchange(command(b"SUBSCRIBE", self._names.channel))
             self._listening.set()
             with self._lock:

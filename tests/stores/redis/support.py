@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from limits_app.core.amounts import Amount
-from limits_app.core.keys import scope_of
+from limits_app.core.keys import scope_of, short_key
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
@@ -47,6 +47,11 @@ def used(limits: LimitSet, key: str = "call_count") -> object:
     return limits.get_stats()[key]["used"]
 
 
+def record(store: RedisStore, limits: LimitSet) -> bytes:
+    """The key under which the state of a set over one scope stands."""
+    return store._names.scope(short_key(limits.scoped[0].scope.key))
+
+
 def met(limits: LimitSet, requested: Mapping[str, Amount] | None = None) -> LimitSet:
     """A set whose store has met the plan of a request, and was asked nothing."""
     store = limits.store
@@ -55,6 +60,15 @@ def met(limits: LimitSet, requested: Mapping[str, Amount] | None = None) -> Limi
     return limits
 
 
-def quick_on(server: RedisServer) -> RedisStore:
-    """A store with keys of its own that soon gives up."""
-    return RedisStore(url=server.url, prefix=prefix(), connect_seconds=0.1, reply_seconds=0.05)
+def hurry(store: RedisStore, links: int = 0, seconds: float = 0.05) -> None:
+    """Have a store give up soon from now on; it gets so many links before that."""
+    opened = [store._links.open() for _ in range(links)]
+    store._links.reply_seconds = seconds
+    for link in opened:
+        link.limit(store._links.reply_seconds)
+        store._links._idle.keep(link)
+
+
+def calm_down(store: RedisStore) -> None:
+    """Have it be patient again."""
+    store._links.reply_seconds = PATIENT["reply_seconds"]

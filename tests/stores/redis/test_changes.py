@@ -93,6 +93,8 @@ def test_limits_that_never_stop_changing_are_an_error(store: RedisStore, monkeyp
         held.release()
     with pytest.raises(StoreUnavailable, match="faster"):
         old.try_acquire({"tokens": 1})
+    with pytest.raises(StoreUnavailable, match="faster"):
+        store.reset([old.scoped[0].scope.key])
 
 
 def test_permits_of_an_evicted_record_stay_with_their_holders(store: RedisStore) -> None:

@@ -145,6 +145,20 @@ def test_what_was_prepared_is_bounded(store: RedisStore, monkeypatch: pytest.Mon
     assert len(store._prepared._choices) == 1
 
 
+def test_two_definitions_of_one_scope_are_asked_one_after_the_other(store: RedisStore) -> None:
+    sets = [
+        limits_of(store, RateLimit("tokens", size, HOUR), entity=who) for size, who in [(10, "a"), (20, "a"), (5, "b")]
+    ]
+    assert sets[1].try_acquire({"tokens": 4})
+    claims = claims_of(sets, 5)
+    assert store.acquire_first(claims, emptiest_first=True) is claims[2]
+    assert [claim.admitted for claim in claims] == [None, None, True]
+    claims = claims_of(sets, 5)
+    assert store.acquire_first(claims, emptiest_first=True) is claims[1]
+    claims = claims_of(sets, 5)
+    assert store.acquire_first(claims, emptiest_first=True, failover=False) is claims[1]
+
+
 def test_tasks_choose_as_threads_do(store: RedisStore, client: Redis) -> None:
     sets = members(store, TOKENS, ResourceLimit("db", 5))
 

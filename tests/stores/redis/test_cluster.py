@@ -6,23 +6,28 @@ import asyncio
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
+from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
+from limits_app.stores.redis.names import tag_of
 from limits_app.stores.redis.plans import PreparedPlan
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.ports import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
-from tests.stores.redis.support import PATIENT, limits_of, prefix, scoped, used
+from tests.stores.redis.support import PATIENT, limits_of, prefix, record, scoped, used
 
 HOUR = 3600
 PEOPLE = [f"person {number}" for number in range(6)]
@@ -78,6 +83,22 @@ def test_what_somebody_else_has_used_meanwhile_stays_used(
     assert not family.try_acquire({"tokens": 3})
     assert used(first, "tokens") == pytest.approx(2, abs=0.1)
     assert used(first, "db") == 0
+
+
+def test_what_was_written_to_a_log_is_taken_back_there(cluster: list[RedisServer]) -> None:
+    clock = FakeClock()
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
+    limit = RateLimit("tokens", 10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
+    parts = sorted(
+        [scoped(store, limit, entity=who) for who in PEOPLE[:2]], key=lambda part: tag_of(short_key(part.scope.key))
+    )
+    first, last = (LimitSet.composed([part], store) for part in parts)
+    assert first.try_acquire({"tokens": 1})
+    assert last.try_acquire({"tokens": 10})
+    clock.advance(HOUR / 2)
+    assert not LimitSet.composed(parts, store).try_acquire({"tokens": 5})
+    assert used(first, "tokens") == 1
+    store.close()
 
 
 def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServer]) -> None:
@@ -174,7 +195,8 @@ def test_a_sentinel_leads_to_the_new_primary() -> None:
 
 
 def test_a_sentinel_that_knows_nobody_is_unavailable() -> None:
-    manager = Sentinel([("127.0.0.1", free_ports()[0])], socket_timeout=0.2)
+    impatient = {"retry": Retry(NoBackoff(), 0)}
+    manager = Sentinel([("127.0.0.1", free_ports()[0])], sentinel_kwargs=impatient)
     store = RedisStore(client=manager.master_for("limits"))
     with pytest.raises(StoreUnavailable):
         limits_of(store, CallLimit(5, HOUR)).try_acquire()
@@ -214,3 +236,117 @@ def test_changed_limits_are_followed_on_a_cluster(store: RedisClusterStore) -> N
 def test_a_cluster_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(StoreUnavailable):
         RedisClusterStore(url=f"redis://127.0.0.1:{free_ports()[0]}/0")
+
+
+def test_a_client_of_somebody_else_is_left_open(cluster: list[RedisServer]) -> None:
+    with RedisCluster.from_url(cluster[0].url) as client:
+        store = RedisClusterStore(client=client, prefix=prefix(), **PATIENT)
+        assert limits_of(store, CallLimit(5, HOUR)).try_acquire()
+        store.close()
+        assert limits_of(store, CallLimit(5, HOUR)).try_acquire()
+        store.close()
+
+
+def test_of_several_claims_the_first_that_fits_is_charged_on_whatever_server(store: RedisClusterStore) -> None:
+    sets = [limits_of(store, RateLimit("tokens", 10, HOUR), entity=who) for who in PEOPLE]
+    assert sets[0].try_acquire({"tokens": 8})
+    claims = [limits.claim({"tokens": 5}) for limits in sets]
+    assert store.acquire_first(claims) is claims[1]
+    claims = [limits.claim({"tokens": 5}) for limits in sets]
+    assert asyncio.run(store.aacquire_first(claims, emptiest_first=True)) is claims[2]
+    assert [claim.admitted for claim in claims] == [None, None, True, None, None, None]
+
+
+def test_what_is_remembered_is_bounded(store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.cluster._MOST_PLANS", 2)
+    for who in PEOPLE:
+        assert limits_of(store, CallLimit(5, HOUR), entity=who).try_acquire()
+    assert len(store._groups) == 2
+
+
+def test_keys_that_are_on_their_way_for_too_long_are_unavailable(
+    cluster: list[RedisServer], store: RedisClusterStore
+) -> None:
+    limits = limits_of(store, CallLimit(5, HOUR))
+    assert limits.try_acquire()
+    key = record(store, limits)
+    with RedisCluster.from_url(cluster[0].url) as client:
+        slot, source = client.keyslot(key), client.get_node_from_key(key)
+        target = next(node for node in client.get_primaries() if node.name != source.name)
+        name = target.redis_connection.execute_command("CLUSTER MYID").decode()
+        source.redis_connection.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", name)
+        source.redis_connection.delete(key)
+        try:
+            with pytest.raises(StoreUnavailable, match="faster than they can be followed"):
+                limits.try_acquire()
+        finally:
+            source.redis_connection.execute_command("CLUSTER SETSLOT", slot, "STABLE")
+    assert limits.try_acquire()
+
+
+def test_keys_that_no_server_has_are_unavailable() -> None:
+    with redis_cluster(1) as (server,), Redis(port=server.port) as client:
+        client.execute_command("CLUSTER DELSLOTS", *range(10, 16_384))
+        with RedisCluster.from_url(server.url, require_full_coverage=False) as ignorant:
+            store = RedisClusterStore(client=ignorant, **PATIENT)
+            with pytest.raises(StoreUnavailable, match="nobody for these keys"):
+                limits_of(store, CallLimit(5, HOUR)).try_acquire()
+            store.close()
+
+
+@contextmanager
+def full(store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
+    """The server that has the state of a set has no memory left."""
+    server = store._links._client.get_node_from_key(record(store, limits)).redis_connection
+    server.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        server.config_set("maxmemory", 0)
+
+
+@pytest.fixture
+def pair(store: RedisClusterStore) -> tuple[LimitSet, list[LimitSet]]:
+    """A set over two scopes on two servers, and a set over each scope, in the order in which they are asked."""
+    parts = [scoped(store, RateLimit("tokens", 100, HOUR), entity=who) for who in PEOPLE]
+    parts.sort(key=lambda part: short_key(part.scope.key))
+    single = [LimitSet.composed([part], store) for part in parts]
+    nodes = [store._links._client.get_node_from_key(record(store, limits)).name for limits in single]
+    other = next(index for index, name in enumerate(nodes) if name != nodes[0])
+    return LimitSet.composed([parts[0], parts[other]], store), [single[0], single[other]]
+
+
+def test_what_one_of_two_servers_has_settled_is_not_settled_again(
+    store: RedisClusterStore, pair: tuple[LimitSet, list[LimitSet]]
+) -> None:
+    family, (first, last) = pair
+    claim = family.claim({"tokens": 50})
+    assert store.acquire(claim)
+    changes = [-20 * ask.scale for ask in claim.plan.asks]
+    with full(store, last), pytest.raises(StoreUnavailable, match="refuses"):
+        store.settle(claim, changes)
+    assert not claim.settled
+    for _ in range(2):
+        store.settle(claim, changes)
+    assert [used(one, "tokens") for one in (first, last)] == [pytest.approx(30, abs=0.1)] * 2
+
+
+def test_what_cannot_be_given_back_stays_spent_and_is_logged(
+    store: RedisClusterStore,
+    pair: tuple[LimitSet, list[LimitSet]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    family, (first, last) = pair
+    assert first.try_acquire({"tokens": 1})
+    assert last.try_acquire({"tokens": 90})
+    put_back = store._loader.put_back
+
+    def without_memory(*given: Any) -> Any:
+        with full(store, first):
+            return (yield from put_back(*given))
+
+    monkeypatch.setattr(store._loader, "put_back", without_memory)
+    assert not family.try_acquire({"tokens": 20})
+    assert "could not be given back" in caplog.text
+    assert used(first, "tokens") == pytest.approx(21, abs=0.1)

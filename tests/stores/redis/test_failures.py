@@ -9,12 +9,14 @@ import pytest
 from redis import Redis
 
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.ports import free_ports
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import limits_of, used
+from tests.stores.support import until
 
 HOUR = 3600
 
@@ -127,6 +129,29 @@ def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
     with pytest.raises(StoreUnavailable):
         store._watching._watch("v1:somewhere:-")
     store._watching._unwatch("v1:somewhere:-")
+
+
+def test_a_listener_that_was_cut_off_listens_again(
+    server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = store._watching
+    watching._watch("v1:somewhere:-")
+    watching._unwatch("v1:somewhere:-")
+    with Redis(port=server.port) as client:
+
+        def listeners() -> set[str]:
+            return {one["id"] for one in client.client_list(_type="pubsub")}
+
+        before = listeners()
+        client.client_kill_filter(_id=before.pop())
+        until(lambda: listeners() and watching._listening.is_set())
+        # From now on notes are renewed all the time.
+        monkeypatch.setattr("limits_app.stores.redis.watching._SECONDS_BETWEEN_NOTES", -1)
+        watching._watch("v1:elsewhere:-")
+        key = store._names.scope(short_key("v1:elsewhere:-"))
+        client.delete(key)
+        until(lambda: client.hexists(key, "w"))
+    watching._unwatch("v1:elsewhere:-")
 
 
 def test_an_interruption_leaves_no_reply_for_somebody_else(

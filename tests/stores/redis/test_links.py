@@ -18,10 +18,13 @@ from limits_app.stores.redis.commands import Plain
 from limits_app.stores.redis.links import Link, Links, Unanswered
 from limits_app.stores.redis.remembered import Remembered
 from tests.servers.proxy import proxy
-from tests.servers.redis import RedisServer
-from tests.stores.redis.support import PATIENT, limits_of, met, quick_on, store_on, used
+from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, met, store_on, used
 
 HOUR = 3600
+MOST_TRIES = 20
+"""To be quick on a machine that others use too."""
+
 PING = Plain(b"ECHO", b"hello")
 
 
@@ -90,21 +93,19 @@ def test_nobody_is_asked_again_when_there_is_no_time_left(redis: RedisServer) ->
 
 
 def test_a_silent_server_is_asked_twice_and_takes_no_longer_than_it_may(redis: RedisServer) -> None:
-    store = RedisStore(url=redis.url)
-    links = store._links
-    assert links.run(PING) == b"hello"
+    store = store_on(redis)
+    hurry(store, links=MOST_TRIES, seconds=RedisStore.DEFAULTS["reply_seconds"])
     took = []
     redis.freeze()
     try:
-        for _ in range(3):
+        while not took or (min(took) >= 0.15 and len(took) < MOST_TRIES):
             started = monotonic()
-            with pytest.raises(StoreUnavailable):
-                links.run(PING)
+            with pytest.raises(Unanswered):
+                store._links.run(PING)
             took.append(monotonic() - started)
     finally:
         redis.resume()
-    assert 0.13 <= took[0]
-    assert min(took) < 0.15
+    assert 0.13 <= min(took) < 0.15
     store.close()
 
 
@@ -166,13 +167,26 @@ def test_a_script_that_cannot_be_loaded_is_a_refusal(store: RedisStore, redis: R
     limits = met(limits_of(store, CallLimit(10, HOUR)))
     with Redis(port=redis.port) as client:
         client.script_flush()
-        client.acl_setuser("default", commands=["-script"])
+        client.execute_command("ACL SETUSER default -script")
         try:
             with pytest.raises(StoreUnavailable, match="NOPERM"):
                 limits.try_acquire()
         finally:
-            client.acl_setuser("default", commands=["+script"])
+            client.execute_command("ACL SETUSER default +script")
     assert limits.try_acquire()
+
+
+def test_what_could_not_be_asked_at_all_is_not_remembered() -> None:
+    with redis_server() as server:
+        store = store_on(server)
+        limits = limits_of(store, RateLimit("tokens", 100, HOUR))
+        held = limits.try_acquire({"tokens": 10})
+        store._links.close()
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            store.settle(held, [-held.amounts[0]])
+        assert len(store._unsettled) == 0
+        store.close()
 
 
 def test_a_store_that_nobody_has_closed_leaves_no_socket_open(redis: RedisServer) -> None:
@@ -188,10 +202,11 @@ def test_a_store_that_nobody_has_closed_leaves_no_socket_open(redis: RedisServer
 
 
 def test_what_was_never_answered_is_remembered_for_so_many_and_no_more(redis: RedisServer) -> None:
-    store = quick_on(redis)
+    store = store_on(redis)
     store._unsettled = Remembered(2)
     limits = limits_of(store, RateLimit("tokens", 100, HOUR))
     held = [limits.try_acquire({"tokens": 10}) for _ in range(3)]
+    hurry(store, links=3)
     redis.freeze()
     try:
         for one in held:
@@ -202,7 +217,7 @@ def test_what_was_never_answered_is_remembered_for_so_many_and_no_more(redis: Re
         redis.resume()
     prepared = store._prepared.plan(held[0].plan)
     assert [(one, prepared) in store._unsettled for one in held] == [False, True, True]
-    store._links.reply_seconds = 10
+    calm_down(store)
     for one in held:
         store.settle(one, [-one.amounts[0]])
     assert len(store._unsettled) == 0

@@ -10,6 +10,7 @@ from threading import Lock
 import pytest
 
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import taken
@@ -77,6 +78,20 @@ def test_a_thousand_acquisitions_are_charged_once_each_when_a_fifth_of_the_repli
     loser.share = 0
     assert lossy.lost > 150
     assert used(limits) == pytest.approx(1000, abs=0.01)  # a little drains meanwhile
+
+
+@pytest.mark.parametrize("load_balancing", ["round_robin", "least_loaded"])
+def test_what_was_chosen_is_charged_once(
+    open_store: Callable[[], RedisStore], lossy: Proxy, loser: Loser, load_balancing: str
+) -> None:
+    store = open_store()
+    sets = [limits_of(store, CallLimit(100, 366 * DAY), entity=who) for who in ("one", "two", "three")]
+    pool = LimitPool(sets, load_balancing=load_balancing)
+    loser.share = 0.2
+    assert all(pool.try_acquire() for _ in range(210))
+    loser.share = 0
+    assert lossy.lost > 20
+    assert [used(limits) for limits in sets] == [pytest.approx(70, abs=0.01)] * 3
 
 
 def test_settlements_are_done_once_each(open_store: Callable[[], RedisStore], lossy: Proxy, loser: Loser) -> None:

@@ -13,7 +13,6 @@ from redis import Redis
 
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.hooks import HOOKS
-from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores import registry
@@ -21,7 +20,7 @@ from limits_app.stores.redis import RedisStore, default_redis_store, open_redis_
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import PATIENT, limits_of, prefix, scoped, store_on, used
+from tests.stores.redis.support import PATIENT, limits_of, prefix, record, scoped, store_on, used
 from tests.stores.support import until
 
 HOUR = 3600
@@ -44,11 +43,6 @@ def client(redis: RedisServer) -> Iterator[Redis]:
 def scripts_run(client: Redis) -> int:
     """How many scripts the server has run."""
     return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
-
-
-def record(store: RedisStore, limits: LimitSet) -> bytes:
-    """The key under which the state of a set over one scope stands."""
-    return store._names.scope(short_key(limits.scoped[0].scope.key))
 
 
 @pytest.mark.parametrize("people", [1, 3])

@@ -19,7 +19,7 @@ from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
 from tests.servers.tls import certificate, tls
-from tests.stores.redis.support import PATIENT, limits_of, met, prefix, quick_on, store_on, used
+from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, met, prefix, store_on, used
 
 HOUR = 3600
 TOKENS = RateLimit("tokens", 100, HOUR)
@@ -28,15 +28,6 @@ TOKENS = RateLimit("tokens", 100, HOUR)
 @pytest.fixture
 def store(redis: RedisServer) -> Iterator[RedisStore]:
     store = store_on(redis)
-    yield store
-    redis.resume()
-    store.close()
-
-
-@pytest.fixture
-def quick(redis: RedisServer) -> Iterator[RedisStore]:
-    """A store that soon gives up."""
-    store = quick_on(redis)
     yield store
     redis.resume()
     store.close()
@@ -193,16 +184,17 @@ def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: Redi
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_cancelled_task_is_cancelled_although_the_server_says_nothing(
-    quick: RedisStore, redis: RedisServer, *, known: bool
+    store: RedisStore, redis: RedisServer, *, known: bool
 ) -> None:
-    limits = met(limits_of(quick, TOKENS), {"tokens": 1})
+    limits = met(limits_of(store, TOKENS), {"tokens": 1})
 
     async def take() -> Claim:
         return await limits.atry_acquire({"tokens": 1})
 
     assert asyncio.run(take())
+    hurry(store, links=1)
     claim = limits.claim({"tokens": 1}) if known else claim_of(limits, {"tokens": 1})
-    cancelled(redis, quick.aacquire(claim), lambda: None)
+    cancelled(redis, store.aacquire(claim), lambda: None)
     assert claim.admitted is None
 
 
@@ -254,28 +246,29 @@ def test_more_links_than_are_kept_are_closed(store: RedisStore, monkeypatch: pyt
     assert all(asyncio.run(ask()))
 
 
-def test_a_silent_server_is_unavailable(quick: RedisStore, redis: RedisServer) -> None:
-    limits = met(limits_of(quick, TOKENS), {"tokens": 1})
+def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -> None:
+    limits = met(limits_of(store, TOKENS), {"tokens": 1})
 
     async def ask() -> Claim:
         claim = limits.claim({"tokens": 10})
-        assert await quick.aacquire(claim)
+        assert await store.aacquire(claim)
+        link = await store._tasks._link()
+        assert await store.aacquire(limits.claim({"tokens": 0}))
+        store._tasks._idle.keep(link)
+        hurry(store)
         redis.freeze()
         with pytest.raises(StoreUnavailable):
-            await quick.aacquire(limits.claim({"tokens": 1}))
+            await store.aacquire(limits.claim({"tokens": 1}))
         with pytest.raises(StoreUnavailable):
-            await quick.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks])
+            await store.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks])
         redis.resume()
         return claim
 
     claim = asyncio.run(ask())
-    claim.settled = False
-    patient = RedisStore(url=redis.url, prefix=quick.prefix, **PATIENT)
-    quick._links.reply_seconds = PATIENT["reply_seconds"]
-    asyncio.run(quick.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks]))
+    calm_down(store)
+    asyncio.run(store.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks]))
     assert claim.settled
-    assert used(limits_of(patient, TOKENS), "tokens") <= 1  # type: ignore[operator]
-    patient.close()
+    assert used(limits, "tokens") <= 1  # type: ignore[operator]
 
 
 def test_a_server_that_is_reached_over_tls_answers_tasks_too(redis: RedisServer, tmp_path: Path) -> None:
