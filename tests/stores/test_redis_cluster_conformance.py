@@ -26,7 +26,7 @@ from limits_app.testing.conformance.versions import Versions
 from limits_app.testing.conformance.waking import Waking
 from tests.servers.redis import RedisServer, redis_cluster
 from tests.stores.redis.ageing import Ageing
-from tests.stores.redis.support import PATIENT, prefix
+from tests.stores.redis.support import PATIENT, cluster_client, prefix
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +53,10 @@ class TestRedisClusterStore(
     @pytest.fixture(autouse=True)
     def _cluster(self, cluster: list[RedisServer]) -> Iterator[None]:
         self.url = cluster[0].url
-        self.client = RedisCluster.from_url(self.url)
         self.ageing: dict[int, Ageing] = {}
-        yield
-        self.client.flushall(target_nodes=RedisCluster.PRIMARIES)
-        self.client.close()
+        with cluster_client(self.url) as self.client:
+            yield
+            self.client.flushall(target_nodes=RedisCluster.PRIMARIES)
 
     def make_store(self, clock: FakeClock) -> RedisClusterStore:
         store = RedisClusterStore(client=self.client, prefix=prefix(), clock=clock, **PATIENT)

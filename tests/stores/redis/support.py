@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
+
+from redis.cluster import RedisCluster
 
 from limits_app.core.amounts import Amount
 from limits_app.core.keys import scope_of, short_key
@@ -25,6 +28,17 @@ PATIENT = {"connect_seconds": 10.0, "reply_seconds": 10.0}
 def prefix() -> str:
     """What the keys of one store start with, and of no other."""
     return f"test{next(_PREFIXES)}:"
+
+
+@contextmanager
+def cluster_client(url: str, **options: Any) -> Iterator[RedisCluster]:
+    """A client of a cluster, whose own `close` leaves its connections open."""
+    client = RedisCluster.from_url(url, **options)
+    try:
+        yield client
+    finally:
+        client.disconnect_connection_pools()
+        client.close()
 
 
 def store_on(server: RedisServer, **options: Any) -> RedisStore:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -27,7 +26,7 @@ from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.ports import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
-from tests.stores.redis.support import PATIENT, limits_of, prefix, record, scoped, used
+from tests.stores.redis.support import PATIENT, cluster_client, limits_of, prefix, record, scoped, used
 
 HOUR = 3600
 PEOPLE = [f"person {number}" for number in range(6)]
@@ -146,7 +145,7 @@ def test_a_cluster_store_can_be_sent_to_another_process(cluster: list[RedisServe
 def test_keys_that_move_to_another_server_are_followed(cluster: list[RedisServer], store: RedisClusterStore) -> None:
     limits = limits_of(store, CallLimit(5, HOUR))
     assert limits.try_acquire()
-    with RedisCluster.from_url(cluster[0].url) as client:
+    with cluster_client(cluster[0].url) as client:
         key = store._names.scope(limits._shapes.all().parts[0].short_key)
         slot, old = client.keyslot(key), client.get_node_from_key(key)
         new = next(node for node in client.get_primaries() if node.name != old.name)
@@ -192,6 +191,8 @@ def test_a_sentinel_leads_to_the_new_primary() -> None:
         until(is_back, "nobody became the new primary")
         assert manager.discover_master("limits")[1] == replica.port
         store.close()
+        for watcher in manager.sentinels:
+            watcher.close()
 
 
 def test_a_sentinel_that_knows_nobody_is_unavailable() -> None:
@@ -239,7 +240,7 @@ def test_a_cluster_that_is_not_there_is_unavailable() -> None:
 
 
 def test_a_client_of_somebody_else_is_left_open(cluster: list[RedisServer]) -> None:
-    with RedisCluster.from_url(cluster[0].url) as client:
+    with cluster_client(cluster[0].url) as client:
         store = RedisClusterStore(client=client, prefix=prefix(), **PATIENT)
         assert limits_of(store, CallLimit(5, HOUR)).try_acquire()
         store.close()
@@ -270,7 +271,7 @@ def test_keys_that_are_on_their_way_for_too_long_are_unavailable(
     limits = limits_of(store, CallLimit(5, HOUR))
     assert limits.try_acquire()
     key = record(store, limits)
-    with RedisCluster.from_url(cluster[0].url) as client:
+    with cluster_client(cluster[0].url) as client:
         slot, source = client.keyslot(key), client.get_node_from_key(key)
         target = next(node for node in client.get_primaries() if node.name != source.name)
         name = target.redis_connection.execute_command("CLUSTER MYID").decode()
@@ -287,7 +288,7 @@ def test_keys_that_are_on_their_way_for_too_long_are_unavailable(
 def test_keys_that_no_server_has_are_unavailable() -> None:
     with redis_cluster(1) as (server,), Redis(port=server.port) as client:
         client.execute_command("CLUSTER DELSLOTS", *range(10, 16_384))
-        with RedisCluster.from_url(server.url, require_full_coverage=False) as ignorant:
+        with cluster_client(server.url, require_full_coverage=False) as ignorant:
             store = RedisClusterStore(client=ignorant, **PATIENT)
             with pytest.raises(StoreUnavailable, match="nobody for these keys"):
                 limits_of(store, CallLimit(5, HOUR)).try_acquire()
