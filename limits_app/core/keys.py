@@ -4,6 +4,7 @@ A key is `v1:<resource>:<entity>`: the resource's name cannot contain a colon,
 and the entity is a digest of fixed length or `-`, so two scopes can never meet in one key
 and nothing personal stands in a store in clear.
 `*<limit>` after it names a limit that all share, and `~` at the end what is only tried.
+`v1:+<pool>:<member>` is the member of a pool, the latter as a digest too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "check_entity",
     "check_resource",
     "lease_key",
+    "member_scope",
     "private_scope",
     "scope_of",
     "shadow_scope",
@@ -37,11 +39,15 @@ _NO_ENTITY: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose state it is: a resource and an entity (`None`: the site itself), under one key."""
+    """Whose state it is: a resource and an entity (`None`: the site itself, or everybody where it is `shared`),
+    under one key. That of a pool's `member` has the name of the pool as its resource.
+    """
 
     key: str
     resource: str | None = None
     entity: str | None = None
+    shared: bool = False
+    member: str | None = None
 
 
 def scope_of(resource: str, entity: str | None) -> Scope:
@@ -56,7 +62,12 @@ def shared_scope(resource: str, key: str) -> Scope:
     Each has a scope of its own, so that policies that share different limits never meet in one record.
     """
     site = scope_of(resource, None)
-    return replace(site, key=f"{site.key}*{key}")
+    return replace(site, key=f"{site.key}*{key}", shared=True)
+
+
+def member_scope(pool: str, member: str) -> Scope:
+    """Give the scope of a member of a pool, which all who are served by it share."""
+    return Scope(f"{_VERSION}:+{pool}:{_digest(member)}", pool, shared=True, member=member)
 
 
 def shadow_scope(scope: Scope) -> Scope:

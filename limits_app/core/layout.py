@@ -7,9 +7,11 @@ from functools import lru_cache
 from typing import Final
 
 from limits_app.core.algorithms import Rule, State, compile_rule
+from limits_app.core.amounts import MILLI
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import lease_key
 from limits_app.core.limits import AnyLimit
+from limits_app.core.unrolled import Record
 
 __all__ = ["LEASE_US", "Layout", "layout_of"]
 
@@ -23,24 +25,38 @@ class Layout:
     """Limits in order, their rules, and the states of a scope that nobody has used.
 
     `index` says where the limit of a key stands, `permits` where resource limits do, and their keys.
+    With `counts` a record of the scope counts what is admitted; `blank` is one of a scope that nobody has used.
     """
 
-    __slots__ = ("__weakref__", "index", "lease_us", "limits", "permits", "rules", "start")
+    __slots__ = ("__weakref__", "blank", "counts", "index", "lease_us", "limits", "permits", "rules", "start")
 
-    def __init__(self, limits: tuple[AnyLimit, ...], lease_us: int) -> None:
+    def __init__(self, limits: tuple[AnyLimit, ...], lease_us: int, *, counts: bool = False) -> None:
         self.limits = limits
         self.lease_us = lease_us
+        self.counts = counts
         self.rules: tuple[Rule, ...] = tuple(compile_rule(limit, lease_us) for limit in limits)
         self.permits = tuple((index, rule.key) for index, rule in enumerate(self.rules) if rule.is_permit)
         self.index = {rule.key: position for position, rule in enumerate(self.rules)}
         self.start: tuple[State, ...] = tuple(rule.start for rule in self.rules)
+        self.blank: tuple[State | int, ...] = (*self.start, *(0,) * (len(limits) + 1)) if counts else self.start
         if len(self.index) < len(limits):
             keys = [limit.key for limit in limits]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise InvalidLimit(f"limit {twice!r} is there twice: keys inside one set must differ")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return layout_of, (self.limits, self.lease_us)
+        return layout_of, (self.limits, self.lease_us, self.counts)
+
+    def counted(self, record: Record) -> dict[str, int]:
+        """What a record has counted, by key, in thousandths; empty where it counts nothing."""
+        width = len(self.rules)
+        counts = zip(self.rules, record[width : 2 * width], strict=True) if self.counts else ()
+        return {rule.key: amount * MILLI // rule.parts_per_unit for rule, amount in counts if amount}
+
+    def recounting(self, record: Record, until: int = 0) -> Record:
+        """A record that begins to count anew, until a moment; 0 for one that does not count yet."""
+        width = len(self.rules)
+        return (*record[:width], *(0,) * width, until, record[-1]) if self.counts else tuple(record)
 
     def carried(self, old: Layout, states: Sequence[State], now: int) -> list[State]:
         """The states of this layout that keep what was used under an old one."""
@@ -67,6 +83,11 @@ class Layout:
             for rule, state in zip(self.rules, states, strict=True)
         ]
 
+    def forgetful(self, record: Record, keys: Collection[str] | None) -> Record:
+        """A record with the states that are `forgotten`; what it has counted stays, since it was admitted."""
+        width = len(self.rules)
+        return (*self.forgotten(record[:width], keys), *record[width:])
+
     def restored_at(self, states: Sequence[State]) -> int:
         """From when on the states cannot be told from unused ones; never while permits are held."""
         return max(
@@ -78,11 +99,11 @@ class Layout:
         )
 
 
-def layout_of(limits: tuple[AnyLimit, ...], lease_us: int = LEASE_US) -> Layout:
+def layout_of(limits: tuple[AnyLimit, ...], lease_us: int = LEASE_US, counts: bool = False) -> Layout:
     """Compile limits, or give the layout that the same limits were compiled to before."""
-    return _compiled(limits, lease_us)
+    return _compiled(limits, lease_us, counts)
 
 
 @lru_cache(maxsize=4096)
-def _compiled(limits: tuple[AnyLimit, ...], lease_us: int) -> Layout:
-    return Layout(limits, lease_us)
+def _compiled(limits: tuple[AnyLimit, ...], lease_us: int, counts: bool) -> Layout:
+    return Layout(limits, lease_us, counts=counts)

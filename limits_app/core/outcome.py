@@ -25,6 +25,7 @@ class LimitStatus:
     None when never, or when that depends on a holder giving back its permit.
     `reset_after` is when nothing of it is used any more, if nobody asks again.
     `overdrawn` is how much more than its capacity a soft limit has used with this request.
+    `member` is that of a pool, whose name is then the resource's.
     """
 
     key: str
@@ -38,6 +39,7 @@ class LimitStatus:
     reset_after: float
     never: bool = False
     overdrawn: Amount = 0
+    member: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Outcome:
         if status is None:
             return "allowed"
         who = "" if status.entity is None else f" for {status.entity}"
+        if status.member is not None:
+            who = f" at {status.member}"
         what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{who}"
         if status.capacity == 0:
             return f"everything{who} is blocked"
@@ -114,7 +118,7 @@ def _status(claim: Claim, ask: Ask, amount: int, state: State, *, refused: bool)
         key=rule.key,
         resource=scope.resource,
         entity=scope.entity,
-        level=ask.part.scoped.level,
+        level=ask.part.scoped.level_of(ask.index),
         capacity=rule.limit.ceiling,
         requested=units_of(rule, amount),
         remaining=remaining(rule, state, now),
@@ -122,6 +126,7 @@ def _status(claim: Claim, ask: Ask, amount: int, state: State, *, refused: bool)
         reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
         never=never,
         overdrawn=_overdrawn(rule, state if claim.admitted else rule.take(state, now, amount), now),
+        member=scope.member,
     )
 
 

@@ -44,7 +44,8 @@ FOREVER: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class ScopedLimits:
-    """Limits that apply together in one scope, and where they were set (`level`, for outcomes).
+    """Limits that apply together in one scope, and where they were set (`level`, for outcomes; `levels` where that
+    differs from limit to limit).
 
     `prefix` goes before their keys in requests and reports, where those are about several resources.
     `degraded` says that they are decided without the store in which their state is, which is down.
@@ -55,6 +56,11 @@ class ScopedLimits:
     level: str = "set"
     prefix: str = ""
     degraded: bool = False
+    levels: tuple[str, ...] = ()
+
+    def level_of(self, index: int) -> str:
+        """Where the limit at an index was set."""
+        return self.levels[index] if self.levels else self.level
 
 
 class Ask:
@@ -96,9 +102,22 @@ class Part:
     `take` and `settle` change the record of the scope by the amounts of a whole request.
     `asked` says which limit, by index, takes which of them, by place;
     `permits` are its resource limits among them, by place.
+    `counts` says whether its records count what is admitted.
     """
 
-    __slots__ = ("asked", "key", "layout", "leases", "permits", "scoped", "settle", "short_key", "start", "take")
+    __slots__ = (
+        "asked",
+        "counts",
+        "key",
+        "layout",
+        "leases",
+        "permits",
+        "scoped",
+        "settle",
+        "short_key",
+        "start",
+        "take",
+    )
 
     take: Take
     settle: Settle
@@ -109,7 +128,8 @@ class Part:
         self.short_key = short_key(self.key)
         self.layout = scoped.layout
         self.leases = scoped.layout.leases(self.short_key)
-        self.start: Record = (*self.layout.start, self.layout)
+        self.counts = self.layout.counts
+        self.start: Record = (*self.layout.blank, self.layout)
         self.asked: dict[int, int] = {}
         self.permits: dict[int, Permit] = {}
 
@@ -120,6 +140,12 @@ class Part:
         if rule.is_permit:
             hold_us = FOREVER if rule.hold_us is None else rule.hold_us
             self.permits[place] = Permit(rule.lease_us, hold_us, lease_key(self.short_key, rule.key))
+
+    def counted(self, changes: Amounts) -> dict[str, int]:
+        """What settling changes counts for, by key, in thousandths; permits that are given back have been used."""
+        rules = self.layout.rules
+        asked = [(rules[index], changes[place]) for index, place in self.asked.items() if place not in self.permits]
+        return {rule.key: change * MILLI // rule.parts_per_unit for rule, change in asked if change}
 
     def load(self, record: Record, now: int) -> float:
         """The largest share in use of any limit that the request takes from; above 1 in debt."""
@@ -160,8 +186,9 @@ class Plan:
         for place, ask in enumerate(asks):
             ask.part.ask(ask.index, place)
         for part in self.parts:
-            part.take = taker(part.layout.rules, part.asked, len(asks))
-            part.settle = settler(part.layout.rules, part.asked, len(asks))
+            layout = part.layout
+            part.take = taker(layout.rules, part.asked, len(asks), counts=layout.counts)
+            part.settle = settler(layout.rules, part.asked, len(asks), counts=layout.counts)
         self.lending = tuple([part for part in self.parts if part.permits])
         self._named = [place for place, ask in enumerate(asks) if ask.key in named]
         self._implicit = [0 if ask.key in named else ask.counted(ask.scale) for ask in asks]

@@ -7,11 +7,12 @@ from typing import Protocol, TypeGuard, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
+from limits_app.core.counting import Batch
 from limits_app.core.plan import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 
-__all__ = ["RemoteStore", "Store", "is_remote"]
+__all__ = ["CountingStore", "RemoteStore", "Store", "is_counting", "is_remote"]
 
 C = TypeVar("C", bound=Claim)
 
@@ -36,6 +37,8 @@ class Store(Protocol):
 
     remote: bool
     """Whether it is another machine that answers: then it is a RemoteStore."""
+    counting: bool
+    """Whether it can count what it admits: then it is a CountingStore."""
 
     def acquire(self, claim: Claim) -> bool:
         """Charge all amounts of the claim, or none; fills in the decision and says whether it admitted.
@@ -74,6 +77,23 @@ class Store(Protocol):
         """Make every claim that was compiled before now stale, in every process that shares the store."""
 
 
+class CountingStore(Store, Protocol):
+    """A store that counts what it admits in scopes whose layout `counts`, in the step that admits it.
+
+    Counts are exact whatever happens to their users: they are there or in one batch, until that is forgotten.
+    """
+
+    def collect_counts(self) -> Batch | None:
+        """Take what was counted out of the state, into a batch; None when there is nothing.
+
+        A batch that nobody has forgotten comes first, as it was: whoever collected it may have died.
+        There may be more than goes into one batch.
+        """
+
+    def forget_counts(self, name: str) -> None:
+        """Forget a batch whose counts are safe elsewhere; one that is gone already is no matter."""
+
+
 class RemoteStore(Store, Protocol):
     """A store whose answers are waited for, which event loops must not be blocked by."""
 
@@ -95,3 +115,8 @@ class RemoteStore(Store, Protocol):
 def is_remote(store: Store) -> TypeGuard[RemoteStore]:
     """Whether a store has the verbs for asyncio, which those that answer at once do without."""
     return store.remote
+
+
+def is_counting(store: Store) -> TypeGuard[CountingStore]:
+    """Whether a store can count what it admits."""
+    return store.counting

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import Amount
+from limits_app.core.counting import HOUR_US
 
 __all__ = [
     "Figure",
@@ -29,7 +30,10 @@ __all__ = [
 ]
 
 Record = Sequence[Any]
-"""The states of one scope in the order of its layout, and last what the store notes about it."""
+"""The states of one scope in the order of its layout, and last what the store notes about it.
+
+Between them, where the layout counts, is how much was admitted of each limit, and until when it counts as one hour.
+"""
 
 Take = Callable[[Record, int, Sequence[int]], Record | None]
 """(record, now, amounts): the record with the amounts charged, or None when one of them does not fit now."""
@@ -47,6 +51,9 @@ Report = Callable[[Mapping[str, Amount], Sequence[int]], tuple[int, ...] | None]
 _TAKE: Final = "s{0} = step_{0}(s{0}, now, a{1})\n  if s{0} is None: return None"
 _SETTLE: Final = "if a{1}: s{0} = step_{0}(s{0}, now, a{1})"
 _SETTLE_DATED: Final = "if a{1}: s{0} = step_{0}(s{0}, now, a{1}, taken_at)"
+_ADD: Final = "u{0} + a{1}"
+_ADD_DATED: Final = "u{0} + a{1} if in_time else u{0}"
+_IN_TIME: Final = f"in_time = 0 < until - taken_at <= {HOUR_US}"
 _UNPACK: Final = "[{0}] = amounts"
 _FIGURE: Final = "key_{0}, scale_{0}, most_{0}"
 _CHECK: Final = "if {0}.__class__ is not int or not 0 <= {0} <= most_{1}: return None"
@@ -63,21 +70,31 @@ class Figure(NamedTuple):
     most: int
 
 
-def taker(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int) -> Take:
-    """Charge one scope; `asked` says which of its rules (by index) takes which of the `amounts` (by place)."""
+def taker(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, counts: bool = False) -> Take:
+    """Charge one scope; `asked` says which of its rules (by index) takes which of the `amounts` (by place).
+
+    Where the layout `counts`, what is charged is counted too.
+    """
     steps = [(_TAKE, index, place) for index, place in asked.items()]
-    bind = _stepping("record, now, amounts", len(rules), tuple(steps), amounts)
+    added = {index: _ADD.format(index, place) for index, place in asked.items()} if counts else None
+    bind = _stepping("record, now, amounts", len(rules), tuple(steps), amounts, _counting(len(rules), added))
     return cast("Take", bind(*[rules[index].take for index in asked]))
 
 
-def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int) -> Settle:
-    """Settle one scope, in the same way."""
+def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, counts: bool = False) -> Settle:
+    """Settle one scope, in the same way; what changes is counted in the hour that is open, if it was taken then.
+
+    Permits that are given back have been used all the same.
+    """
     settles = {index: rules[index].settle_dated or rules[index].settle for index in asked}
     steps = [
         (_SETTLE if rules[index].settle_dated is None else _SETTLE_DATED, index, place)
         for index, place in asked.items()
     ]
-    bind = _stepping("record, now, amounts, taken_at", len(rules), tuple(steps), amounts)
+    settled = {index: place for index, place in asked.items() if not rules[index].is_permit}
+    added = {index: _ADD_DATED.format(index, place) for index, place in settled.items()} if counts else None
+    counting = _counting(len(rules), added, dated=True)
+    bind = _stepping("record, now, amounts, taken_at", len(rules), tuple(steps), amounts, counting)
     return cast("Settle", bind(*settles.values()))
 
 
@@ -94,17 +111,33 @@ def reporter(reported: Sequence[Figure], permits: Iterable[int], amounts: int) -
     return cast("Report", bind(*_flat(reported)))
 
 
+class _Counting(NamedTuple):
+    """What is read of a record besides its states, what becomes of it, and the lines that it takes."""
+
+    read: str = ""
+    result: str = ""
+    lines: tuple[str, ...] = ()
+
+
+def _counting(width: int, added: Mapping[int, str] | None, *, dated: bool = False) -> _Counting:
+    if added is None:
+        return _Counting()
+    counts = _names("{}", [added.get(index, f"u{index}") for index in range(width)])
+    return _Counting(f"{_names('u{}', range(width))}until, ", f"{counts}until, ", (_IN_TIME,) if dated else ())
+
+
 @lru_cache(maxsize=1024)
-def _stepping(
-    arguments: str, width: int, steps: tuple[tuple[str, int, int], ...], amounts: int
+def _stepping(  # noqa: PLR0917 - hashed as they stand
+    arguments: str, width: int, steps: tuple[tuple[str, int, int], ...], amounts: int, counting: _Counting
 ) -> Callable[..., object]:
     states = _names("s{}", range(width))
     return written_out(
         bound=_names("step_{}", [index for _, index, _ in steps]),
         arguments=arguments,
-        lines=[f"{states}tail, = record", _UNPACK.format(_names("a{}", range(amounts)))]
-        + [step.format(index, place) for step, index, place in steps],
-        result=f"{states}tail,",
+        lines=[f"{states}{counting.read}tail, = record", _UNPACK.format(_names("a{}", range(amounts)))]
+        + [step.format(index, place) for step, index, place in steps]
+        + [*counting.lines],
+        result=f"{states}{counting.result}tail,",
     )
 
 

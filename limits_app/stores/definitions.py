@@ -21,13 +21,14 @@ __all__ = ["definitions_of", "layout_from"]
 
 def definitions_of(layout: Layout) -> bytes:
     """Write the limits of a layout."""
-    return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits]]).encode()
+    counts = [True] * layout.counts
+    return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits], *counts]).encode()
 
 
 def layout_from(definitions: bytes) -> Layout:
     """Compile the layout that `definitions_of` has written; TypeError or ValueError when a newer version wrote it."""
-    lease_us, limits = json.loads(definitions)
-    return layout_of(tuple(_limit(*fields) for fields in limits), lease_us)
+    lease_us, limits, *counts = json.loads(definitions)
+    return layout_of(tuple(_limit(*fields) for fields in limits), lease_us, *counts)
 
 
 def _fields(limit: AnyLimit) -> list[object]:

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from limits_app.core.claim import Claim
+from limits_app.core.counting import Batch
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Amounts
-from limits_app.core.store import RemoteStore, Store
+from limits_app.core.store import CountingStore, RemoteStore, Store
 
 if TYPE_CHECKING:
     from limits_app.stores.guards import Guard
@@ -33,6 +34,7 @@ class GuardedStore:
         self.lease_us = store.lease_us
         self.patience_us = store.patience_us
         self.remote = store.remote
+        self.counting = store.counting
         self._guard = guard
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -110,6 +112,14 @@ class GuardedStore:
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
         self.store.reset(scopes, keys)
+
+    def collect_counts(self) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        return cast("CountingStore", self.store).collect_counts()
+
+    def forget_counts(self, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        cast("CountingStore", self.store).forget_counts(name)
 
     def version(self) -> int:
         """See `Store.version`."""

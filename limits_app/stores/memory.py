@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
+from limits_app.core.counting import Batch, hour_ends, hour_of, in_time
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.layout import LEASE_US, Layout
@@ -21,6 +22,7 @@ from limits_app.core.waiting import WaitingLine
 from limits_app.stores.lending import Lending
 from limits_app.stores.locking import acquire_patiently, unlock
 from limits_app.stores.settling import settled_under
+from limits_app.stores.tally import Tally
 
 __all__ = ["MemoryStore"]
 
@@ -43,6 +45,7 @@ class MemoryStore:
     """
 
     remote = False
+    counting = True
     patience_us: int | None = None
 
     def __init__(self, *, clock: Callable[[], int] = monotonic_us, lease_seconds: float = LEASE_US / 1e6) -> None:
@@ -57,6 +60,7 @@ class MemoryStore:
         self._lending = Lending()
         self._hand: deque[str] = deque()
         self._later: list[tuple[Claim, Amounts]] = []
+        self._tally = Tally()
         self.after_fork()
         on_fork(self)
 
@@ -156,6 +160,8 @@ class MemoryStore:
         if record is None or record[-1] is not part.layout:
             return self._decide(claim)
         now = self._now()
+        if part.counts and now >= record[-2]:
+            return self._decide(claim)
         charged = part.take(record, now, claim.amounts)
         if charged is None:
             return self._refused(claim, now)
@@ -171,11 +177,19 @@ class MemoryStore:
         plan, records, after = claim.plan, self._records, []
         self._check(plan)
         now = self._now()
+        begins = []
         for part in plan.parts:
-            charged = part.take(self._rebased(part, now), now, claim.amounts)
+            record = self._rebased(part, now)
+            if part.counts and now >= record[-2]:
+                begins.append((part, record))
+                record = part.layout.recounting(record, hour_ends(now))
+            charged = part.take(record, now, claim.amounts)
             if charged is None:
                 return self._refused(claim, now)
             after.append(charged)
+        for part, record in begins:
+            self._tally.close(part.key, record, now)
+            self._tally.begin(part.scoped.scope)
         records.update(zip(plan.scopes, after, strict=True))
         for part in plan.lending:
             self._lending.lend(part, claim, now)
@@ -190,14 +204,15 @@ class MemoryStore:
         for part in plan.lending:
             changes = self._lending.take_back(part, claim, changes)
         for part in plan.parts:
-            record = records.get(part.key)
-            if record is None:
-                records[part.key] = part.settle(part.start, now, changes, taken_at)
-                self._enter(now)
-            elif record[-1] is part.layout:
+            record = records.get(part.key, part.start)
+            if record[-1] is part.layout:
                 records[part.key] = part.settle(record, now, changes, taken_at)
             else:
                 records[part.key] = settled_under(record[-1], record, part, changes=changes, now=now, taken_at=taken_at)
+            if part.counts and (record[-1] is not part.layout or not in_time(record[-2], taken_at)):
+                self._tally.add(part.scoped.scope, hour_of(taken_at), part.counted(changes), now)
+            if record is part.start:
+                self._enter(now)
         claim.settled = True
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
@@ -228,8 +243,18 @@ class MemoryStore:
             for scope in scopes:
                 record = self._records.get(scope)
                 if record is not None:
-                    self._records[scope] = [*record[-1].forgotten(record[:-1], keys), record[-1]]
+                    self._records[scope] = record[-1].forgetful(record, keys)
         self.line.notify(scopes)
+
+    def collect_counts(self) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        with self._lock:
+            return self._tally.collect(self._records, self._now())
+
+    def forget_counts(self, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        with self._lock:
+            self._tally.forget(name)
 
     def version(self) -> int:
         """See `Store.version`."""
@@ -255,7 +280,7 @@ class MemoryStore:
         for index, key in part.layout.permits:
             # Permits outlive a limit that was taken away and came back.
             states[index] = self._lending.counted(part.key, key, states[index], now)
-        return (*states, part.layout)
+        return (*states, *part.layout.blank[len(states) :], part.layout)
 
     def _rebased(self, part: Part, now: int) -> Record:
         """The same; a changed definition counts from when it is seen first, whatever is decided then."""
@@ -292,6 +317,9 @@ class MemoryStore:
 
     def _recounted(self, scope: str, layout: Layout, record: Record, now: int) -> None:
         """Store a record that counts living leases only, and forget the others: their late release finds nothing."""
+        stored = self._records[scope]
+        if stored[-1] is not layout:
+            self._tally.close(scope, stored, now)
         self._records[scope] = record
         for _, key in layout.permits:
             self._lending.drop_expired(scope, key, now)
@@ -319,6 +347,7 @@ class MemoryStore:
         record = self._living(scope, layout, record, now)
         self._recounted(scope, layout, record, now)
         if layout.restored_at(record) + _GRACE_US <= now:
+            self._tally.close(scope, record, now)
             del self._records[scope]
         else:
             self._hand.append(scope)

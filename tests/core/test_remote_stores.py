@@ -51,6 +51,7 @@ class FarStore(MemoryStore):
     """A store that must not be asked by what runs in an event loop, but for its verbs for asyncio."""
 
     remote = True
+    counting = False
     down = False
 
     def __init__(self) -> None:

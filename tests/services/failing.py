@@ -22,6 +22,7 @@ class FailingStore:
         self.lease_us = store.lease_us
         self.patience_us = store.patience_us
         self.remote = store.remote
+        self.counting = store.counting
         self.down = False
         self.asked = 0
         self._store = store

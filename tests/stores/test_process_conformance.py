@@ -11,10 +11,11 @@ import pytest
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.testing import FakeClock, StoreConformance
+from limits_app.testing.conformance.counting import Counting
 from tests.stores.support import count_entries
 
 
-class TestProcessStore(StoreConformance):
+class TestProcessStore(Counting, StoreConformance):
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
         self.directory = tmp_path

@@ -13,15 +13,17 @@ import pytest
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores.process import ProcessStore, records, store
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.watching import Watching
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import claim_of
+from limits_app.testing.conformance.contract import claim_of, taken
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
 from tests.stores.test_memory_store import VERBS, Collecting, Interrupting, leave_behind
 
@@ -250,3 +252,14 @@ def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClo
     acquired.cancel()
     assert (used(limits, "x"), holders(limits)) == (0, 0)
     store.close()
+
+
+def test_a_count_that_is_too_large_to_be_written_is_the_largest_that_can_be(process_store: ProcessStore) -> None:
+    layout = layout_of((RateLimit("bytes", 10**12, 3600),), process_store.lease_us, counts=True)
+    limits = LimitSet.composed([ScopedLimits(scope_of("tests", "huge"), layout)], process_store)
+    claims = [taken(limits, {"bytes": 1}) for _ in range(3)]
+    for claim in claims:
+        process_store.settle(claim, [2**62])
+    batch = process_store.collect_counts()
+    assert batch is not None
+    assert batch.counts[0].amounts["bytes"] == (2**63 - 1) * 1000 // layout.rules[0].parts_per_unit

@@ -49,6 +49,7 @@ class DatabaseStore:
     """
 
     remote = True
+    counting = False
     patience_us: int | None = _PATIENCE_US
 
     def __init__(

@@ -21,6 +21,7 @@ from limits_app.stores.definitions import definitions_of
 __all__ = ["NAME_LENGTH", "Codec"]
 
 NAME_LENGTH: Final = 8
+_MOST: Final = 2**63 - 1
 
 Decode: TypeAlias = "Callable[[bytes, lmdb.Transaction[bytes], bytes], Record | None]"
 Encode: TypeAlias = "Callable[[Record], bytes]"
@@ -29,7 +30,7 @@ Encode: TypeAlias = "Callable[[Record], bytes]"
 class Codec:
     """Writes and reads the states of one layout.
 
-    What is stored is the layout's name, 8 bytes, and the integers of all states.
+    What is stored is the layout's name, 8 bytes, the integers of all states, and what was counted where it counts.
     The log of a sliding window stands in an entry of its own, which is read and written only when it is needed.
 
     `decode(stored, txn, scope)` is the record, whose last item is this codec, or None when another layout wrote it;
@@ -37,7 +38,7 @@ class Codec:
     `encode(record)` is what is stored, without the logs.
     """
 
-    __slots__ = ("decode", "definitions", "encode", "layout", "logs", "name")
+    __slots__ = ("counts", "decode", "definitions", "encode", "layout", "logs", "name")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -45,11 +46,17 @@ class Codec:
         self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
         self.logs = {index: b"g" + short_key(rule.key)[:8] for index, rule in enumerate(layout.rules) if rule.has_log}
         widths = tuple([len(rule.start) - rule.has_log for rule in layout.rules])
-        form = Struct(f"={NAME_LENGTH}s{sum(widths)}q")
+        self.counts = len(widths) + 1 if layout.counts else 0
+        form = Struct(f"={NAME_LENGTH}s{sum(widths) + self.counts}q")
         suffixes = [self.logs.get(index) for index in range(len(widths))]
-        decode, encode = _written_out(widths, tuple(self.logs))
+        decode, encode = _written_out(widths, tuple(self.logs), self.counts)
         self.decode = cast("Decode", decode(form.unpack, form.size, self.name, self, StoredLog, *suffixes))
         self.encode = cast("Encode", encode(form.pack, self.name))
+
+    def saturated(self, record: Record) -> Record:
+        """The record with counts that can be written: more than 63 bits are counted as so many."""
+        width = len(self.layout.rules)
+        return (*record[:width], *[min(max(count, -_MOST), _MOST) for count in record[width:-1]], self)
 
     def changed_logs(self, scope: bytes, record: Record) -> list[tuple[bytes, bytes]]:
         """Keys and contents of the logs that are not the stored ones."""
@@ -63,27 +70,32 @@ class Codec:
 
 
 @lru_cache(maxsize=1024)
-def _written_out(widths: tuple[int, ...], logs: tuple[int, ...]) -> tuple[Callable[..., object], Callable[..., object]]:
-    """Decoding and encoding for states of these numbers of integers, of which `logs` (by index) have a log."""
+def _written_out(
+    widths: tuple[int, ...], logs: tuple[int, ...], counts: int
+) -> tuple[Callable[..., object], Callable[..., object]]:
+    """Decoding and encoding for states of these numbers of integers, of which `logs` (by index) have a log,
+    and for so many numbers behind them.
+    """
     numbers = count()
     states = ["".join(f"i{next(numbers)}, " for _ in range(width)) for width in widths]
     read = [f"({state}{f'log(txn, scope + g{index})' if index in logs else ''})" for index, state in enumerate(states)]
+    counted = "".join(f"c{index}, " for index in range(counts))
     written = [f"({state}{'_' if index in logs else ''})" for index, state in enumerate(states)]
     decode = written_out(
         bound=f"unpack, size, own_name, codec, log, {''.join(f'g{index}, ' for index in range(len(widths)))}",
         arguments="stored, txn, scope",
         lines=[
             "if len(stored) != size: return None",
-            f"name, {''.join(states)} = unpack(stored)",
+            f"name, {''.join(states)}{counted} = unpack(stored)",
             "if name != own_name: return None",
         ],
-        result=f"{''.join(f'{state}, ' for state in read)}codec,",
+        result=f"{''.join(f'{state}, ' for state in read)}{counted}codec,",
     )
     encode = written_out(
         bound="pack, own_name",
         arguments="record",
-        lines=[f"{''.join(f'{state}, ' for state in written)}_ = record"],
-        result=f"pack(own_name, {''.join(states)})",
+        lines=[f"{''.join(f'{state}, ' for state in written)}{counted}_ = record"],
+        result=f"pack(own_name, {''.join(states)}{counted})",
     )
     return decode, encode
 

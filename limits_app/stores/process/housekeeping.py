@@ -8,8 +8,10 @@ from typing import Final
 import lmdb
 
 from limits_app.core.layout import Layout
+from limits_app.core.unrolled import Record
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import SCOPE_LENGTH, Records
+from limits_app.stores.process.tallying import Tallying
 
 __all__ = ["Housekeeping"]
 
@@ -22,10 +24,11 @@ _BATCH: Final = 64
 class Housekeeping:
     """Goes round the file, a few steps for every scope that is new."""
 
-    def __init__(self, records: Records, leasing: Leasing, is_crowded: Callable[[], bool]) -> None:
+    def __init__(self, records: Records, leasing: Leasing, tallying: Tallying, is_crowded: Callable[[], bool]) -> None:
         self._is_crowded = is_crowded
         self._records = records
         self._leasing = leasing
+        self._tallying = tallying
         self._hand = b""
 
     def step(self, txn: lmdb.Transaction[bytes], now: int) -> None:
@@ -48,15 +51,16 @@ class Housekeeping:
     def _go(self, txn: lmdb.Transaction[bytes], now: int, *, looks: int, grace_us: int) -> bool:
         scopes, self._hand = _next_scopes(txn, self._hand, looks)
         for scope in scopes:
-            if self._restored_at(txn, scope, now) + grace_us <= now:
+            record = self._records.stored(txn, scope)
+            if record is None:
+                self._records.remove(txn, scope)
+            elif self._restored_at(txn, scope, record, now) + grace_us <= now:
+                self._tallying.close(txn, scope, record, now)
                 self._records.remove(txn, scope)
         return bool(self._hand)
 
-    def _restored_at(self, txn: lmdb.Transaction[bytes], scope: bytes, now: int) -> int:
+    def _restored_at(self, txn: lmdb.Transaction[bytes], scope: bytes, record: Record, now: int) -> int:
         """From when on a scope cannot be told from an unused one, once the leases in it that ran out have ended."""
-        record = self._records.stored(txn, scope)
-        if record is None:
-            return 0
         layout: Layout = record[-1].layout
         after = list(record)
         for index, lease_key in layout.leases(scope):

@@ -6,6 +6,7 @@ Keys, with `scope` in 16 bytes: `scope` the record, `scope g limit` the log of a
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 import lmdb
@@ -35,8 +36,8 @@ class Records:
         self._defined: set[bytes] = set()
         self.newcomer = False
         """Whether states were asked for a scope that has none; for whoever keeps house."""
-        self.rebased = False
-        """Whether states were asked for that another layout has written."""
+        self.rebased: list[Part] = []
+        """The parts of which states were asked for that another layout has written."""
 
     def codec(self, layout: Layout) -> Codec:
         """The codec of a layout."""
@@ -55,19 +56,19 @@ class Records:
         stored = txn.get(part.short_key)
         if stored is None:
             self.newcomer = True
-            return (*part.layout.start, codec)
+            return (*part.layout.blank, codec)
         record = codec.decode(stored, txn, part.short_key)
         if record is not None:
             return record
-        self.rebased = True
+        self.rebased.append(part)
         record = self._decoded(txn, part.short_key, stored)
         if record is None:
-            return (*part.layout.start, codec)
+            return (*part.layout.blank, codec)
         states = part.layout.carried(record[-1].layout, record, now)
         for index, lease_key in part.leases:
             # Leases outlive a limit that was taken away and came back.
             states[index] = counted(states[index], [LEASE.unpack(value) for _, value in under(txn, lease_key)])
-        return (*states, codec)
+        return (*states, *part.layout.blank[len(states) :], codec)
 
     def current(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
         """The states of a scope under the layout that wrote them, or else those of a scope that has none."""
@@ -90,7 +91,11 @@ class Records:
         codec: Codec = record[-1]
         if codec.name not in self._defined:
             self._define(txn, codec)
-        txn.put(scope, codec.encode(record))
+        try:
+            stored = codec.encode(record)
+        except struct.error:
+            stored = codec.encode(codec.saturated(record))
+        txn.put(scope, stored)
         if codec.logs:
             for key, packed in codec.changed_logs(scope, record):
                 txn.put(key, packed)

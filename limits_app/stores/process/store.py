@@ -12,16 +12,18 @@ from typing import Any, Final, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
+from limits_app.core.counting import Batch, hour_ends, in_time
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts, Plan
+from limits_app.core.plan import Amounts, Part, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.unrolled import Record
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import StateFile, Txn
+from limits_app.stores.process.tallying import Tallying
 from limits_app.stores.process.watching import Watcher, Watching, watchers
 from limits_app.stores.settling import settled_under
 
@@ -51,6 +53,7 @@ class ProcessStore:
     """
 
     remote = False
+    counting = True
     patience_us: int | None = _PATIENCE_US
 
     def __init__(
@@ -69,7 +72,8 @@ class ProcessStore:
         self._file = StateFile(self.directory, map_megabytes, self._make_room)
         self._records = Records()
         self._leasing = Leasing(self._file.identity, self._file.is_alive)
-        self._housekeeping = Housekeeping(self._records, self._leasing, self._file.is_crowded)
+        self._tallying = Tallying(self._records)
+        self._housekeeping = Housekeeping(self._records, self._leasing, self._tallying, self._file.is_crowded)
         self._watching = Watching(self._file)
         self._looked: dict[bytes, float] = {}
         self._swept_at = -_SECOND
@@ -140,10 +144,19 @@ class ProcessStore:
             for short in shorts:
                 record = self._records.stored(txn, short)
                 if record is not None:
-                    codec = record[-1]
-                    self._records.write(txn, short, (*codec.layout.forgotten(record[:-1], keys), codec))
+                    self._records.write(txn, short, record[-1].layout.forgetful(record, keys))
             others = watchers(txn, shorts)
         self._watching.tell(scopes, others)
+
+    def collect_counts(self) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        with self._file.writing() as txn:
+            return self._tallying.collect(txn, self._now())
+
+    def forget_counts(self, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        with self._file.writing() as txn:
+            self._tallying.forget(txn, name)
 
     def version(self) -> int:
         """See `Store.version`."""
@@ -207,20 +220,31 @@ class ProcessStore:
         plan, after, records = claim.plan, [], self._records
         if plan.version is not None:
             _check(txn, plan)
-        records.newcomer = False
+        begins: list[Part] = []
+        records.newcomer, records.rebased = False, []
         for part in plan.parts:
             # What is charged is a copy from the file, so a refusal further on loses it.
-            charged = part.take(records.record(txn, part, now), now, amounts)
+            record = records.record(txn, part, now)
+            if part.counts and now >= record[-2]:
+                begins.append(part)
+                record = part.layout.recounting(record, hour_ends(now))
+            charged = part.take(record, now, amounts)
             if charged is None:
                 return None
             after.append(charged)
+        if begins or records.rebased:
+            self._tallying.begin(txn, begins, records.rebased, now)
+        self._write(txn, claim, after, now)
+        return after
+
+    def _write(self, txn: Txn, claim: Claim, after: Sequence[Record], now: int) -> None:
+        plan, records = claim.plan, self._records
         for part, charged in zip(plan.parts, after, strict=True):
             records.write(txn, part.short_key, charged)
         if plan.lending:
             self._leasing.lend(txn, claim, now)
         if records.newcomer:
             self._housekeeping.step(txn, now)
-        return after
 
     def _settle(self, txn: Txn, claim: Claim, changes: Amounts) -> list[Watcher]:
         if claim.settled:
@@ -232,6 +256,8 @@ class ProcessStore:
         for part in plan.parts:
             record = records.current(txn, part, now)
             layout = record[-1].layout
+            if part.counts and (layout is not part.layout or not in_time(record[-2], claim.decided_at)):
+                self._tallying.add(txn, part, changes, taken_at=claim.decided_at, now=now)
             if layout is part.layout:
                 record = part.settle(record, now, changes, claim.decided_at)
             else:
@@ -246,22 +272,24 @@ class ProcessStore:
 
     def _refuse(self, txn: Txn, claim: Claim, now: int) -> bool:
         """Note the refusal; says whether anything was written."""
-        self._records.rebased = False
+        rebased = self._records.rebased = []
         records = []
         for part in claim.plan.parts:
             record = self._records.record(txn, part, now)
             record[-1].load_logs(record)
             records.append(record)
-        if self._records.rebased:
+        if rebased:
             # A changed definition counts from when it is seen first, whatever is decided then.
+            self._tallying.begin(txn, (), rebased, now)
             for part, record in zip(claim.plan.parts, records, strict=True):
                 self._records.write(txn, part.short_key, record)
         claim.admitted, claim.decided_at, claim.records = False, now, records
-        return self._records.rebased
+        return bool(rebased)
 
     def _reclaimed(self, txn: Txn, plan: Plan, now: int) -> bool:
         """Take back permits that have expired or whose process is gone; says whether anything has changed."""
         changed = False
+        rebased = self._records.rebased = []
         for part in plan.parts:
             record = list(self._records.record(txn, part, now))
             for index, lease_key in part.leases:
@@ -269,6 +297,7 @@ class ProcessStore:
                 if held and (earliest <= now or self._look_due(part.short_key)):
                     record[index] = self._leasing.reclaim(txn, lease_key, state, now)
                     if record[index] != state:
+                        self._tallying.begin(txn, (), [one for one in rebased if one is part], now)
                         self._records.write(txn, part.short_key, record)
                         changed = True
         return changed

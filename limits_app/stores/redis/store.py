@@ -62,6 +62,7 @@ class RedisStore:
     """
 
     remote = True
+    counting = False
     patience_us: int | None = _PATIENCE_US
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {

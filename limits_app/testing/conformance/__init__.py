@@ -38,6 +38,7 @@ _WITH_ASSERTS: Final = (
     "changes",
     "choosing",
     "contract",
+    "counting",
     "leases",
     "machine",
     "moments",
