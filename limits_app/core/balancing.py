@@ -35,6 +35,9 @@ class Balancer(Protocol):
     def order(self, candidates: Candidates) -> Candidates:
         """The candidates in the order in which they are to be asked."""
 
+    def preview(self, candidates: Candidates) -> Candidates:
+        """The order that the next request would get, as far as it is known before; takes no turn."""
+
 
 class RoundRobin:
     """One after the other, beginning with that of the worker's index."""
@@ -43,11 +46,18 @@ class RoundRobin:
 
     def __init__(self, weights: Sequence[float], worker_index: int) -> None:  # noqa: ARG002 - as all have it
         self._turn = count(worker_index).__next__  # one step of the interpreter, so that it needs no lock
+        self._next = worker_index
 
     def order(self, candidates: Candidates) -> Candidates:
         """Whoever is next, then those behind it."""
-        start = self._turn() % len(candidates)
+        turn = self._turn()
+        self._next = turn + 1
+        start = turn % len(candidates)  # as `_from` does, which is a call more
         return (*candidates[start:], *candidates[:start]) if start else candidates
+
+    def preview(self, candidates: Candidates) -> Candidates:
+        """Whoever is next."""
+        return _from(self._next, candidates)
 
 
 class Random:
@@ -62,6 +72,10 @@ class Random:
         """A new order each time."""
         return sample(candidates, len(candidates))
 
+    def preview(self, candidates: Candidates) -> Candidates:
+        """Nobody knows."""
+        return candidates
+
 
 class Weighted:
     """Any order, in which each set is as often first as its weight says."""
@@ -75,6 +89,10 @@ class Weighted:
         """A race of exponential times: each is the next with the share that it has of the weights left."""
         weights = self._weights
         return sorted(candidates, key=lambda index: expovariate(weights[index]))
+
+    def preview(self, candidates: Candidates) -> Candidates:
+        """The likeliest."""
+        return sorted(candidates, key=lambda index: -self._weights[index])
 
 
 class LeastLoaded(RoundRobin):
@@ -94,6 +112,13 @@ class Failover:
     def order(self, candidates: Candidates) -> Candidates:
         """As they are."""
         return candidates
+
+    preview = order
+
+
+def _from(turn: int, candidates: Candidates) -> Candidates:
+    start = turn % len(candidates)
+    return (*candidates[start:], *candidates[:start]) if start else candidates
 
 
 _BALANCERS: Final[Mapping[str, type[Balancer]]] = {

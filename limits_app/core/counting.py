@@ -30,10 +30,14 @@ class Count(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Counts that were collected together under a name, which nobody else will get under another one."""
+    """Counts that were collected together under a name, which nobody else will get under another one.
+
+    `is_full` says that it holds as much as one can, so that there may be more.
+    """
 
     name: str
     counts: Sequence[Count]
+    is_full: bool
 
 
 def hour_of(moment: int) -> int:

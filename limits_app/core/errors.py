@@ -9,6 +9,8 @@ LimitsError
 ├── UsageNotReported    (RuntimeError)  a block ended without `update`
 ├── AlreadyReleased     (RuntimeError)  `update` after `release`
 ├── NotShareable        (TypeError)     private state was asked to leave its process
+├── UnknownPool         (LookupError)   no pool has that name
+├── CannotRevert        (RuntimeError)  a change that can no longer be taken back
 ├── StoreUnavailable                    the store cannot answer
 └── StaleConfiguration                  the caller's limits are older than the store's version
 """
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyReleased",
+    "CannotRevert",
     "InvalidLimit",
     "InvalidRequest",
     "LimitExceeded",
@@ -33,6 +36,7 @@ __all__ = [
     "NotShareable",
     "StaleConfiguration",
     "StoreUnavailable",
+    "UnknownPool",
     "UsageNotReported",
 ]
 
@@ -86,6 +90,14 @@ class AlreadyReleased(LimitsError, RuntimeError):
 
 class NotShareable(LimitsError, TypeError):
     """State in memory cannot follow its limit set into another process."""
+
+
+class UnknownPool(LimitsError, LookupError):
+    """No pool has that name."""
+
+
+class CannotRevert(LimitsError, RuntimeError):
+    """A change of configuration that cannot be taken back as things are; nothing was changed."""
 
 
 class StoreUnavailable(LimitsError):

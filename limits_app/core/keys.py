@@ -4,6 +4,7 @@ A key is `v1:<resource>:<entity>`: the resource's name cannot contain a colon,
 and the entity is a digest of fixed length or `-`, so two scopes can never meet in one key
 and nothing personal stands in a store in clear.
 `*<limit>` after it names a limit that all share, and `~` at the end what is only tried.
+`><limit>` after it names the line of those who wait for a limit.
 `v1:+<pool>:<member>` is the member of a pool, the latter as a digest too.
 """
 
@@ -23,6 +24,7 @@ __all__ = [
     "check_entity",
     "check_resource",
     "lease_key",
+    "line_scope",
     "member_scope",
     "private_scope",
     "scope_of",
@@ -73,6 +75,11 @@ def member_scope(pool: str, member: str) -> Scope:
 def shadow_scope(scope: Scope) -> Scope:
     """Give the scope in which policies count that are only tried, beside those that are enforced."""
     return replace(scope, key=f"{scope.key}~")
+
+
+def line_scope(scope: Scope, key: str) -> Scope:
+    """Give the scope in which those stand in line who wait for a limit of a scope."""
+    return replace(scope, key=f"{scope.key}>{key}")
 
 
 def private_scope() -> Scope:

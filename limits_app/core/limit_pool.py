@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, overload
+from typing import Final, NamedTuple, Self, overload
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.balancing import Candidates, balancer_named, checked_weights
+from limits_app.core.balancing import Candidates, checked_weights
+from limits_app.core.candidates import Serviceable
 from limits_app.core.choosing import Choice, earliest, those_that_fit
+from limits_app.core.desk import Desk
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit, CallLimit
+from limits_app.core.limits import AnyLimit
+from limits_app.core.outcome import Outcome
 from limits_app.core.stats import Stats
 from limits_app.core.steps import Steps, take_all, take_all_in_task
 from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
 
-__all__ = ["LimitPool"]
+__all__ = ["Foreseen", "LimitPool"]
 
 _SECOND: Final = 1_000_000
-_MOST_SHAPES: Final = 256
 
 Requested = Mapping[str, Amount] | None
+
+
+class Foreseen(NamedTuple):
+    """What a pool would do: which sets it would ask, in order, and all that have what is requested."""
+
+    asked: tuple[Acquisition, ...]
+    able: tuple[Acquisition, ...]
+
+    @property
+    def chosen(self) -> Acquisition | None:
+        """The one that would admit; None where all refuse."""
+        return next((one for one in self.asked if not one.violated()[0]), None)
+
+    @property
+    def outcome(self) -> Outcome:
+        """What would be decided: by the one that would admit, else by the one that would admit first."""
+        chosen = self.chosen
+        if chosen is None:
+            chosen = earliest(self.asked) if self.asked else self.able[0]
+        return chosen.outcome
 
 
 class LimitPool:
@@ -52,27 +74,51 @@ class LimitPool:
             raise InvalidRequest("a pool needs at least one limit set")
         if isinstance(worker_index, bool) or not isinstance(worker_index, int) or worker_index < 0:
             raise InvalidRequest(f"worker_index must be a whole number, 0 or more, not {shown(worker_index)}")
-        self.load_balancing = load_balancing
-        self.worker_index = worker_index
-        self.weights = checked_weights(weights, len(self._sets))
         self.failover = failover
-        balancer = balancer_named(load_balancing)(self.weights, worker_index)
-        self._order = balancer.order
-        self._emptiest_first = balancer.emptiest_first
+        self._use(Desk(load_balancing, checked_weights(weights, len(self._sets)), worker_index), self._sets)
         self._stores = tuple(dict.fromkeys([one.store for one in self._sets]))
         # Where asking costs a way to another machine, all are asked at once.
         self._remote = any(store.remote for store in self._stores)
-        self._first_alone = not self._remote and not self._emptiest_first
-        rates = {key for one in self._sets for key in one.rates}
-        self._optional = {CallLimit.key, *[key for one in self._sets for key in one.keys]} - rates
-        self._able: dict[tuple[str, ...] | None, Candidates] = {}
-        self._resting: dict[LimitSet, int] = {}
+        self._first_alone = not self._remote and not self._desk.emptiest_first
+        self._able = Serviceable(self._sets).of
+
+    @classmethod
+    def at(
+        cls, desk: Desk, limit_sets: Iterable[LimitSet], names: Iterable[Hashable], *, failover: bool = True
+    ) -> Self:
+        """Make a pool that shares its desk with others, where its sets have names; it has the weights of the desk."""
+        pool = cls(limit_sets, desk.load_balancing, weights=desk.weights, failover=failover)
+        pool._use(desk, names)
+        return pool
+
+    def _use(self, desk: Desk, names: Iterable[Hashable]) -> None:
+        self._desk = desk
+        self._names = dict(zip(self._sets, names, strict=True))
 
     def __reduce__(self) -> tuple[object, ...]:
+        desk = self._desk
         make = partial(
-            LimitPool, self._sets, self.load_balancing, self.worker_index, weights=self.weights, failover=self.failover
+            LimitPool, self._sets, desk.load_balancing, desk.worker_index, weights=desk.weights, failover=self.failover
         )
-        return make, (), {"_resting": dict(self._resting)}
+        return make, (), dict(desk.resting)
+
+    def __setstate__(self, resting: Mapping[Hashable, int]) -> None:
+        self._desk.resting.update(resting)
+
+    @property
+    def load_balancing(self) -> str:
+        """The name of the balancer."""
+        return self._desk.load_balancing
+
+    @property
+    def worker_index(self) -> int:
+        """Where the balancer began."""
+        return self._desk.worker_index
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """One for each set."""
+        return self._desk.weights
 
     @overload
     def __getitem__(self, which: int) -> LimitSet: ...
@@ -141,7 +187,38 @@ class LimitPool:
         limit_set, rest = self._sets[index], seconds_of(seconds)
         if rest is None:
             raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
-        self._resting[limit_set] = limit_set.store.clock() + round(rest * _SECOND)
+        self._desk.put_aside(self._names[limit_set], round(rest * _SECOND), limit_set.store)
+
+    def cooling_seconds(self, index: int) -> float:
+        """For how many seconds more a set is put aside; 0 when it is not."""
+        limit_set = self._sets[index]
+        return self._desk.rest_us(self._names[limit_set], limit_set.store) / _SECOND
+
+    def peek(self, requested: Requested = None) -> Outcome:
+        """What `try_acquire` would decide now; charges nothing, and takes no turn.
+
+        Which set a random choice would fall on nobody knows: without failover it is the first one here.
+        """
+        foreseen = self.foresee(requested)
+        if not foreseen.asked:
+            raise NeverAdmissible(foreseen.outcome)
+        return foreseen.outcome
+
+    def foresee(self, requested: Requested = None) -> Foreseen:
+        """The sets that `try_acquire` would ask now, with their states; charges nothing, and takes no turn.
+
+        Raises InvalidRequest as `try_acquire` does.
+        """
+        able = self._able(requested)
+        present = self._present(able)
+        wanted = self._claims(requested, self._desk.preview(present))
+        others = self._claims(requested, [index for index in able if index not in present])
+        for one in [*wanted, *others]:
+            one.limit_set.store.peek(one)
+        asked = [one for one in wanted if one.plan.can_fit(one.amounts)]
+        if self._desk.emptiest_first:
+            asked.sort(key=Acquisition.load)
+        return Foreseen(tuple(asked if self.failover else asked[:1]), (*wanted, *others))
 
     def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
         """`num_limit_sets`, `load_balancing`, and the live state of each set in `limit_sets`; changes nothing."""
@@ -176,7 +253,7 @@ class LimitPool:
         refused = [] if first is None else [first]
         if first is None or any(one.plan.can_fit(one.amounts) for one in wanted):
             wanted = yield from those_that_fit(wanted)
-            choice = Choice(wanted=wanted, emptiest_first=self._emptiest_first, failover=self.failover)
+            choice = Choice(wanted=wanted, emptiest_first=self._desk.emptiest_first, failover=self.failover)
             admitted = yield from choice.asking(wanted)
             if admitted is not None:
                 return _held(admitted)
@@ -187,59 +264,29 @@ class LimitPool:
         """What to wait for: any of the sets, those that are put aside too, or the chosen one alone."""
         if not self.failover and refused is not None:
             return Choice(wanted=[refused.limit_set.claim(requested, checks=False)])
-        able = self._candidates(requested)
+        able = self._able(requested)
         wanted = self._claims(requested, [*order, *[index for index in able if index not in order]])
         wanted = yield from those_that_fit(wanted)
         if not self.failover:
             return Choice(wanted=wanted[:1])
-        return Choice(wanted=wanted, emptiest_first=self._emptiest_first, rest_us=self._rest_us)
+        return Choice(wanted=wanted, emptiest_first=self._desk.emptiest_first, rest_us=self._rest_us)
 
     def _claims(self, requested: Requested, order: Candidates) -> list[Acquisition]:
         return [self._sets[index].claim(requested, checks=False) for index in order]
 
     def _ordered(self, requested: Requested) -> Candidates:
         """The sets that may be asked now, in the balancer's order."""
-        able = self._candidates(requested)
-        if self._resting:
-            able = self._present(able)
-        return self._order(able)
-
-    def _candidates(self, requested: Requested) -> Candidates:
-        """The sets that have all that is requested."""
-        try:
-            return self._able[None if requested is None else tuple(requested)]
-        except (KeyError, TypeError):
-            return self._found(requested)
-
-    def _found(self, requested: Requested) -> Candidates:
-        able: list[int] = []
-        if requested is None:
-            able = [index for index, one in enumerate(self._sets) if not one.rates]
-        elif isinstance(requested, Mapping):
-            needed = {key for key in requested if key not in self._optional}
-            able = [index for index, one in enumerate(self._sets) if needed.issubset(one.rates)]
-            if not able:
-                names = ", ".join(map(shown, needed))
-                raise InvalidRequest(f"no limit set of the pool has all that is requested: {names}")
-        if not able:
-            self._sets[0].claim(requested)  # which says why it cannot
-        if len(self._able) >= _MOST_SHAPES:
-            self._able.clear()
-        shape = None if requested is None else tuple(requested)
-        self._able[shape] = found = tuple(able)
-        return found
+        able, desk = self._able(requested), self._desk
+        return desk.order(self._present(able) if desk.resting else able)
 
     def _present(self, able: Candidates) -> Candidates:
         """Those that are not put aside, or all when all are."""
-        for limit_set, until in list(self._resting.items()):
-            if until <= limit_set.store.clock():
-                self._resting.pop(limit_set, None)
-        return [index for index in able if self._sets[index] not in self._resting] or able
+        return [index for index in able if not self.cooling_seconds(index)] or able
 
     def _rest_us(self, acquisition: Acquisition) -> int:
         """For how many microseconds the set of an acquisition is put aside."""
         limit_set = acquisition.limit_set
-        return max(self._resting.get(limit_set, 0) - limit_set.store.clock(), 0) if self._resting else 0
+        return self._desk.rest_us(self._names[limit_set], limit_set.store)
 
     def _busy(self) -> bool:
         """Whether somebody waits in line already."""

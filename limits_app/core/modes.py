@@ -21,6 +21,7 @@ class Mode(StrEnum):
     PROCESS = "process"
     CELERY = "celery"
     DISTRIBUTED = "distributed"
+    RAY = "ray"
 
 
 # By name, since stores stand above the core and one that is not used is not imported.
@@ -31,6 +32,7 @@ _OPENERS: Final[Mapping[Mode, str]] = {
     Mode.PROCESS: "limits_app.stores.process:default_process_store",
     Mode.CELERY: "limits_app.stores.redis:default_redis_store",
     Mode.DISTRIBUTED: "limits_app.stores.redis:default_redis_store",
+    Mode.RAY: "limits_app.stores.redis:default_redis_store",
 }
 
 

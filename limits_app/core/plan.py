@@ -49,6 +49,7 @@ class ScopedLimits:
 
     `prefix` goes before their keys in requests and reports, where those are about several resources.
     `degraded` says that they are decided without the store in which their state is, which is down.
+    `lasting` says that somebody has set them for this scope alone: a store that forgets idle state keeps theirs.
     """
 
     scope: Scope
@@ -57,6 +58,7 @@ class ScopedLimits:
     prefix: str = ""
     degraded: bool = False
     levels: tuple[str, ...] = ()
+    lasting: bool = False
 
     def level_of(self, index: int) -> str:
         """Where the limit at an index was set."""

@@ -134,11 +134,18 @@ def _stepping(  # noqa: PLR0917 - hashed as they stand
     return written_out(
         bound=_names("step_{}", [index for _, index, _ in steps]),
         arguments=arguments,
-        lines=[f"{states}{counting.read}tail, = record", _UNPACK.format(_names("a{}", range(amounts)))]
+        lines=[f"{states}{counting.read}tail, = record", _unpacked([place for _, _, place in steps], amounts)]
         + [step.format(index, place) for step, index, place in steps]
         + [*counting.lines],
         result=f"{states}{counting.result}tail,",
     )
+
+
+def _unpacked(places: Sequence[int], amounts: int) -> str:
+    """Read the amounts at these places: all of them at once, or one by one where some are for others."""
+    if len(places) == amounts:
+        return _UNPACK.format(_names("a{}", range(amounts)))
+    return "; ".join([f"a{place} = amounts[{place}]" for place in places])
 
 
 @lru_cache(maxsize=1024)

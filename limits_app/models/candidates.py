@@ -21,12 +21,13 @@ from limits_app.models.limit_columns import COLUMNS, definition_of
 from limits_app.models.moments import from_column, to_column
 from limits_app.models.policy import Policy, scope_by_keys
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
+from limits_app.models.pool import Pool
 from limits_app.models.resource import Resource
 from limits_app.models.weekly_hours import WeeklyHours
 
 logger = logging.getLogger("limits_app")
 
-__all__ = ["OWN", "Candidate", "Link", "chain"]
+__all__ = ["OWN", "Candidate", "Chain", "Link", "chain"]
 
 OWN: Final = "entity_row"
 """The level of an entity that is blocked or unlimited itself."""
@@ -46,7 +47,8 @@ _QUERY: Final = """
     )
     SELECT w.level, w.identifier, w.blocked, w.unlimited, p.id, p.resource_id, p.entity_id, p.effect,
            p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.valid_from, p.valid_until,
-           p.weekly_hours, p.time_zone, l.shared, {columns}
+           p.weekly_hours, p.time_zone,
+           (SELECT q.name FROM {resource} s JOIN {pool} q ON q.id = s.pool_id WHERE s.name = %s), l.shared, {columns}
     FROM whose w
     LEFT JOIN {policy} p ON {about}
         AND COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
@@ -57,8 +59,9 @@ _QUERY: Final = """
 
 _EVERYBODY: Final = -1
 _POLICY: Final = slice(4, 16)
-_SHARED: Final = 16
-_KEY: Final = 18
+_POOL: Final = 16
+_SHARED: Final = 17
+_KEY: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +94,32 @@ class Link:
     candidates: tuple[Candidate, ...]
 
 
-def chain(resource: str, entity: str | None, using: str, now: datetime) -> list[Link]:
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """All who are charged, the entity itself first, and the name of the pool that serves the resource, if any does."""
+
+    links: list[Link]
+    pool: str | None
+
+
+def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain:
     """Give an entity (None: the site itself) and, as far as each cascades, those above it, with what the database
     says about them on a resource; policies that have ended by now are left out.
     """
     connection = connections[using]
     identifier = entity if entity is not None and _can_be_stored(entity) else None
     with connection.cursor() as cursor:
-        cursor.execute(_sql(connection.vendor), [identifier, resource, to_column(now, connection)])
+        cursor.execute(_sql(connection.vendor), [identifier, resource, resource, to_column(now, connection)])
         rows = cursor.fetchall()
     levels: dict[int, list[Row]] = {0: []}
     for row in rows:
         levels.setdefault(row[0], []).append(row)
     everybody = _candidates(levels.pop(_EVERYBODY), connection)
-    return [
+    links = [
         Link(found[0][1] if found else entity, (*_own(found), *_candidates(found, connection), *everybody))
         for _, found in sorted(levels.items())
     ]
+    return Chain(links, rows[0][_POOL])
 
 
 def _own(rows: Sequence[Row]) -> Iterable[Candidate]:
@@ -162,7 +174,7 @@ def _can_be_stored(identifier: str) -> bool:
 @cache
 def _sql(vendor: str) -> str:
     """The query; only names of the app's own tables and columns are put in, and what a caller says is a parameter."""
-    names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity)}
+    names = {model.__name__.lower(): model._meta.db_table for model in (Policy, Limit, Resource, Entity, Pool)}
     quote = "`{}`" if vendor == "mysql" else '"{}"'
     columns = ", ".join("l." + quote.format(column) for column in COLUMNS)
     # MariaDB has no indexes over expressions, so there the one of the foreign key has to do.

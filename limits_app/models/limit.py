@@ -22,6 +22,7 @@ from limits_app.models.limit_columns import COLUMNS, amount_of, definition_of
 from limits_app.models.limit_rules import CONSTRAINTS, LimitKind, wrong_fields
 from limits_app.models.policy import Policy
 from limits_app.models.policy_rules import PolicyEffect
+from limits_app.models.pool import PoolMember
 
 __all__ = ["ALGORITHMS", "PERIODS", "Limit"]
 
@@ -43,9 +44,23 @@ _PERIODS: Final = ("", *QuotaPeriod)
 
 
 class Limit(Configuration):
-    """The columns of a limit's definition; which of them it has depends on its kind."""
+    """The columns of a limit's definition; which of them it has depends on its kind. It belongs to a policy, or to a
+    member of a pool.
+    """
 
-    policy = models.ForeignKey(Policy, verbose_name=_("policy"), on_delete=models.CASCADE, related_name="limits")
+    part_of = ("policy", "member")
+
+    policy = models.ForeignKey(
+        Policy, verbose_name=_("policy"), on_delete=models.CASCADE, null=True, blank=True, related_name="limits"
+    )
+    member = models.ForeignKey(
+        PoolMember,
+        verbose_name=_("pool member"),
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="limits",
+    )
     kind = models.CharField(
         _("kind"),
         max_length=16,
@@ -137,19 +152,20 @@ class Limit(Configuration):
     class Meta(Configuration.Meta):
         verbose_name = _("limit")
         verbose_name_plural = _("limits")
-        ordering = ["policy_id", "key"]
-        default_permissions = ()  # a limit is a part of its policy, and who may change one may change the other
+        ordering = ["policy_id", "member_id", "key"]
+        default_permissions = ()  # a limit is a part of its policy or pool, and who may change one may change the other
         constraints = CONSTRAINTS
 
     def __str__(self) -> str:
         return f"{self.key}: {self.summary()}"
 
     @classmethod
-    def from_definition(cls, policy: Policy, definition: Definition, *, shared: bool = False) -> Self:
-        """Make the row, not saved yet, of a definition."""
+    def from_definition(cls, owner: Policy | PoolMember, definition: Definition, *, shared: bool = False) -> Self:
+        """Make the row, not saved yet, of a definition, for a policy or a member of a pool."""
         if isinstance(definition, Blocked):
             raise InvalidLimit("nothing is limited to nothing: make the policy “blocked” instead")
-        row = cls(policy=policy, key=definition.key, capacity=_decimal(definition.capacity), shared=shared)
+        row = cls(key=definition.key, capacity=_decimal(definition.capacity), shared=shared)
+        row.policy, row.member = (owner, None) if isinstance(owner, Policy) else (None, owner)
         row.soft = definition.soft
         if isinstance(definition, ResourceLimit):
             row.kind = LimitKind.RESOURCE
@@ -215,7 +231,7 @@ class Limit(Configuration):
             self.definition()
         except InvalidLimit as error:
             raise ValidationError({_field_of(error, self.key): str(error)}) from error
-        self._check_policy()
+        self._check_owner()
 
     def _fill_in(self, kind: LimitKind) -> None:
         if kind is LimitKind.CALL and not self.key:
@@ -225,12 +241,19 @@ class Limit(Configuration):
         if kind is LimitKind.QUOTA and self.period and not self.time_zone:
             self.time_zone = DEFAULT_ZONE
 
-    def _check_policy(self) -> None:
+    def _check_owner(self) -> None:
         try:
-            effect, entity_id = self.policy.effect, self.policy.entity_id
+            policy, member = self.policy, self.member
         except ObjectDoesNotExist:
             return  # the field has said so
-        if self.shared and entity_id is not None:
+        if (policy is None) == (member is None):
+            raise ValidationError({"policy": gettext("A limit belongs either to a policy or to a member of a pool.")})
+        if policy is None:
+            if self.shared:
+                raise ValidationError({"shared": gettext("The limits of a pool's member are shared by all as it is.")})
+            return
+        effect = policy.effect
+        if self.shared and policy.entity_id is not None:
             raise ValidationError(
                 {
                     "shared": gettext(

@@ -99,6 +99,17 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         name="limits_app_limit_one_per_key",
         violation_error_message=_("The policy has a limit with this key already: change that one."),
     ),
+    models.UniqueConstraint(
+        fields=["member", "key"],
+        name="limits_app_limit_one_per_key_of_member",
+        violation_error_message=_("The member has a limit with this key already: change that one."),
+    ),
+    models.CheckConstraint(
+        name="limits_app_limit_owner",
+        condition=Q(policy__isnull=False, member__isnull=True)
+        | Q(policy__isnull=True, member__isnull=False, shared=False),
+        violation_error_message=_("A limit belongs either to a policy or to a member of a pool."),
+    ),
     models.CheckConstraint(
         name="limits_app_limit_kind",
         condition=Q(kind__in=LimitKind.values),

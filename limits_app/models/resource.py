@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
+from limits_app.models.pool import Pool
 from limits_app.models.validators import validate_resource_name, validate_text
 
 __all__ = ["Resource"]
@@ -27,6 +28,15 @@ class Resource(Configuration):
     )
     description = models.TextField(
         _("description"), blank=True, validators=[validate_text], help_text=_("What it is, for other administrators.")
+    )
+    pool = models.ForeignKey(
+        Pool,
+        verbose_name=_("pool"),
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="resources",
+        help_text=_("Whose members serve it: a request then needs room in one of them, and in its own limits."),
     )
 
     class Meta(Configuration.Meta):

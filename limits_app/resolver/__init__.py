@@ -1,23 +1,31 @@
 """The resolver: which limits hold for an entity on a resource, compiled and kept until something changes.
 
 The way of an answer: the models find candidates, `chosen` says which of them hold, `compiled` makes a limit set of
-them, and the `cache` keeps it.
+them, with what the members of a pool `supply` where one serves the resource, and the `cache` keeps it.
 """
 
 from __future__ import annotations
 
-from limits_app.resolver.cache import Key, Resolver, ResolverInfo, resolver
+from limits_app.resolver.cache import Key, PoolResolver, Resolver, ResolverInfo, pool_resolver, resolver
 from limits_app.resolver.chosen import CALL, Choice, Held, Standing, Verdict
-from limits_app.resolver.compiled import Resolution, ResolvedSet
+from limits_app.resolver.compiled import Resolution
+from limits_app.resolver.pooled import MemberSet, PooledSet
+from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.resolving import Limits, resolve
+from limits_app.resolver.source import source
+from limits_app.resolver.supply import MEMBER_LEVEL
 from limits_app.resolver.versions import advance_version
 
 __all__ = [
     "CALL",
+    "MEMBER_LEVEL",
     "Choice",
     "Held",
     "Key",
     "Limits",
+    "MemberSet",
+    "PoolResolver",
+    "PooledSet",
     "Resolution",
     "ResolvedSet",
     "Resolver",
@@ -25,6 +33,8 @@ __all__ = [
     "Standing",
     "Verdict",
     "advance_version",
+    "pool_resolver",
     "resolve",
     "resolver",
+    "source",
 ]

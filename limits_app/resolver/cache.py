@@ -16,11 +16,13 @@ from limits_app import conf
 from limits_app.core.forking import on_fork
 from limits_app.core.store import Store
 from limits_app.models import changes
-from limits_app.resolver.compiled import ResolvedSet
-from limits_app.resolver.resolving import Limits, check_names, home, resolve
+from limits_app.resolver.pooled import PooledSet
+from limits_app.resolver.resolved import ResolvedSet
+from limits_app.resolver.resolving import Limits, check_names, home, resolve, resolve_pool
+from limits_app.resolver.supplies import supplies
 from limits_app.stores.memory import MemoryStore
 
-__all__ = ["Key", "Resolver", "ResolverInfo", "resolver"]
+__all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "pool_resolver", "resolver"]
 
 logger = logging.getLogger("limits_app")
 
@@ -138,6 +140,9 @@ class Resolver:
     def clear(self) -> None:
         """Forget everything."""
         self._kept.clear()
+        supplies.clear()
+        if self is resolver:
+            pool_resolver.clear()
 
     def info(self) -> ResolverInfo:
         """Hits, misses and size."""
@@ -161,7 +166,7 @@ class Resolver:
     def _resolved(self, key: Key, store: Store | None) -> ResolvedSet:
         self._misses += 1
         try:
-            resolved = resolve(*key, store=store, now=self.clock()).limit_set
+            resolved = self._asked(key, store)
         except (OperationalError, InterfaceError) as error:
             known = self._kept.get(key)
             if known is None:
@@ -174,6 +179,10 @@ class Resolver:
             self._keep(key, _Kept(resolved, until, resolved.changes_at))
         return resolved
 
+    def _asked(self, key: Key, store: Store | None) -> ResolvedSet:
+        """Ask the database, and compile the answer."""
+        return resolve(*key, store=store, now=self.clock()).limit_set
+
     def _keep(self, key: Key, entry: _Kept) -> None:
         most = conf.get(conf.RESOLVER_MAX_ENTRIES)
         with self._lock:
@@ -183,4 +192,12 @@ class Resolver:
                 del self._kept[oldest]
 
 
+class PoolResolver(Resolver):
+    """A Resolver of pools by name, without the limits of any resource; what else is in a key does not matter."""
+
+    def _asked(self, key: Key, store: Store | None) -> PooledSet:
+        return resolve_pool(key[0], store=store)
+
+
 resolver: Final = Resolver()
+pool_resolver: Final = PoolResolver()

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from limits_app.conf import OnUnavailable
 from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
-from limits_app.models import Candidate
+from limits_app.models import Candidate, PolicyScope
 from limits_app.resolver.chosen import PRECEDENCE, Choice, Held
+from limits_app.resolver.pooled import PooledSet
+from limits_app.resolver.resolved import ResolvedSet
+from limits_app.resolver.supply import Supply
 
-__all__ = ["Resolution", "ResolvedSet", "compiled"]
+__all__ = ["Resolution", "compiled"]
 
-"""What the keys of scopes end with on which policies are tried; no other key does."""
-
-
-class ResolvedSet(LimitSet):
-    """The limits that hold, and what happens while their store is down (None: what the site says).
-
-    `changes_at` is when a date or an hour comes that may change them, in seconds of the system's clock; None for never.
-    `shadow` are the limits that are tried at the same time and refuse nothing.
-    """
-
-    on_unavailable: OnUnavailable | None = None
-    changes_at: float | None = None
-    shadow: LimitSet | None = None
+_OF_AN_ENTITY: Final = frozenset({PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +42,24 @@ class Resolution:
 
 
 def compiled(
-    resource: str, choices: Sequence[Choice], shadows: Sequence[Choice], *, store: Store, version: int
+    resource: str,
+    choices: Sequence[Choice],
+    shadows: Sequence[Choice],
+    *,
+    store: Store,
+    version: int,
+    supply: Supply | None = None,
 ) -> ResolvedSet:
     """Compile choices into one limit set; its on_unavailable is what the first of them that says anything says."""
-    resolved = ResolvedSet.composed(_unique(resource, choices, store.lease_us), store, version=version)
+    scoped = _unique(resource, choices, store.lease_us)
+    if supply is None:
+        resolved = ResolvedSet.composed(scoped, store, version=version)
+    else:
+        resolved = PooledSet.serving(scoped, supply, store, version=version)
     resolved.on_unavailable = next((choice.on_unavailable for choice in choices if choice.on_unavailable), None)
     tried = [_in_the_shadow(one) for one in _unique(resource, shadows, store.lease_us)]
     if tried:
-        resolved.shadow = LimitSet.composed(tried, store, version=version)
+        resolved.try_out(LimitSet.composed(tried, store, version=version))
     return resolved
 
 
@@ -81,8 +82,10 @@ def _scoped(resource: str, choice: Choice, lease_us: int) -> Iterator[ScopedLimi
 
 
 def _in_scope(scope: Scope, limits: Sequence[Held], lease_us: int) -> ScopedLimits:
-    level = min((held.candidate.level for held in limits), key=PRECEDENCE.index)
-    return ScopedLimits(scope, layout_of(tuple(held.limit for held in limits), lease_us), level)
+    levels = tuple(held.candidate.level for held in limits)
+    layout = layout_of(tuple(held.limit for held in limits), lease_us)
+    level = min(levels, key=PRECEDENCE.index)
+    return ScopedLimits(scope, layout, level, levels=levels, lasting=level in _OF_AN_ENTITY)
 
 
 def _in_the_shadow(scoped: ScopedLimits) -> ScopedLimits:

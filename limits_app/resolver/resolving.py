@@ -8,15 +8,20 @@ from time import time
 
 from django.db import router
 
+from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Limit
 from limits_app.core.store import Store
-from limits_app.models import Candidate, Policy, PolicyEffect, chain
+from limits_app.models import Candidate, Link, Policy, PolicyEffect
 from limits_app.resolver.chosen import CALL, Choice, Standing, changes_at, choose
 from limits_app.resolver.compiled import Resolution, compiled
+from limits_app.resolver.pooled import PooledSet
+from limits_app.resolver.source import source
+from limits_app.resolver.supplies import supplies
+from limits_app.resolver.supply import Supply
 from limits_app.stores.guards import guard_of
 
-__all__ = ["Limits", "check_names", "home", "resolve"]
+__all__ = ["Limits", "check_names", "home", "resolve", "resolve_pool"]
 
 Limits = tuple[Limit, ...]
 
@@ -37,18 +42,30 @@ def resolve(
     chosen_store = guard_of().store() if store is None else store
     version = chosen_store.version()  # before the query: a change in between makes the answer stale, never wrong
     moment = datetime.fromtimestamp(time() if now is None else now, UTC)
-    links = chain(resource, entity, home(), moment)
+    links, supply = _found(resource, entity, moment, store=chosen_store, version=version)
     if default_limits:
         own = Candidate(CALL, PolicyEffect.LIMITS, tuple(default_limits), None)
         links[0] = replace(links[0], candidates=(*links[0].candidates, own))
     choices = tuple(choose(link, moment) for link in links)
     tried = [link for link, choice in zip(links, choices, strict=True) if _tries(choice)]
     shadows = tuple(choose(link, moment, shadow=True) for link in tried)
-    limit_set = compiled(resource, choices, shadows, store=chosen_store, version=version)
+    limit_set = compiled(resource, choices, shadows, store=chosen_store, version=version, supply=supply)
     changes = [change for link in links if (change := changes_at(link, moment)) is not None]
     if changes:
         limit_set.changes_at = min(changes).timestamp()
     return Resolution(resource, entity, choices, shadows, limit_set)
+
+
+def resolve_pool(pool: str, *, store: Store | None = None) -> PooledSet:
+    """Ask the database for a pool, and compile it without limits of any resource.
+
+    Raises UnknownPool where there is none of this name, and what `resolve` raises.
+    """
+    check_resource(pool)
+    chosen_store = guard_of().store() if store is None else store
+    version = chosen_store.version()
+    supply = supplies.supply(pool, home(), chosen_store, version)
+    return PooledSet.serving((), supply, chosen_store, version=version)
 
 
 def home() -> str:
@@ -61,6 +78,23 @@ def check_names(resource: object, entity: object) -> None:
     check_resource(resource)
     if entity is not None:
         check_entity(entity)
+
+
+def _found(
+    resource: str, entity: str | None, moment: datetime, *, store: Store, version: int
+) -> tuple[list[Link], Supply | None]:
+    """Who is charged, and what the pool supplies that serves the resource."""
+    missing = None
+    while True:
+        found = source.read(resource, entity, home(), moment)
+        try:
+            supply = None if found.pool is None else supplies.supply(found.pool, home(), store, version)
+        except UnknownPool:
+            if found.pool == missing:
+                raise
+            missing = found.pool  # perhaps it was renamed just now
+        else:
+            return found.links, supply
 
 
 def _tries(choice: Choice) -> bool:

@@ -104,3 +104,13 @@ def test_there_is_one_weight_for_each_set(weights: list[float]) -> None:
 def test_a_weight_is_a_number_above_zero(weight: Any) -> None:
     with pytest.raises(ValueError, match="a weight must be a number above 0, not "):
         checked_weights([1, weight], 2)
+
+
+def test_what_comes_next_can_be_seen_without_taking_a_turn() -> None:
+    turns = balancer_named("round_robin")([1, 1, 1], 1)
+    assert [turns.preview((0, 1, 2)) for _ in range(3)] == [(1, 2, 0)] * 3
+    assert turns.order((0, 1, 2)) == (1, 2, 0)
+    assert turns.preview((0, 1, 2)) == (2, 0, 1)
+    assert balancer_named("random")([1, 1], 0).preview((0, 1)) == (0, 1)
+    assert balancer_named("weighted")([1, 9], 0).preview((0, 1)) == [1, 0]
+    assert balancer_named("failover")([1, 1], 0).preview((0, 1)) == (0, 1)

@@ -193,6 +193,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "reset_after": 48.0,
                 "never": False,
                 "overdrawn": 0,
+                "member": None,
             }
         ],
         "passed": [
@@ -208,6 +209,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "reset_after": 0.0,
                 "never": False,
                 "overdrawn": 0,
+                "member": None,
             }
         ],
         "overdrawn": [],

@@ -1,0 +1,144 @@
+"""Pools with their members as one page, and each member with its limits as another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.db import models
+from django.forms.models import BaseInlineFormSet
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.admin.audited import AuditedAdmin
+from limits_app.admin.json_field import JSONField
+from limits_app.admin.policies import LimitInline
+from limits_app.core.errors import LimitsError
+from limits_app.models import Limit, Pool, PoolMember
+from limits_app.services.pools import member_use
+
+if TYPE_CHECKING:
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+    Inline = admin.TabularInline[PoolMember, Pool]
+    MemberLimitForms = BaseInlineFormSet[Limit, PoolMember, Any]
+else:
+    Inline = admin.TabularInline  # they take no parameters when the code runs
+    MemberLimitForms = BaseInlineFormSet
+
+__all__ = ["PoolAdmin", "PoolMemberAdmin"]
+
+
+def _may(request: HttpRequest, verb: str) -> bool:
+    return request.user.has_perm(f"limits_app.{verb}_pool")
+
+
+class PartOfPool:
+    """Whoever may change a pool may change its parts."""
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever may look at the pool."""
+        return _may(request, "view") or _may(request, "change")
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever may add pools, or change this one when it is there."""
+        return _may(request, "add" if obj is None else "change")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever may add pools, or change this one when it is there."""
+        return self.has_add_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Whoever may add pools, or change this one when it is there."""
+        return self.has_add_permission(request, obj)
+
+
+class MemberInline(PartOfPool, Inline):
+    """The members of a pool; their limits are on pages of their own."""
+
+    model = PoolMember
+    fields = ["name", "order", "weight", "enabled", "config", "limits_in_words", "use"]
+    readonly_fields = ["limits_in_words", "use"]
+    formfield_overrides = {models.JSONField: {"form_class": JSONField}}
+    show_change_link = True
+    extra = 1
+    _use: Mapping[str, str]
+
+    def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        """Read what is in use once for all members; an inline lives as long as its request."""
+        self._use = {} if obj is None else _use(obj)
+        return super().get_formset(request, obj, **kwargs)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PoolMember]:
+        """Fetch the limits of all members at once."""
+        members: QuerySet[PoolMember] = super().get_queryset(request)
+        return members.prefetch_related("limits")
+
+    @admin.display(description=_("limits"))
+    def limits_in_words(self, member: PoolMember) -> str:
+        """Say what it has."""
+        return ", ".join(str(limit) for limit in member.limits.all()) if member.pk else ""
+
+    @admin.display(description=_("in use now"))
+    def use(self, member: PoolMember) -> str:
+        """Say how much of it is used."""
+        return self._use.get(member.name, "") if member.pk else ""
+
+
+class MemberLimitInline(PartOfPool, LimitInline):
+    """The limits of one member."""
+
+    formset = MemberLimitForms  # type: ignore[assignment]  # those of a member may be none
+    exclude = ["policy", "shared"]
+
+
+class PoolAdmin(AuditedAdmin):
+    """Who serves a resource."""
+
+    list_display = ["name", "load_balancing", "failover", "members_in_words", "description"]
+    list_filter = ["load_balancing", "failover"]
+    search_fields = ["name", "description", "members__name"]
+    inlines = [MemberInline]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Fetch the members of all rows at once."""
+        pools: QuerySet[Any] = super().get_queryset(request)
+        return pools.prefetch_related("members")
+
+    @admin.display(description=_("members"))
+    def members_in_words(self, pool: Pool) -> str:
+        """Name the members."""
+        off = gettext("%(name)s (off)")
+        return ", ".join(one.name if one.enabled else off % {"name": one.name} for one in pool.members.all())
+
+
+class PoolMemberAdmin(PartOfPool, AuditedAdmin):
+    """One member with its limits; reached from the page of its pool."""
+
+    list_display = ["pool", "name", "enabled"]
+    list_select_related = ["pool"]
+    search_fields = ["pool__name", "name"]
+    fields = ["pool", "name", "order", "weight", "enabled", "config"]
+    inlines = [MemberLimitInline]
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Keep it out of the index."""
+        return False
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """A member stays in its pool."""
+        return [] if obj is None else ["pool"]
+
+
+def _use(pool: Pool) -> Mapping[str, str]:
+    """How much of each member is used, in words; why that is not known where it is not."""
+    try:
+        use = member_use(pool.name)
+    except LimitsError as error:
+        return {member.name: str(error) for member in pool.members.all()}
+    return {
+        name: ", ".join(f"{key}: {one['used']} / {one['capacity']}" for key, one in stats.items())
+        for name, stats in use.items()
+    }

@@ -1,0 +1,150 @@
+"""Pooled sets: limits of a resource's own, and a pool of which one member serves each request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount
+from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit
+from limits_app.core.outcome import Outcome
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.stats import Stats
+from limits_app.core.store import Store
+from limits_app.models.references import MEMBER
+from limits_app.resolver.resolved import ResolvedSet
+from limits_app.resolver.secrets import looked_up
+from limits_app.resolver.supply import Supply
+
+__all__ = ["MemberSet", "PooledSet"]
+
+Requested = Mapping[str, Amount] | None
+Scopes = tuple[ScopedLimits, ...]
+
+
+class MemberSet(ResolvedSet):
+    """What a request is charged that one member serves: the limits of the resource's own, and those of the member.
+
+    Its `config` is that of the member, with the member's name and the secrets that it refers to.
+    """
+
+    _served_rates: Sequence[str] = ()
+
+    @property
+    def config(self) -> dict[str, object]:
+        """A copy of the configuration; ImproperlyConfigured where a secret is missing that it refers to."""
+        return looked_up(self._config, f"member {self._config[MEMBER]!r} of the pool")
+
+    @property
+    def rates(self) -> list[str]:
+        """The keys of which a request may say how much it takes here: not those that only other members have."""
+        return list(self._served_rates)
+
+    def serve(self, others: frozenset[str]) -> None:
+        """Leave the rates that only other members have to them, also where the resource itself limits them."""
+        self._served_rates = [key for key in super().rates if key not in others]
+
+
+class PooledSet(ResolvedSet):
+    """Limits of a resource's own, and a pool of which one member serves each request, charged in the same step.
+
+    Its keys are all that a request may name. What it iterates over, and its `rates`, are the limits that a request
+    meets whoever serves it.
+    """
+
+    supply: Supply
+    pool: LimitPool
+    _own: Scopes
+    _members: Mapping[str, MemberSet]
+    _common: frozenset[str]
+
+    @classmethod
+    def serving(cls, own: Iterable[ScopedLimits], supply: Supply, store: Store, *, version: int | None) -> PooledSet:
+        """Compile the limits of a resource's own for each member of what supplies it."""
+        scopes = tuple(own)
+        of_members = [one for some in supply.scoped.values() for one in some]
+        pooled = cls.composed((*scopes, *of_members), store, version=version)
+        pooled.supply, pooled._own = supply, scopes
+        keys = {name: _keys(some) for name, some in supply.scoped.items()}
+        all_have = frozenset.intersection(*keys.values())
+        some_have = frozenset.union(*keys.values())
+        pooled._common = all_have | (_keys(scopes) - some_have)
+        members: dict[str, MemberSet] = {}
+        for name, some in supply.scoped.items():
+            config = {**supply.configs[name], MEMBER: name}
+            members[name] = MemberSet.composed((*scopes, *some), store, config=config, version=version)
+            members[name].serve(some_have - keys[name])
+        pooled._members = members
+        pooled.pool = LimitPool.at(supply.desk, members.values(), members, failover=supply.definition.failover)
+        return pooled
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (self._own, self.supply, self.store, self.version)
+
+    def __iter__(self) -> Iterator[AnyLimit]:
+        return iter([self[key] for key in self.keys if key in self._common])
+
+    @property
+    def own(self) -> Scopes:
+        """Its scopes, without those of the members."""
+        return self._own
+
+    @property
+    def rates(self) -> list[str]:
+        """The keys of which every request must say how much it takes, whoever serves it."""
+        return [key for key in super().rates if key in self._common]
+
+    def try_out(self, shadow: LimitSet) -> None:
+        """See `ResolvedSet.try_out`."""
+        super().try_out(shadow)
+        for one in self._members.values():
+            one.try_out(shadow)
+
+    def changed(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
+        """See `ResolvedSet.changed`."""
+        return self.serving(map(change, self._own), self.supply.changed(change), store, version=store.version())
+
+    def ceiling(self, key: str) -> Amount:
+        """See `ResolvedSet.ceiling`."""
+        return max(one.ceiling(key) for one in self._members.values() if key in one.keys)
+
+    def try_acquire(self, requested: Requested = None) -> Acquisition:
+        """See `LimitPool.try_acquire`."""
+        return self.pool.try_acquire(requested)
+
+    def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+        """See `LimitPool.acquire`."""
+        return self.pool.acquire(requested, timeout)
+
+    async def atry_acquire(self, requested: Requested = None) -> Acquisition:
+        """See `LimitPool.atry_acquire`."""
+        return await self.pool.atry_acquire(requested)
+
+    async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+        """See `LimitPool.aacquire`."""
+        return await self.pool.aacquire(requested, timeout)
+
+    def peek(self, requested: Requested = None) -> Outcome:
+        """See `LimitPool.peek`."""
+        return self.pool.peek(requested)
+
+    def get_stats(self) -> dict[str, Stats]:
+        """The live state of the limits of the resource's own, by key."""
+        return LimitSet.composed(self._own, self.store, version=self.version).get_stats()
+
+    def member_stats(self) -> dict[str, dict[str, Stats]]:
+        """The live state of each member's own limits, by its name."""
+        return {
+            name: LimitSet.composed(some, self.store, version=self.version).get_stats()
+            for name, some in self.supply.scoped.items()
+        }
+
+
+def _keys(scoped: Iterable[ScopedLimits]) -> frozenset[str]:
+    return frozenset([one.prefix + rule.key for one in scoped for rule in one.layout.rules])
+
+
+def _restored(own: Scopes, supply: Supply, store: Store, version: int | None) -> PooledSet:
+    return PooledSet.serving(own, supply, store, version=version)

@@ -1,0 +1,49 @@
+"""The resolved set: the limits that hold, and what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from limits_app.conf import OnUnavailable
+from limits_app.core.amounts import Amount
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
+from limits_app.resolver.supply import Supply
+
+__all__ = ["ResolvedSet"]
+
+
+class ResolvedSet(LimitSet):
+    """The limits that hold, and what happens while their store is down (None: what the site says).
+
+    `changes_at` is when a date or an hour comes that may change them, in seconds of the system's clock; None for never.
+    `shadow` are the limits that are tried at the same time and refuse nothing.
+    `supply` is what the members of a pool have to give, where one serves the resource.
+    """
+
+    on_unavailable: OnUnavailable | None = None
+    changes_at: float | None = None
+    shadow: LimitSet | None = None
+    supply: Supply | None = None
+
+    @property
+    def own(self) -> tuple[ScopedLimits, ...]:
+        """Its scopes, without those of the members of a pool."""
+        return self.scoped
+
+    def try_out(self, shadow: LimitSet) -> None:
+        """Have other limits tried at the same time."""
+        self.shadow = shadow
+
+    def changed(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
+        """A set that decides in its place on another store, by limits that are changed."""
+        return LimitSet.composed(map(change, self.scoped), store, version=store.version())
+
+    def ceiling(self, key: str) -> Amount:
+        """The most that can ever be admitted of a key."""
+        return _ceiling(self.scoped, key)
+
+
+def _ceiling(scoped: tuple[ScopedLimits, ...], key: str) -> Amount:
+    return min(limit.ceiling for one in scoped for limit in one.layout.limits if limit.key == key)

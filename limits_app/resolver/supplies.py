@@ -1,0 +1,64 @@
+"""Pools by name: those of this configuration, kept until something changes."""
+
+from __future__ import annotations
+
+from itertools import islice
+from threading import Lock
+from time import monotonic
+from typing import Final, NamedTuple
+
+from limits_app import conf
+from limits_app.core.errors import UnknownPool
+from limits_app.core.store import Store
+from limits_app.models import changes, pool_definition
+from limits_app.resolver.supply import Supply
+
+__all__ = ["Supplies", "supplies"]
+
+
+class _Kept(NamedTuple):
+    supply: Supply
+    store: Store
+    version: int
+    until: float
+
+
+class Supplies:
+    """Keeps what pools supply, `most` of them and each for RESOLVER_TTL_SECONDS, for all resources together."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._kept: dict[str, _Kept] = {}
+        self._lock = Lock()
+
+    def supply(self, pool: str, using: str, store: Store, version: int) -> Supply:
+        """What a pool supplies in a store's version of the configuration; UnknownPool where there is none of this name.
+
+        What a transaction reads that has changed limits itself is not kept: it may be rolled back.
+        """
+        kept = self._kept.get(pool)
+        is_pending = changes.pending(using)
+        is_same = kept is not None and (kept.store, kept.version) == (store, version)
+        if kept is not None and is_same and kept.until >= monotonic() and not is_pending:
+            return kept.supply
+        definition = pool_definition(pool, using)
+        if definition is None:
+            raise UnknownPool(f"there is no pool {pool!r}: an administrator makes them")
+        supply = Supply.of(definition, store.lease_us)
+        if not is_pending:
+            self._keep(pool, _Kept(supply, store, version, monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)))
+        return supply
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._kept.clear()
+
+    def _keep(self, pool: str, entry: _Kept) -> None:
+        with self._lock:
+            self._kept.pop(pool, None)
+            self._kept[pool] = entry
+            for oldest in list(islice(self._kept, max(len(self._kept) - self._most, 0))):
+                del self._kept[oldest]
+
+
+supplies: Final = Supplies()

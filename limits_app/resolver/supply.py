@@ -1,0 +1,96 @@
+"""Supplies: what the members of a pool have to give, and the desk at which they take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Final
+
+from limits_app.core.desk import Desk
+from limits_app.core.keys import member_scope
+from limits_app.core.layout import layout_of
+from limits_app.core.limits import Blocked
+from limits_app.core.plan import ScopedLimits
+from limits_app.models import MemberDefinition, PoolDefinition
+
+__all__ = ["MEMBER_LEVEL", "Desks", "Supply", "desks"]
+
+MEMBER_LEVEL: Final = "pool_member"
+"""The level of the limits of a pool's member."""
+
+_NOBODY: Final = MemberDefinition("")
+"""Stands in a pool in which no member is enabled, and refuses everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """The limits of each enabled member of a pool, by its name."""
+
+    definition: PoolDefinition
+    scoped: Mapping[str, tuple[ScopedLimits, ...]]
+
+    @classmethod
+    def of(cls, definition: PoolDefinition, lease_us: int) -> Supply:
+        """Compile the members of a pool."""
+        members = definition.enabled
+        scoped = {member.name: _scoped(definition.name, member, lease_us) for member in members}
+        if not members:
+            nobody = replace(member_scope(definition.name, ""), member=None)
+            scoped = {"": (ScopedLimits(nobody, layout_of((Blocked(),), lease_us), MEMBER_LEVEL),)}
+        return cls(definition, scoped)
+
+    @property
+    def configs(self) -> dict[str, Mapping[str, object]]:
+        """What each member says to those whom it serves, with secrets by their names."""
+        return {member.name: member.config for member in self.definition.enabled or (_NOBODY,)}
+
+    @property
+    def desk(self) -> Desk:
+        """Where its members take turns; all that use the pool in this process have it in common."""
+        return desks.desk(self.definition)
+
+    def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> Supply:
+        """The same members with other limits."""
+        return replace(self, scoped={name: tuple(map(change, some)) for name, some in self.scoped.items()})
+
+
+class Desks:
+    """The desks of the pools that this process uses, `most` of them."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._by_pool: dict[str, Desk] = {}
+        self._lock = Lock()
+
+    def desk(self, definition: PoolDefinition) -> Desk:
+        """The desk of a pool; a new one when the way in which its members take turns has changed.
+
+        Who was put aside stays so.
+        """
+        weights = tuple([member.weight for member in definition.enabled or (_NOBODY,)])
+        with self._lock:
+            desk = self._by_pool.get(definition.name)
+            if desk is not None and (desk.load_balancing, desk.weights) == (definition.load_balancing, weights):
+                return desk
+            new = Desk(definition.load_balancing, weights)
+            if desk is not None:
+                new.resting = desk.resting
+            elif len(self._by_pool) >= self._most:
+                del self._by_pool[next(iter(self._by_pool))]
+            self._by_pool[definition.name] = new
+            return new
+
+    def clear(self) -> None:
+        """Nobody is put aside any more, and turns begin anew."""
+        with self._lock:
+            self._by_pool.clear()
+
+
+desks: Final = Desks()
+
+
+def _scoped(pool: str, member: MemberDefinition, lease_us: int) -> tuple[ScopedLimits, ...]:
+    if not member.limits:
+        return ()
+    return (ScopedLimits(member_scope(pool, member.name), layout_of(member.limits, lease_us), MEMBER_LEVEL),)
