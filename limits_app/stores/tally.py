@@ -49,12 +49,13 @@ class Tally:
     def collect(self, records: MutableMapping[str, Record], now: int) -> Batch | None:
         """A batch of what was counted, as `CountingStore.collect_counts` gives it."""
         if self._batch is None:
+            is_full = len(self._open) > _BATCH or len(self._counts) > _BATCH
             for scope in list(islice(self._open, _BATCH)):
                 record = records[scope]
                 self.close(scope, record, now)
                 records[scope] = record[-1].recounting(record)
             counts = list(self._taken())
-            self._batch = Batch(uuid4().hex, counts) if counts else None
+            self._batch = Batch(uuid4().hex, counts, is_full) if counts else None
         return self._batch
 
     def _taken(self) -> Iterator[Count]:

@@ -78,15 +78,16 @@ class Tallying:
         """A batch of what was counted, as `CountingStore.collect_counts` gives it."""
         stored = txn.get(_BATCH)
         if stored is None:
-            for key, _ in list(islice(under(txn, _OPEN), _MOST)):
-                self._close_counting(txn, key[len(_OPEN) :], now)
+            scopes = [key[len(_OPEN) :] for key, _ in islice(under(txn, _OPEN), _MOST)]
+            for scope in scopes:
+                self._close_counting(txn, scope, now)
             counts = list(self._taken(txn))
             if not counts:
                 return None
-            stored = json.dumps([uuid4().hex, counts]).encode()
+            stored = json.dumps([uuid4().hex, counts, _MOST in {len(scopes), len(counts)}]).encode()
             txn.put(_BATCH, stored)
-        name, counts = json.loads(stored)
-        return Batch(name, [Count(*count) for count in counts])
+        name, counts, is_full = json.loads(stored)
+        return Batch(name, [Count(*count) for count in counts], is_full)
 
     def _close_counting(self, txn: Txn, scope: bytes, now: int) -> None:
         record = self._records.stored(txn, scope)

@@ -1,0 +1,109 @@
+"""Tables of what was used and what was refused: written by the app, read by people, kept as long as the site likes."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+__all__ = ["Bucket", "CollectedBatch", "Denial", "Period", "UsageSnapshot"]
+
+
+class Bucket(models.TextChoices):
+    """Whose bucket it is."""
+
+    ENTITY = "entity", _("entity")
+    SHARED = "shared", _("shared by everybody")
+    MEMBER = "member", _("member of the pool")
+    OTHERS = "others", _("everybody else")
+
+
+class Period(models.TextChoices):
+    """How much time a snapshot is about; days begin at midnight UTC."""
+
+    HOUR = "hour", _("hour")
+    DAY = "day", _("day")
+
+
+class Counted(models.Model):
+    """One limit of one entity on one resource; the entity is empty where it is the site itself, or is shared."""
+
+    resource = models.CharField(_("resource"), max_length=64)
+    bucket = models.CharField(_("bucket"), max_length=8, choices=Bucket.choices, default=Bucket.ENTITY)
+    entity = models.CharField(_("entity or member"), max_length=255, blank=True)
+    key = models.CharField(_("limit"), max_length=64)
+
+    class Meta:
+        abstract = True
+        default_permissions = ("view",)
+
+    @property
+    def whose(self) -> str:
+        """The bucket in words."""
+        who = self.entity or ("" if self.bucket == Bucket.ENTITY else str(Bucket(self.bucket).label))
+        return f"{self.key} of {self.resource}" + (f" for {who}" if who else "")
+
+
+class UsageSnapshot(Counted):
+    """What was admitted in an hour or a day, in thousandths of the limit's unit, and how often it refused."""
+
+    period = models.CharField(_("period"), max_length=4, choices=Period.choices)
+    start = models.DateTimeField(_("start"))
+    admitted_milli = models.BigIntegerField(_("admitted, in thousandths"), default=0)
+    refused = models.BigIntegerField(_("refusals"), default=0)
+
+    class Meta(Counted.Meta):
+        verbose_name = _("usage snapshot")
+        verbose_name_plural = _("usage snapshots")
+        ordering = ["-start", "resource", "entity", "key"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["period", "start", "resource", "key", "bucket", "entity"], name="limits_app_usage_once"
+            ),
+            models.CheckConstraint(name="limits_app_usage_period", condition=models.Q(period__in=Period.values)),
+        ]
+        indexes = [models.Index(fields=["period", "resource", "start"], name="limits_app_usage_resource")]
+
+    def __str__(self) -> str:
+        return f"{self.whose} in the {self.period} from {self.start:%Y-%m-%d %H:%M}"
+
+    @property
+    def admitted(self) -> float | int:
+        """What was admitted, in units."""
+        units, rest = divmod(self.admitted_milli, 1000)
+        return self.admitted_milli / 1000 if rest else units
+
+
+class Denial(Counted):
+    """How often one limit refused in a minute, and when first and last."""
+
+    minute = models.DateTimeField(_("minute"))
+    count = models.BigIntegerField(_("refusals"), default=0)
+    first = models.DateTimeField(_("first"))
+    last = models.DateTimeField(_("last"))
+
+    class Meta(Counted.Meta):
+        verbose_name = _("denial")
+        verbose_name_plural = _("denials")
+        ordering = ["-minute", "-count"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["minute", "resource", "key", "bucket", "entity"], name="limits_app_denial_once"
+            ),
+        ]
+        indexes = [models.Index(fields=["resource", "minute"], name="limits_app_denial_resource")]
+
+    def __str__(self) -> str:
+        return f"{self.count} x {self.whose} in the minute {self.minute:%Y-%m-%d %H:%M}"
+
+
+class CollectedBatch(models.Model):
+    """A batch of counts that is in the snapshots already, so that it is never added again."""
+
+    name = models.CharField(max_length=64, primary_key=True)
+    collected_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name

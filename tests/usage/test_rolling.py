@@ -1,0 +1,156 @@
+"""What stores have counted becomes snapshots of hours and days, each count exactly once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connections, transaction
+
+from limits_app.core.keys import Scope, member_scope, scope_of, shared_scope
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, Limit, RateLimit
+from limits_app.core.plan import ScopedLimits
+from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from limits_app.usage import roll_up
+
+HOUR = 3600
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    clock = FakeClock()
+    clock.advance(NOON.timestamp() - clock() / 1_000_000)
+    return clock
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> MemoryStore:
+    return MemoryStore(clock=clock)
+
+
+def counting(store: MemoryStore, scope: Scope, *limits: Limit) -> LimitSet:
+    return LimitSet.composed([ScopedLimits(scope, layout_of(limits, store.lease_us, counts=True))], store)
+
+
+def snapshots(period: Period = Period.HOUR) -> list[tuple[datetime, str, str, str, int]]:
+    found = UsageSnapshot.objects.filter(period=period).order_by("start", "entity", "key")
+    return [(one.start, one.bucket, one.entity, one.key, one.admitted_milli) for one in found]
+
+
+@pytest.mark.django_db
+def test_hours_and_days_sum_up_what_was_admitted(store: MemoryStore, clock: FakeClock) -> None:
+    limits = counting(store, scope_of("api", "user:1"), CallLimit(1000, HOUR), RateLimit("tokens", 1000, HOUR))
+    for _ in range(3):
+        with limits.acquire({"tokens": 10}) as acquisition:
+            acquisition.update({"tokens": 4})
+        roll_up(store)
+    clock.advance(HOUR)
+    assert limits.try_acquire({})
+    roll_up(store)
+    assert snapshots() == [
+        (NOON, "entity", "user:1", "call_count", 3_000),
+        (NOON, "entity", "user:1", "tokens", 12_000),
+        (NOON + timedelta(hours=1), "entity", "user:1", "call_count", 1_000),
+    ]
+    assert snapshots(Period.DAY) == [
+        (NOON.replace(hour=0), "entity", "user:1", "call_count", 4_000),
+        (NOON.replace(hour=0), "entity", "user:1", "tokens", 12_000),
+    ]
+
+
+@pytest.mark.django_db
+def test_buckets_are_told_apart(store: MemoryStore) -> None:
+    limit = CallLimit(10, HOUR)
+    scopes = [
+        scope_of("api", None),
+        shared_scope("api", "call_count"),
+        member_scope("api", "eu"),
+        scope_of("api", "eu"),
+    ]
+    for scope in scopes:
+        assert counting(store, scope, limit).try_acquire()
+    assert roll_up(store) == 4
+    assert sorted(row[1:3] for row in snapshots()) == [
+        (Bucket.ENTITY, ""),
+        (Bucket.ENTITY, "eu"),
+        (Bucket.MEMBER, "eu"),
+        (Bucket.SHARED, ""),
+    ]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("entity", ["a\0b", "\ud800", "x" * 255, "\0" * 255, "\U0001f9c0:'\"%s"])
+def test_whatever_an_entity_is_called_it_can_be_stored(store: MemoryStore, entity: str) -> None:
+    assert counting(store, scope_of("api", entity), CallLimit(10, HOUR)).try_acquire()
+    roll_up(store)
+    assert [row[-1] for row in snapshots()] == [1_000]
+
+
+@pytest.mark.django_db
+def test_nothing_counted_is_nothing_done(store: MemoryStore) -> None:
+    assert roll_up(store) == 0
+    assert not CollectedBatch.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_batch_that_was_added_and_not_forgotten_is_not_added_again(store: MemoryStore) -> None:
+    limits = counting(store, scope_of("api", "user:1"), CallLimit(1000, HOUR))
+    limits.try_acquire()
+    killed = Killed(store)
+    with pytest.raises(KeyboardInterrupt):
+        roll_up(killed)
+    limits.try_acquire()
+    assert roll_up(store) == 0
+    assert roll_up(store) == 1
+    assert snapshots() == [(NOON, "entity", "user:1", "call_count", 2_000)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_that_could_not_be_added_is_added_later(store: MemoryStore) -> None:
+    counting(store, scope_of("api", "user:1"), CallLimit(1000, HOUR)).try_acquire()
+    with connections["default"].cursor() as cursor:
+        cursor.execute("ALTER TABLE limits_app_usagesnapshot RENAME TO elsewhere")
+    try:
+        with pytest.raises(Exception, match="limits_app_usagesnapshot"):
+            roll_up(store)
+    finally:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO limits_app_usagesnapshot")
+    roll_up(store)
+    assert snapshots() == [(NOON, "entity", "user:1", "call_count", 1_000)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_refuses_to_be_part_of_another_transaction(store: MemoryStore) -> None:
+    counting(store, scope_of("api", "user:1"), CallLimit(1000, HOUR)).try_acquire()
+    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
+        roll_up(store)
+    roll_up(store)
+    assert snapshots() == [(NOON, "entity", "user:1", "call_count", 1_000)]
+
+
+@pytest.mark.django_db
+def test_many_scopes_take_several_batches(store: MemoryStore) -> None:
+    for number in range(1_200):
+        counting(store, scope_of("api", f"user:{number}"), CallLimit(1000, HOUR)).try_acquire()
+    assert roll_up(store) == 1_200
+    assert UsageSnapshot.objects.filter(period=Period.HOUR).count() == 1_200
+    assert CollectedBatch.objects.count() == 2
+
+
+class Killed:
+    """A store whose user is killed before it forgets a batch."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def forget_counts(self, name: str) -> None:
+        raise KeyboardInterrupt
