@@ -6,12 +6,23 @@ from django.contrib import admin
 
 from limits_app.admin.audit_events import AuditEventAdmin
 from limits_app.admin.policies import PolicyAdmin
+from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
 from limits_app.admin.scopes import EndpointAdmin, EntityAdmin, ResourceAdmin
-from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
+from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, PoolMember, Resource
 
-__all__ = ["AuditEventAdmin", "EndpointAdmin", "EntityAdmin", "PolicyAdmin", "ResourceAdmin"]
+__all__ = [
+    "AuditEventAdmin",
+    "EndpointAdmin",
+    "EntityAdmin",
+    "PolicyAdmin",
+    "PoolAdmin",
+    "PoolMemberAdmin",
+    "ResourceAdmin",
+]
 
 admin.site.register(Policy, PolicyAdmin)
+admin.site.register(Pool, PoolAdmin)
+admin.site.register(PoolMember, PoolMemberAdmin)
 admin.site.register(Resource, ResourceAdmin)
 admin.site.register(Entity, EntityAdmin)
 admin.site.register(Endpoint, EndpointAdmin)

@@ -1,18 +1,27 @@
-"""The audit log, to read."""
+"""The audit log, to read and to take changes back."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from django.contrib import admin
-from django.utils.html import format_html
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models import AuditEvent
+from limits_app import audit
+from limits_app.admin.primary_keys import is_primary_key
+from limits_app.models import AuditEvent, Verb
 
 if TYPE_CHECKING:
-    from django.http import HttpRequest
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
     ModelAdmin = admin.ModelAdmin[AuditEvent]
@@ -21,25 +30,71 @@ else:
 
 __all__ = ["AuditEventAdmin"]
 
+_REVERTING: Final = {Verb.CREATE: "delete", Verb.UPDATE: "change", Verb.DELETE: "add"}
+"""What reverting does to an object, as permissions call it."""
+_CHANGES: Final = {
+    audit.Change.ADDED: _("added"),
+    audit.Change.REMOVED: _("removed"),
+    audit.Change.CHANGED: _("changed"),
+}
+_TABLE: Final = "<table><thead><tr><th>{}</th><th>{}</th><th>{}</th><th>{}</th></tr></thead><tbody>{}</tbody></table>"
+_ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
+
 
 class AuditEventAdmin(ModelAdmin):
     """Who changed what."""
 
-    list_display = ["when", "actor", "source", "verb", "object_type", "object_label", "reason"]
+    list_display = ["number", "when", "actor", "source", "verb", "object_type", "object_label", "reason"]
     list_filter = ["when", "verb", "object_type", "source"]
     search_fields = ["actor", "object_label", "reason"]
-    fields = [
-        "when",
-        "actor",
-        "source",
-        "verb",
-        "object_type",
-        "object_id",
-        "object_label",
-        "before_text",
-        "after_text",
-        "reason",
+    search_help_text = _("Who did it, to what, or why.")
+    date_hierarchy = "when"
+    actions = None
+    change_form_template = "admin/limits_app/auditevent/change_form.html"
+    fieldsets = [
+        (None, {"fields": ["number", "when", "actor", "source", "verb", "object_type", "object_label", "reason"]}),
+        (_("What changed"), {"fields": ["differences"]}),
+        (
+            _("In full"),
+            {"classes": ["collapse"], "fields": ["object_id", "before_text", "after_text", "previous", "digest"]},
+        ),
     ]
+
+    def get_urls(self) -> list[URLPattern]:
+        """Offer a page that reverts, besides those to read."""
+        view = self.admin_site.admin_view(self.revert_view)
+        return [path("<path:object_id>/revert/", view, name="limits_app_auditevent_revert"), *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show one event, and the way to revert it to whoever may."""
+        event = self._event(object_id)
+        context = {**(extra_context or {}), "may_revert": event is not None and self._may_revert(request, event)}
+        return super().change_view(request, object_id, form_url, context)
+
+    def revert_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask whether to revert an event, and do it; say why where it cannot be."""
+        event = self._event(object_id)
+        if event is None:
+            raise Http404(gettext("There is no such event."))
+        if not self._may_revert(request, event):
+            raise PermissionDenied
+        if request.method != "POST":
+            return self._confirmation(request, event)
+        try:
+            audit.revert(
+                event,
+                actor=request.user.get_username(),
+                source="admin",
+                reason=request.POST.get("reason", ""),
+                force="force" in request.POST,
+            )
+        except audit.CannotRevert as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return self._confirmation(request, event)
+        self.message_user(request, gettext("Event %(number)s was reverted.") % {"number": event.number})
+        return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_auditevent_changelist"))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Nobody."""
@@ -53,6 +108,14 @@ class AuditEventAdmin(ModelAdmin):
         """Nobody."""
         return False
 
+    @admin.display(description=_("differences"))
+    def differences(self, event: AuditEvent) -> SafeString:
+        """Show each field that is not as it was."""
+        found = audit.differences(event.before, event.after)
+        rows = [(one.field, _CHANGES[one.change], _words(one.before), _words(one.after)) for one in found]
+        body = format_html_join("", _ROW, rows)
+        return format_html(_TABLE, gettext("field"), gettext("change"), gettext("before"), gettext("after"), body)
+
     @admin.display(description=_("before"))
     def before_text(self, event: AuditEvent) -> SafeString:
         """Show the object as it was."""
@@ -62,6 +125,30 @@ class AuditEventAdmin(ModelAdmin):
     def after_text(self, event: AuditEvent) -> SafeString:
         """Show the object as it became."""
         return _readable(event.after)
+
+    def _event(self, object_id: str) -> AuditEvent | None:
+        key = unquote(object_id)
+        return AuditEvent.objects.filter(pk=key).first() if is_primary_key(key) else None
+
+    def _may_revert(self, request: HttpRequest, event: AuditEvent) -> bool:
+        """Whoever may revert, and may do to the object what reverting does."""
+        does = _REVERTING.get(Verb(event.verb))
+        needed = ["limits_app.view_auditevent", "limits_app.revert_auditevent"]
+        return does is not None and request.user.has_perms([*needed, f"limits_app.{does}_{event.object_type}"])
+
+    def _confirmation(self, request: HttpRequest, event: AuditEvent) -> HttpResponse:
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Revert event %(number)s?") % {"number": event.number},
+            "opts": self.opts,
+            "event": event,
+            "differences": self.differences(AuditEvent(before=event.after, after=event.before)),
+        }
+        return TemplateResponse(request, "admin/limits_app/auditevent/revert.html", context)
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else "-" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _readable(snapshot: Any) -> SafeString:

@@ -72,6 +72,7 @@ class LimitInline(Inline):
     model = Limit
     form = LimitForm
     formset = LimitFormSet
+    exclude = ["member"]
     extra = 1
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:

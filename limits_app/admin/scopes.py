@@ -21,8 +21,10 @@ __all__ = ["EndpointAdmin", "EntityAdmin", "ResourceAdmin"]
 class ResourceAdmin(AuditedAdmin):
     """What is consumed."""
 
-    list_display = ["name", "description"]
+    list_display = ["name", "pool", "description"]
+    list_select_related = ["pool"]
     search_fields = ["name", "description"]
+    autocomplete_fields = ["pool"]
 
 
 class EntityAdmin(AuditedAdmin):

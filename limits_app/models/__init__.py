@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from limits_app.models.audit_event import AuditEvent, Verb
+from limits_app.models.audit_head import AuditHead
 from limits_app.models.base import Configuration
 from limits_app.models.candidates import OWN, Candidate, Link, chain
 from limits_app.models.endpoint import Endpoint
@@ -13,16 +14,23 @@ from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import LimitKind
 from limits_app.models.policy import Policy, PolicyScope
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
+from limits_app.models.pool import LoadBalancing, Pool, PoolMember
+from limits_app.models.pool_definition import MemberDefinition, PoolDefinition, pool_definition
 from limits_app.models.resource import Resource
 from limits_app.models.state import LayoutDefinition, ScopeState, StoreVersion
+from limits_app.models.usage import Bucket, CollectedBatch, Denial, Period, UsageSnapshot
 
 __all__ = [
     "CONFIGURATION",
     "MAX_LEVELS",
     "OWN",
     "AuditEvent",
+    "AuditHead",
+    "Bucket",
     "Candidate",
+    "CollectedBatch",
     "Configuration",
+    "Denial",
     "Endpoint",
     "Enforcement",
     "Entity",
@@ -30,15 +38,23 @@ __all__ = [
     "Limit",
     "LimitKind",
     "Link",
+    "LoadBalancing",
+    "MemberDefinition",
+    "Period",
     "Policy",
     "PolicyEffect",
     "PolicyScope",
+    "Pool",
+    "PoolDefinition",
+    "PoolMember",
     "Resource",
     "ScopeState",
     "StoreVersion",
+    "UsageSnapshot",
     "Verb",
     "chain",
+    "pool_definition",
 ]
 
-CONFIGURATION: Final[tuple[type[Configuration], ...]] = (Resource, Entity, Policy, Limit, Endpoint)
+CONFIGURATION: Final[tuple[type[Configuration], ...]] = (Resource, Entity, Policy, Pool, PoolMember, Limit, Endpoint)
 """The models whose changes are announced."""

@@ -1,44 +1,91 @@
-"""What all configuration has in common: no way of writing it goes unannounced."""
+"""What all configuration has in common: no way of writing it goes unannounced or unrecorded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-from django.db import models
+from django.db import connections, models, router
 
 from limits_app.models.changes import announce
+from limits_app.models.recording import Unit, unit
 
 __all__ = ["Configuration", "ConfigurationQuerySet"]
 
-M_co = TypeVar("M_co", bound=models.Model, covariant=True)
+C_co = TypeVar("C_co", bound="Configuration", covariant=True)
 
 
-class ConfigurationQuerySet(models.QuerySet[M_co]):
-    """Announces the writes for which Django sends no signal for each row.
+class ConfigurationQuerySet(models.QuerySet[C_co]):
+    """Records every write, and announces those for which Django sends no signal for each row.
 
-    `bulk_update` goes through `update`, and `delete` sends its signals, so neither is repeated here.
+    `bulk_update` goes through `update`, and `get_or_create` through `save`.
     """
 
     def update(self, **kwargs: Any) -> int:
         """Change all rows, and announce it if there were any."""
-        changed = super().update(**kwargs)
+        self._for_write = True  # which decides on the database
+        with unit(self.db) as current:
+            current.touch(self)
+            for name in self.model.part_of:
+                self._touch_new_wholes(current, name, kwargs)
+            changed = super().update(**kwargs)
         if changed:
             announce(self.db)
         return changed
 
-    def bulk_create(self, objs: Iterable[M_co], *args: Any, **options: Any) -> list[M_co]:
+    def bulk_update(self, objs: Iterable[C_co], *args: Any, **options: Any) -> int:
+        """Change these rows, all or none."""
+        self._for_write = True
+        with unit(self.db):
+            return super().bulk_update(objs, *args, **options)
+
+    def update_or_create(self, *args: Any, **options: Any) -> tuple[C_co, bool]:
+        """Change a row or insert it, and wait for the turn to write before the row is locked, never the other way."""
+        self._for_write = True
+        with unit(self.db):
+            return super().update_or_create(*args, **options)
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete all rows."""
+        self._for_write = True
+        with unit(self.db) as current:
+            current.touch(self)
+            return super().delete()
+
+    def bulk_create(self, objs: Iterable[C_co], *args: Any, **options: Any) -> list[C_co]:
         """Insert all rows, and announce it if there were any."""
-        created = super().bulk_create(objs, *args, **options)
+        self._for_write = True
+        rows = list(objs)
+        for row in rows:
+            row._prepare_related_fields_for_save(operation_name="bulk_create")  # type: ignore[attr-defined]  # Django's
+        with unit(self.db) as current:
+            foreseen = len(args) < 2 and options.keys() <= {"batch_size"} and _tells_keys(self.db)
+            everything = self.model._base_manager.using(self.db).all()
+            for name in self.model.part_of:
+                current.touch_wholes(self.model, name, [getattr(row, f"{name}_id") for row in rows])
+            if not foreseen:  # nobody says which rows were there already
+                current.touch(everything)
+            created = super().bulk_create(rows, *args, **options)
+            keys = [row.pk for row in rows] if foreseen else everything.values_list("pk", flat=True)
+            current.touch_new(self.model, keys)
         if created:
             announce(self.db)
         return created
 
+    def _touch_new_wholes(self, current: Unit, name: str, values: dict[str, Any]) -> None:
+        """Touch what the rows are to be parts of; where an expression says what, everything that could be meant."""
+        for value in (values[field] for field in (name, f"{name}_id") if field in values):
+            whole: Any = self.model._meta.get_field(name).related_model
+            if hasattr(value, "resolve_expression"):
+                current.touch(whole._base_manager.using(self.db).all())
+            else:
+                current.touch_wholes(self.model, name, [getattr(value, "pk", value)])
 
-class ConfigurationManager(models.Manager[M_co]):
+
+class ConfigurationManager(models.Manager[C_co]):
     """Hands every verb on to the announcing queryset."""
 
-    def get_queryset(self) -> ConfigurationQuerySet[M_co]:
+    def get_queryset(self) -> ConfigurationQuerySet[C_co]:
         """Give all rows."""
         return ConfigurationQuerySet(self.model, using=self._db)
 
@@ -46,8 +93,38 @@ class ConfigurationManager(models.Manager[M_co]):
 class Configuration(models.Model):
     """A row that administrators set and every process obeys."""
 
+    part_of: ClassVar[Sequence[str]] = ()
+    """Fields that say what it is a part of: changes of it are recorded as changes of that."""
+    implied: ClassVar[Sequence[str]] = ()
+    """Properties that the audit log tells besides the fields."""
+    named_by: ClassVar[str] = "name"
+    """The field by which others name it."""
+
     objects: ClassVar[ConfigurationManager[Self]] = ConfigurationManager()
 
     class Meta:
         abstract = True
         base_manager_name = "objects"  # related managers write through it
+
+    def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Delete the row, and what is a part of it."""
+        using = using or router.db_for_write(type(self), instance=self)
+        with unit(using) as current:
+            current.touch_row(self)
+            return super().delete(using, keep_parents)
+
+    def _save_table(self, *args: Any, **options: Any) -> bool:
+        """Record what `save` does; fixtures are saved through it too, and through nothing else of the model."""
+        using = args[4] if len(args) > 4 else options["using"]
+        with unit(using) as current:
+            if self.part_of:  # it may have been a part of something else
+                current.touch(type(self)._base_manager.using(using).filter(pk=self.pk))
+            current.touch_row(self)
+            saved: bool = super()._save_table(*args, **options)  # type: ignore[misc]  # Django's own
+            current.touch_new(type(self), [self.pk])
+        return saved
+
+
+def _tells_keys(using: str) -> bool:
+    """Whether a database tells the primary keys of rows that it inserted in bulk."""
+    return connections[using].features.can_return_rows_from_bulk_insert

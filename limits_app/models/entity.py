@@ -23,6 +23,8 @@ MAX_LEVELS: Final = 8
 class Entity(Configuration):
     """Somebody who consumes and about whom something is set; anyone else needs no row."""
 
+    named_by = "identifier"
+
     identifier = ExactTextField(
         _("identifier"),
         max_length=255,

@@ -57,6 +57,8 @@ class Policy(Configuration):
     one with dates comes first, then one with hours.
     """
 
+    implied = ("scope",)
+
     resource = models.ForeignKey(
         Resource,
         verbose_name=_("resource"),

@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from limits_app.models import Limit, LimitKind, Policy
 
 
-def rate(policy: Policy, key: str = "tpm", **fields: Any) -> Limit:
+def rate(policy: Policy | None, key: str = "tpm", **fields: Any) -> Limit:
     """A rate as a row."""
     sound = {"kind": LimitKind.RATE, "capacity": 1000, "window_seconds": 60, "algorithm": "token_bucket"}
     return Limit(policy=policy, key=key, **(sound | fields))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 from django.core.checks.registry import registry as django_registry
-from django.db import ProgrammingError, connection
+from django.db import ProgrammingError, connection, connections
 from pytest_django import Settings
 
 from limits_app import CallLimit, checks, conf, limits
@@ -42,6 +42,10 @@ def ids(messages: list[Any]) -> list[str]:
         ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}}, []),
         ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "process", "STATE_DIR": "/x"}}}, []),
         ({"ON_UNAVAILABLE": "local", "STORE": "missing"}, []),
+        ({"TRUSTED_PROXIES": ["8.0.0.0/8"]}, ["W051"]),
+        ({"TRUSTED_PROXIES": ["2000::/3"]}, ["W051"]),
+        ({"TRUSTED_PROXIES": ["104.16.0.0/13", "2400:cb00::/32", "10.0.0.0/8", "fd00::/8", "unix"]}, []),
+        ({"STORES": {"default": {"KIND": "database", "USING": "nowhere"}}}, ["E055"]),
     ],
 )
 def test_hazards_in_the_settings_are_reported(settings: Settings, given: dict[str, Any], found: list[str]) -> None:
@@ -76,6 +80,23 @@ def test_a_database_that_only_one_connection_sees_is_reported(
     assert ids(checks.check_hazards()) == found
 
 
+@pytest.mark.parametrize(("pooled", "found"), [(True, ["W052"]), (False, [])])
+def test_a_database_behind_a_pool_of_transactions_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, pooled: bool, found: list[str]
+) -> None:
+    there = connections.configure_settings(
+        {
+            "default": {},
+            "there": {"ENGINE": "django.db.backends.postgresql", "DISABLE_SERVER_SIDE_CURSORS": pooled},
+        }
+    )["there"]
+    monkeypatch.setitem(connections.settings, "there", there)
+    settings.LIMITS = {"STORES": {"default": {"KIND": "database", "USING": "there"}}}
+    assert ids(checks.check_hazards()) == found
+    assert checks.check_deployment() == []
+    del connections["there"]
+
+
 @pytest.mark.parametrize(
     ("order", "found"), [([LIMITS, USERS], ["W043"]), ([USERS, LIMITS], []), ([LIMITS], []), ([USERS], [])]
 )
@@ -91,6 +112,7 @@ def test_a_middleware_that_knows_no_users_is_reported(settings: Settings, order:
         ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}, "STATE_DIR": "/x"}, []),
         ({}, ["W045"]),
         ({"STATE_DIR": "/var/lib/limits"}, []),
+        ({"STATE_DIR": "/x", "STORES": {"default": {"KIND": "process"}, "other": {"KIND": "database"}}}, ["W053"]),
     ],
 )
 def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(

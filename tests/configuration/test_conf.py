@@ -26,6 +26,7 @@ from limits_app.conf import OnUnavailable, OnUnresolved, StoreKind, StoreSetting
         (conf.STORES, {"default": StoreSettings(StoreKind.PROCESS)}),
         (conf.STATE_DIR, None),
         (conf.MAP_MEGABYTES, 64),
+        (conf.IDLE_FACTOR, 7),
         (conf.UNKNOWN_KEYS, UnknownKeys.WARN),
         (conf.ENTITY_OF_REQUEST, "limits_app.integrations.identity.entity_of_request"),
         (conf.RESOLVER_TTL_SECONDS, 60),
@@ -100,8 +101,8 @@ def test_an_override_counts_at_once_and_ends_with_its_block() -> None:
 def test_a_store_says_what_is_its_own_and_takes_the_rest_from_the_dict() -> None:
     stores = {"default": {"KIND": "process"}, "big": {"KIND": "process", "STATE_DIR": "/big", "MAP_MEGABYTES": 512}}
     with override_settings(LIMITS={"STORES": stores, "STATE_DIR": "/small", "STORE": "big"}):
-        assert conf.store_settings("default") == StoreSettings(StoreKind.PROCESS, Path("/small"), 64)
-        assert conf.store_settings() == StoreSettings(StoreKind.PROCESS, Path("/big"), 512)
+        assert conf.store_settings("default") == StoreSettings(StoreKind.PROCESS, Path("/small"), 64, idle_factor=7)
+        assert conf.store_settings() == StoreSettings(StoreKind.PROCESS, Path("/big"), 512, idle_factor=7)
 
 
 def test_a_store_that_is_not_there_is_named_beside_those_that_are() -> None:
@@ -146,6 +147,9 @@ BAD_VALUES = [
     ("RESOLVER_TTL_SECONDS", "60", "E016", "must be a number of seconds above 0"),
     ("RESOLVER_MAX_ENTRIES", 0, "E017", "must be a whole number from 1 to"),
     ("RESOLVER_MAX_ENTRIES", "x" * 10_000, "E017", "must be a whole number from 1 to"),
+    ("IDLE_FACTOR", 0.5, "E019", "must be a number from 1 to 1000, not 0.5"),
+    ("IDLE_FACTOR", True, "E019", "must be a number from 1 to 1000"),
+    ("IDLE_FACTOR", float("nan"), "E019", "must be a number from 1 to 1000, not nan"),
     ("ON_UNAVAILABLE", "admit", "E030", "must be 'block' or 'allow' or 'local', not 'admit'"),
     ("EXPECTED_PROCESSES", 0, "E031", "must be a whole number from 1 to 1000000, not 0"),
     ("ON_UNRESOLVED", "local", "E032", "must be 'block' or 'allow', not 'local'"),

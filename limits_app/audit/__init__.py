@@ -1,0 +1,32 @@
+"""The audit log: who changed what, one event for each object that changed, in the transaction of the change."""
+
+from __future__ import annotations
+
+from limits_app.audit.comparing import Unrecorded, unrecorded
+from limits_app.audit.differences import Change, Difference, differences
+from limits_app.audit.pruning import prune
+from limits_app.audit.reverting import model_of, revert
+from limits_app.audit.verifying import BrokenLink, Fault, Report, verify
+from limits_app.core.errors import CannotRevert
+from limits_app.models.recording import Unit, acting
+from limits_app.models.snapshots import Snapshot, snapshot
+
+__all__ = [
+    "BrokenLink",
+    "CannotRevert",
+    "Change",
+    "Difference",
+    "Fault",
+    "Report",
+    "Snapshot",
+    "Unit",
+    "Unrecorded",
+    "acting",
+    "differences",
+    "model_of",
+    "prune",
+    "revert",
+    "snapshot",
+    "unrecorded",
+    "verify",
+]

@@ -1,0 +1,52 @@
+"""Letting go of old events, so that what is left can still be verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from django.db import router
+from django.db.models import QuerySet
+
+from limits_app.core.errors import InvalidRequest
+from limits_app.models import AuditEvent, AuditHead
+from limits_app.models.recording import acting
+
+__all__ = ["prune"]
+
+
+def prune(
+    before: datetime,
+    *,
+    archive: Callable[[Iterable[AuditEvent]], object] | None = None,
+    actor: str = "",
+    source: str = "code",
+    reason: str = "",
+    batch: int = 10_000,
+    using: str | None = None,
+) -> int:
+    """Delete the oldest events, up to the first that is not older than a moment; give how many there were.
+
+    At most `batch` are deleted, in one transaction with an event that says so: call it until it gives 0.
+    The log remembers number and digest of the last one, so that `verify` goes on from there.
+    An archive gets the events before they are deleted, in order; where it fails, nothing is deleted.
+    """
+    if batch < 1:
+        raise InvalidRequest(f"batch must be 1 or more, not {batch}")
+    using = using or router.db_for_write(AuditEvent)
+    with acting(actor=actor, source=source, reason=reason, using=using) as changes:
+        events = AuditEvent.objects.using(using).order_by("number")
+        kept = events.filter(when__gte=before).values_list("number", flat=True).first()
+        old = events if kept is None else events.filter(number__lt=kept)
+        oldest = list(old.values_list("number", "digest")[:batch])
+        if not oldest:
+            return 0
+        number, digest = oldest[-1]
+        pruned: QuerySet[Any] = events.filter(number__lte=number)
+        if archive is not None:
+            archive(pruned.iterator())
+        AuditHead._default_manager.using(using).filter(pk=1).update(pruned_number=number, pruned_digest=digest)
+        count: int = pruned._raw_delete(using)
+        changes.record_pruning({"count": count, "number": number, "digest": digest})
+        return count

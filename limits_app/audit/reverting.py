@@ -1,0 +1,110 @@
+"""Taking a change back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.exceptions import ValidationError
+from django.db import models
+from django.db.models import ProtectedError
+
+from limits_app.core.errors import CannotRevert
+from limits_app.models import CONFIGURATION, AuditEvent
+from limits_app.models.recording import acting
+from limits_app.models.snapshots import Snapshot, parts_of, snapshots
+
+if TYPE_CHECKING:
+    from limits_app.models import Configuration
+
+    Model = type[Configuration]
+
+__all__ = ["MODELS", "model_of", "revert"]
+
+MODELS: Final[Mapping[str, Any]] = {model._meta.model_name or "": model for model in CONFIGURATION if not model.part_of}
+
+
+def revert(event: AuditEvent, *, actor: str = "", source: str = "code", reason: str = "", force: bool = False) -> None:
+    """Bring an object back to what it was before an event: with its parts, under its old primary key, and audited.
+
+    Raises CannotRevert, and changes nothing, where the object was changed since (unless forced), where what it refers
+    to is gone, where others refer to what would be deleted, and where it would no longer be valid.
+    """
+    model = model_of(event)
+    using = event._state.db or ""
+    with acting(actor=actor, source=source, reason=reason or f"revert of event {event.number}", using=using):
+        key = model._meta.pk.to_python(event.object_id)
+        found = snapshots(model, [key], using).get(key)
+        _check(event, None if found is None else found.state, force=force)
+        try:
+            if event.before is None:
+                model._base_manager.using(using).get(pk=key).delete()
+            else:
+                item = model._base_manager.using(using).filter(pk=key).first() or model(**{model._meta.pk.attname: key})
+                _restore(item, event.before, using)
+        except ProtectedError as error:
+            users = ", ".join(sorted(map(str, error.protected_objects)))
+            raise CannotRevert(f"{event.object_label} is in use: take it out of {users} first") from error
+        except ValidationError as error:
+            raise CannotRevert(f"{event.object_label} cannot be so any longer: {'; '.join(error.messages)}") from error
+
+
+def model_of(event: AuditEvent) -> Model:
+    """The model of the object that an event is about; CannotRevert where it is about none."""
+    model: Model | None = MODELS.get(event.object_type)
+    if model is None:
+        raise CannotRevert(
+            f"a {event.verb} of {event.object_type} changed no configuration: there is nothing to revert"
+        )
+    return model
+
+
+def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:
+    if _same(state, event.before):
+        raise CannotRevert(f"{event.object_label} is as it was before this event already")
+    if not force and not _same(state, event.after):
+        raise CannotRevert(f"{event.object_label} was changed since: revert the later events first, or force it")
+
+
+def _same(state: Snapshot | None, told: Snapshot | None) -> bool:
+    """Whether an object is as it was told; fields that came with a later version do not matter."""
+    if state is None or told is None:
+        return state is told
+    return all(name in state and state[name] == value for name, value in told.items())
+
+
+def _restore(item: Configuration, told: Snapshot, using: str) -> None:
+    """Write an object as it was told, and its parts anew."""
+    _fill(item, told, using)
+    item._state.db = using
+    item.clean_fields(exclude={field.name for field in item._meta.concrete_fields if field.is_relation})
+    item.clean()
+    item.validate_unique()
+    item.validate_constraints()
+    item.save(using=using)
+    for name, field, part in parts_of(type(item)):
+        part._base_manager.using(using).filter(**{field: item}).delete()
+        for one in told.get(name, ()):
+            _restore(part(**{field: item}), one, using)
+
+
+def _fill(item: Configuration, told: Snapshot, using: str) -> None:
+    parts = {name for name, *_ in parts_of(type(item))}
+    fields: dict[str, Any] = {field.name: field for field in item._meta.concrete_fields}
+    for name, value in told.items():
+        if name in fields:
+            setattr(item, name, _value(fields[name], value, using))
+        elif name not in parts and name not in item.implied:
+            raise CannotRevert(f"there is no field {name} any longer")
+
+
+def _value(field: Any, told: Any, using: str) -> Any:
+    if told is None:
+        return None
+    if field.is_relation:
+        related: Model = field.related_model
+        found = related._base_manager.using(using).filter(**{related.named_by: told}).first()
+        if found is None:
+            raise CannotRevert(f"{related._meta.model_name} {told} is gone: bring it back first")
+        return found
+    return field.to_python(str(told) if isinstance(field, models.DecimalField) else told)

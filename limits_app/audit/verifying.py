@@ -1,0 +1,150 @@
+"""Following the chain of the log from the first event to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from django.db import router, transaction
+
+from limits_app.models import AuditEvent, AuditHead
+from limits_app.models.audit_head import CONTENT, digest_of
+
+__all__ = ["BrokenLink", "Fault", "Report", "verify"]
+
+_CHUNK: Final = 5000
+
+
+class Fault(StrEnum):
+    """What was done to the log."""
+
+    CHANGED = "changed"
+    MISSING = "missing"
+    REORDERED = "reordered"
+    INSERTED = "inserted"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLink:
+    """The first place at which the log is not what was written.
+
+    `number` is that of the event which is not as it was, does not belong there, or follows after what is missing.
+    """
+
+    fault: Fault
+    number: int
+    detail: str
+
+    def __str__(self) -> str:
+        return f"event {self.number}: {self.fault}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found: how many events in order, up to which number and digest, and where the chain broke, if it did.
+
+    Who keeps the number and the digest elsewhere can ask later whether the log still goes back to them.
+    """
+
+    events: int
+    number: int
+    digest: str
+    broken: BrokenLink | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every event is there, in its place, as it was written."""
+        return self.broken is None
+
+    def __str__(self) -> str:
+        return f"{self.events} events in order" + ("" if self.broken is None else f", then {self.broken}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    number: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    number: int
+    previous: str
+    digest: str
+    content: list[Any]
+
+
+def verify(*, using: str | None = None, known: tuple[int, str] | None = None) -> Report:
+    """Compute every digest of the log anew, in the order of the events, and report the first broken link.
+
+    The log is read as a stream, of which a few thousand events are in memory.
+    With `known`, a number and a digest that were kept elsewhere, the event with that number must have that digest; this
+    also finds a log that somebody wrote anew from some event on, with digests that fit.
+    """
+    using = using or router.db_for_write(AuditEvent)
+    with transaction.atomic(using=using):
+        head = AuditHead.locked(using)  # so that no event comes while the end is looked for
+        end = _Place(head.number, head.digest)
+        begin = _Place(head.pruned_number, head.pruned_digest)
+        beyond = AuditEvent.objects.using(using).filter(number__gt=end.number).exists()
+    report = _followed(begin, end, using, known)
+    if beyond and report.ok:
+        detail = f"nothing was written by this app after event {end.number}"
+        return replace(report, broken=BrokenLink(Fault.INSERTED, end.number + 1, detail))
+    return report
+
+
+def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | None) -> Report:
+    last, count = begin, 0
+    for event in _events(using, end.number):
+        broken = _broken(last, event, using) or _unknown(event, known)
+        if broken is not None:
+            return Report(count, last.number, last.digest, broken)
+        last, count = _Place(event.number, event.digest), count + 1
+    return Report(count, last.number, last.digest, _broken_end(last, end, known))
+
+
+def _events(using: str, last: int) -> Iterator[_Event]:
+    rows = AuditEvent.objects.using(using).filter(number__lte=last).order_by("number")
+    columns = rows.values_list("number", "previous", "digest", *CONTENT)
+    for number, previous, digest, *content in columns.iterator(chunk_size=_CHUNK):
+        yield _Event(number, previous, digest, content)
+
+
+def _broken(last: _Place, event: _Event, using: str) -> BrokenLink | None:
+    if digest_of(event.previous, event.content) != event.digest:
+        return BrokenLink(Fault.CHANGED, event.number, "its content is not what its digest was taken of")
+    if event.previous != last.digest:
+        return _misplaced(last, event, using)
+    if event.number != last.number + 1:
+        return BrokenLink(Fault.REORDERED, event.number, f"it was written as number {last.number + 1}")
+    return None
+
+
+def _misplaced(last: _Place, event: _Event, using: str) -> BrokenLink:
+    """Say why an event does not follow the one before it, by where the one is that it does follow."""
+    number, previous = event.number, event.previous
+    events = AuditEvent.objects.using(using)
+    belongs_after = events.filter(digest=previous).values_list("number", flat=True).first()
+    if belongs_after is None and previous:
+        return BrokenLink(Fault.MISSING, number, f"what was written between it and event {last.number} is gone")
+    if belongs_after is not None and belongs_after > last.number:
+        return BrokenLink(Fault.REORDERED, number, f"it was written after what is now event {belongs_after}")
+    first = (belongs_after or 0) + 1
+    return BrokenLink(Fault.INSERTED, first, f"from here to event {last.number} nothing was written by this app")
+
+
+def _unknown(event: _Event, known: tuple[int, str] | None) -> BrokenLink | None:
+    if known is None or event.number != known[0] or event.digest == known[1]:
+        return None
+    return BrokenLink(Fault.CHANGED, event.number, "it has another digest than the one that is known")
+
+
+def _broken_end(last: _Place, end: _Place, known: tuple[int, str] | None) -> BrokenLink | None:
+    if last.number < end.number or (known is not None and last.number < known[0]):
+        return BrokenLink(Fault.MISSING, last.number + 1, "the events from this one to the last are gone")
+    if last != end:
+        return BrokenLink(Fault.CHANGED, last.number, "it is not the event that was written last")
+    return None

@@ -1,0 +1,1 @@
+"""Each command in the module of its name."""

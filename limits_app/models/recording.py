@@ -1,0 +1,211 @@
+"""Writing the audit log: whatever changes configuration does it in a unit, which writes one event for each object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import connections, models, router, transaction
+from django.db.models.signals import pre_delete
+
+from limits_app.models.audit_event import AuditEvent, Verb
+from limits_app.models.audit_head import AuditHead
+from limits_app.models.snapshots import Snapshot, Taken, batches, snapshots
+
+if TYPE_CHECKING:
+    from limits_app.models.base import Configuration
+
+    Model = type[Configuration]
+
+__all__ = ["Author", "Unit", "acting", "unit", "watch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who changes something, by which way in, and why."""
+
+    actor: str = ""
+    source: str = "code"
+    reason: str = ""
+
+
+_CODE: Final = Author()
+_MAX_SOURCE: Final = 32
+
+_author: ContextVar[Author | None] = ContextVar("limits_app.author", default=None)
+_units: ContextVar[Mapping[str, Unit]] = ContextVar("limits_app.units")
+
+
+@contextmanager
+def acting(*, actor: str = "", source: str = "code", reason: str = "", using: str | None = None) -> Iterator[Unit]:
+    """Say who changes configuration in this block, by which way in, and why; one event for each object that it changes.
+
+    The block is one transaction, on the database that configuration is written to unless `using` names another, and
+    everybody else who writes configuration there waits for its end: keep it short, and change everything in it.
+    A policy with its limits is one object, and so is a pool with its members and their limits.
+    Events are written at the end, of what is different then; a block that fails, or is rolled back, leaves none.
+    Inside another block, the outer one says what it knows, and writes the events.
+    An object that has a `reason` of its own gives it where the block gives none.
+    """
+    if not 0 < len(source) <= _MAX_SOURCE:
+        raise ValueError(f"source {source!r} must have 1 to {_MAX_SOURCE} characters, such as 'api'")
+    outer = _author.get()
+    author = Author(actor, source, reason)
+    if outer is not None:
+        author = Author(outer.actor or actor, outer.source, outer.reason or reason)
+    token = _author.set(author)
+    try:
+        with unit(using or router.db_for_write(AuditEvent)) as found:
+            yield found
+    finally:
+        _author.reset(token)
+
+
+@contextmanager
+def unit(using: str) -> Iterator[Unit]:
+    """Give the unit of change that is open on a database, or one that ends with this block, in a transaction.
+
+    One that was opened by another thread, or has ended, is not this one's, though contexts were copied.
+    """
+    units = _units.get({})
+    current = units.get(using)
+    if current is not None and current.serves():
+        yield current
+        return
+    with transaction.atomic(using=using):
+        opened = Unit(using)
+        token = _units.set({**units, using: opened})
+        try:
+            yield opened
+            opened.write()
+        finally:
+            opened.close()
+            _units.reset(token)
+
+
+class Unit:
+    """What changes together: objects as they were before, until their events are written."""
+
+    def __init__(self, using: str) -> None:
+        AuditHead.locked(using)
+        self._using = using
+        self._connection: Any = connections[using]
+        self._before: dict[tuple[Model, Any], tuple[Taken | None, Author]] = {}
+
+    def serves(self) -> bool:
+        """Whether it is still open, and of this thread."""
+        return self._connection is not None and self._connection is connections[self._using]
+
+    def close(self) -> None:
+        """Serve no longer."""
+        self._connection = None
+
+    def touch(self, rows: models.QuerySet[Any]) -> None:
+        """Remember objects before they change, or the ones that they are parts of."""
+        model: Model = rows.model
+        rows = rows.order_by().prefetch_related(None)
+        if not model.part_of:
+            self._remember(model, [*rows.values_list("pk", flat=True)])
+        for name in model.part_of:
+            self.touch_wholes(model, name, rows.values_list(f"{name}_id", flat=True))
+
+    def touch_wholes(self, model: Model, name: str, keys: Iterable[Any]) -> None:
+        """Remember the objects that parts have, or are to have, in their field `name`."""
+        whole: Any = model._meta.get_field(name).related_model
+        known = {*keys} - {None}
+        if not whole.part_of:
+            self._remember(whole, known)
+            return
+        for batch in batches(known):
+            self.touch(whole._base_manager.using(self._using).filter(pk__in=batch))
+
+    def touch_row(self, row: Configuration) -> None:
+        """Remember an object, or those that it says it is a part of."""
+        if not row.part_of:
+            self._remember(type(row), [row.pk])
+        for name in row.part_of:
+            self.touch_wholes(type(row), name, [getattr(row, f"{name}_id")])
+
+    def touch_new(self, model: Model, keys: Iterable[Any]) -> None:
+        """Remember of objects that are there now, and were not touched, that they were not there before."""
+        if not model.part_of:
+            author = _author.get() or _CODE
+            for key in keys:
+                self._before.setdefault((model, key), (None, author))
+
+    def record_state(self, verb: Verb, change: Snapshot, *, idempotency_key: str | None) -> None:
+        """Append, at once, the event of state that is forgotten or credited where `change` says."""
+        resource, entity = change["resource"], change["entity"]
+        label = resource if entity is None else f"{entity} on {resource}"
+        self._append(verb, "state", label, after=change, idempotency_key=idempotency_key)
+
+    def record_pruning(self, pruned: Snapshot) -> None:
+        """Append, at once, the event of older events that are gone."""
+        self._append(Verb.PRUNE, "auditevent", "audit log", after=pruned)
+
+    def _append(self, verb: Verb, kind: str, label: str, **fields: Any) -> None:
+        author = _author.get() or _CODE
+        event = AuditEvent(verb=verb, object_type=kind, object_label=label, **fields)
+        event.actor, event.source, event.reason = author.actor, author.source, author.reason
+        event.save(using=self._using)
+
+    def find(self, idempotency_key: str | None) -> AuditEvent | None:
+        """Give the event that was written with a key, if any was."""
+        if idempotency_key is None:
+            return None
+        return AuditEvent.objects.using(self._using).filter(idempotency_key=idempotency_key).first()
+
+    def write(self) -> None:
+        """Append the events of what is different now, in the order in which it was touched first."""
+        if transaction.get_rollback(self._using):
+            return
+        keys: dict[Model, list[Any]] = {}
+        for model, key in self._before:
+            keys.setdefault(model, []).append(key)
+        after = {model: snapshots(model, there, self._using) for model, there in keys.items()}
+        events = [
+            _event(model, key, before, after[model].get(key), author=author)
+            for (model, key), (before, author) in self._before.items()
+            if _state(before) != _state(after[model].get(key))
+        ]
+        if events:
+            AuditEvent.objects.using(self._using).bulk_create(events, batch_size=1000)
+
+    def _remember(self, model: Model, keys: Iterable[Any]) -> None:
+        unknown = [key for key in keys if key is not None and (model, key) not in self._before]
+        found = snapshots(model, unknown, self._using)
+        author = _author.get() or _CODE
+        self._before |= {(model, key): (found.get(key), author) for key in unknown}
+
+
+def _state(taken: Taken | None) -> Snapshot | None:
+    return None if taken is None else taken.state
+
+
+def _event(model: Model, key: Any, before: Taken | None, after: Taken | None, *, author: Author) -> AuditEvent:
+    verb = Verb.CREATE if before is None else Verb.DELETE if after is None else Verb.UPDATE
+    return AuditEvent(
+        actor=author.actor,
+        source=author.source,
+        verb=verb,
+        object_type=model._meta.model_name or "",
+        object_id=str(key),
+        object_label=(after or before or Taken("", {})).label,
+        before=_state(before),
+        after=_state(after),
+        reason=author.reason or (after.state.get("reason", "") if after else ""),
+    )
+
+
+def watch(watched: Iterable[type[models.Model]]) -> None:
+    """Record rows of these models that are deleted because others are."""
+    for model in watched:
+        pre_delete.connect(_touch_row, sender=model, dispatch_uid=f"limits_app.recording.{model.__name__}")
+
+
+def _touch_row(sender: Model, *, instance: Configuration, using: str, **details: object) -> None:
+    with unit(using) as current:
+        current.touch_row(instance)

@@ -1,0 +1,327 @@
+"""The log as a chain: each way to break it is found, and each database refuses most of them itself."""
+
+# ruff: noqa: S608 - the names in these statements are constants
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import DatabaseError, connections, transaction
+from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
+from pytest_django import DjangoDbBlocker
+
+from limits_app.audit import Fault, acting, prune, unrecorded, verify
+from limits_app.core.errors import InvalidRequest
+from limits_app.models import AuditEvent, AuditHead, Entity, Policy, Resource, append_only
+from limits_app.models.audit_head import digest_of
+from tests.servers.mariadb import mariadb_server
+from tests.servers.postgres import postgres_server
+from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
+
+EVENTS = "limits_app_auditevent"
+HEAD = "limits_app_audithead"
+WHEN = datetime(2026, 3, 4, 12, 0, 0, 250_000, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+def vendor(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
+) -> Iterator[str]:
+    """Each database in turn, with all tables."""
+    with django_db_blocker.unblock():
+        match request.param:
+            case "sqlite":
+                yield from _migrated(sqlite_in(Path(tmp_path_factory.mktemp("sqlite"))))
+            case "postgres":
+                with postgres_server() as server:
+                    yield from _migrated(server.settings)
+            case _:
+                with mariadb_server() as server:
+                    yield from _migrated(server.settings)
+
+
+def _migrated(settings: dict[str, object]) -> Iterator[str]:
+    use(settings)
+    try:
+        call_command("migrate", database=ALIAS, verbosity=0)
+        yield connections[ALIAS].vendor
+    finally:
+        forget()
+
+
+@pytest.fixture
+def events(vendor: str) -> list[AuditEvent]:
+    """Five events, of a log that has no others."""
+    call_command("flush", database=ALIAS, interactive=False, verbosity=0, inhibit_post_migrate=True)
+    for name in "abcde":
+        Resource.objects.using(ALIAS).create(name=name)
+    return list(AuditEvent.objects.using(ALIAS).order_by("number"))
+
+
+def sql(statement: str, *parameters: object) -> None:
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute(statement, parameters)
+
+
+def tamper(*statements: str) -> None:
+    """Change what the triggers protect, as somebody does who may take them away."""
+    with connections[ALIAS].schema_editor() as editor:
+        append_only.unguard(None, editor)  # type: ignore[arg-type]  # it looks at no models
+    for statement in statements:
+        sql(statement)
+    with connections[ALIAS].schema_editor() as editor:
+        append_only.guard(None, editor)  # type: ignore[arg-type]
+
+
+COPY = (
+    f"INSERT INTO {EVENTS} (number, previous, digest, actor, source, verb, object_type, object_id, object_label,"
+    f" {{when}}, reason) SELECT %d, previous, digest, 'mallory', source, verb, object_type, object_id, object_label,"
+    f" {{when}}, reason FROM {EVENTS} WHERE number = 2"
+)
+BROKEN: dict[str, tuple[list[str], Fault, int]] = {
+    "changed": ([f"UPDATE {EVENTS} SET actor = 'mallory' WHERE number = 3"], Fault.CHANGED, 3),
+    "changed_moment": ([f"UPDATE {EVENTS} SET {{when}} = '2001-01-01 00:00:00' WHERE number = 5"], Fault.CHANGED, 5),
+    "missing": ([f"DELETE FROM {EVENTS} WHERE number = 3"], Fault.MISSING, 4),
+    "missing_first": ([f"DELETE FROM {EVENTS} WHERE number = 1"], Fault.MISSING, 2),
+    "missing_last": ([f"DELETE FROM {EVENTS} WHERE number > 3"], Fault.MISSING, 4),
+    "missing_all": ([f"DELETE FROM {EVENTS}"], Fault.MISSING, 1),
+    "missing_and_renumbered": (
+        [
+            f"DELETE FROM {EVENTS} WHERE number = 3",
+            f"UPDATE {EVENTS} SET number = 3 WHERE number = 4",
+            f"UPDATE {EVENTS} SET number = 4 WHERE number = 5",
+        ],
+        Fault.MISSING,
+        3,
+    ),
+    "reordered": (
+        [
+            f"UPDATE {EVENTS} SET number = 9 WHERE number = 2",
+            f"UPDATE {EVENTS} SET number = 2 WHERE number = 3",
+            f"UPDATE {EVENTS} SET number = 3 WHERE number = 9",
+        ],
+        Fault.REORDERED,
+        2,
+    ),
+    "renumbered": (
+        [f"UPDATE {EVENTS} SET number = 7 WHERE number = 5", f"UPDATE {HEAD} SET number = 7"],
+        Fault.REORDERED,
+        7,
+    ),
+    "inserted_last": ([COPY % 6], Fault.INSERTED, 6),
+    "inserted_first": ([COPY % 0], Fault.CHANGED, 0),
+    "another_head": ([f"UPDATE {HEAD} SET digest = 'x'"], Fault.CHANGED, 5),
+}
+
+
+@pytest.mark.parametrize(("statements", "fault", "number"), BROKEN.values(), ids=BROKEN)
+def test_the_first_broken_link_is_reported(
+    statements: list[str], fault: Fault, number: int, events: list[AuditEvent]
+) -> None:
+    when = connections[ALIAS].ops.quote_name("when")
+    assert verify(using=ALIAS).ok
+    tamper(*(statement.format(when=when) for statement in statements))
+    report = verify(using=ALIAS)
+    assert report.broken is not None
+    assert (report.broken.fault, report.broken.number) == (fault, number)
+    assert f"then event {number}: {fault}: " in str(report)
+
+
+def test_an_event_that_somebody_forged_in_between_is_reported(events: list[AuditEvent]) -> None:
+    second = events[1]
+    content = [WHEN, "mallory", "admin", "create", "resource", "9", "forged", None, None, "", None]
+    forged = digest_of(second.digest, content)
+    tamper(f"UPDATE {EVENTS} SET number = number + 10 WHERE number > 2")
+    tamper(f"UPDATE {EVENTS} SET number = number - 9 WHERE number > 2", f"UPDATE {HEAD} SET number = 6")
+    when = connections[ALIAS].ops.quote_name("when")
+    sql(
+        f"INSERT INTO {EVENTS} (number, previous, digest, actor, source, verb, object_type, object_id, object_label,"
+        f" {when}, reason) VALUES (3, %s, %s, 'mallory', 'admin', 'create', 'resource', '9', 'forged', %s, '')",
+        second.digest,
+        forged,
+        connections[ALIAS].ops.adapt_datetimefield_value(WHEN),
+    )
+    report = verify(using=ALIAS)
+    assert report.broken is not None
+    assert (report.broken.fault, report.broken.number) == (Fault.INSERTED, 3)
+    assert report.events == 3
+
+
+def test_a_log_that_was_written_anew_is_found_by_whoever_kept_a_digest(events: list[AuditEvent]) -> None:
+    kept = verify(using=ALIAS)
+    known = (kept.number, kept.digest)
+    assert verify(using=ALIAS, known=known).ok
+    assert verify(using=ALIAS, known=(3, events[2].digest)).ok
+    broken = verify(using=ALIAS, known=(3, "another")).broken
+    assert broken is not None
+    assert broken.fault is Fault.CHANGED
+    call_command("flush", database=ALIAS, interactive=False, verbosity=0)
+    broken = verify(using=ALIAS, known=known).broken
+    assert broken is not None
+    assert broken.fault is Fault.MISSING
+
+
+REFUSED = {
+    "update": f"UPDATE {EVENTS} SET actor = 'x'",
+    "update_of_one": f"UPDATE {EVENTS} SET reason = 'x' WHERE number = 2",
+    "delete": f"DELETE FROM {EVENTS}",
+    "delete_of_one": f"DELETE FROM {EVENTS} WHERE number = 1",
+    "delete_of_the_head": f"DELETE FROM {HEAD}",
+}
+
+
+@pytest.mark.parametrize("statement", REFUSED.values(), ids=REFUSED)
+def test_the_database_itself_is_append_only(statement: str, events: list[AuditEvent]) -> None:
+    with pytest.raises(DatabaseError, match="append-only"):
+        sql(statement)
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(using=ALIAS):
+        sql(statement)
+    assert verify(using=ALIAS).events == 5
+
+
+@pytest.mark.parametrize("column", ["id", "number"])
+def test_replacing_a_row_is_refused(column: str, events: list[AuditEvent], vendor: str) -> None:
+    """PostgreSQL knows no statement for it but an update."""
+    key = getattr(events[1], column)
+    when = connections[ALIAS].ops.quote_name("when")
+    other = "number" if column == "id" else "id"
+    into = (
+        f"INTO {EVENTS} ({column}, {other}, previous, digest, actor, source, verb, object_type, object_id, object_label"
+    )
+    values = f"VALUES ({key}, 99, '', '', 'x', 'x', 'create', 'x', '', ''"
+    verb = {"sqlite": "INSERT OR REPLACE", "mysql": "REPLACE"}.get(vendor, "INSERT")
+    upsert = f" ON CONFLICT ({column}) DO UPDATE SET actor = 'x'" if vendor == "postgresql" else ""
+    with pytest.raises(DatabaseError, match="append-only"):
+        sql(f"{verb} {into}, {when}, reason) {values}, '2001-01-01 00:00:00', ''){upsert}")
+    assert verify(using=ALIAS).events == 5
+
+
+@pytest.mark.parametrize("tables", [EVENTS, HEAD, f"{EVENTS}, {HEAD}"])
+def test_postgresql_does_not_truncate_the_log(tables: str, events: list[AuditEvent], vendor: str) -> None:
+    if vendor == "postgresql":
+        with pytest.raises(DatabaseError, match="append-only"):
+            sql(f"TRUNCATE {tables}")
+    assert verify(using=ALIAS).events == 5
+
+
+def test_a_flush_begins_a_new_log(events: list[AuditEvent]) -> None:
+    call_command("flush", database=ALIAS, interactive=False, verbosity=0)
+    assert verify(using=ALIAS).events == 0
+    Resource.objects.using(ALIAS).create(name="a")
+    assert verify(using=ALIAS).ok
+
+
+def test_a_flush_that_is_called_off_changes_nothing(events: list[AuditEvent], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "no")
+    call_command("flush", database=ALIAS, verbosity=0)
+    with pytest.raises(DatabaseError, match="append-only"):
+        sql(f"DELETE FROM {EVENTS}")
+    assert verify(using=ALIAS).events == 5
+
+
+def test_what_is_old_is_pruned_and_the_rest_still_verified(events: list[AuditEvent]) -> None:
+    kept: list[str] = []
+    now = timezone.now()
+    archive: Callable[[Any], object] = lambda old: kept.extend(event.object_label for event in old)  # noqa: E731
+    with acting(using=ALIAS):
+        prune(now, using=ALIAS)
+        transaction.set_rollback(True, using=ALIAS)
+    assert verify(using=ALIAS).events == 5
+    assert prune(events[0].when - timedelta(days=1), using=ALIAS) == 0
+    assert prune(now, archive=archive, batch=2, actor="ann", using=ALIAS) == 2
+    assert prune(now, archive=archive, using=ALIAS) == 3
+    assert kept == list("abcde")
+    report = verify(using=ALIAS)
+    assert (report.ok, report.events, report.number) == (True, 2, 7)
+    pruning = AuditEvent.objects.using(ALIAS).get(number=6)
+    assert (pruning.verb, pruning.actor, pruning.after["count"]) == ("prune", "ann", 2)
+    with pytest.raises(DatabaseError, match="append-only"):
+        sql(f"DELETE FROM {EVENTS}")
+    assert list(unrecorded(using=ALIAS)) == []
+    with pytest.raises(InvalidRequest, match="batch must be 1 or more"):
+        prune(now, batch=0, using=ALIAS)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"big": 1e22, "whole": 1.0, "tiny": 1e-7, "id": 2**60 + 1, "minus": -0.0}, {"b": [1, {"ä": None}], "a": "\u2028"}],
+)
+def test_what_a_database_makes_of_numbers_breaks_nothing(metadata: dict[str, object], events: list[AuditEvent]) -> None:
+    Entity.objects.using(ALIAS).create(identifier="user:1", metadata=metadata)
+    assert verify(using=ALIAS).ok
+    assert list(unrecorded(using=ALIAS)) == []
+
+
+def test_writers_at_once_make_one_chain(events: list[AuditEvent]) -> None:
+    errors: list[BaseException] = []
+
+    def write(name: str) -> None:
+        try:
+            for number in range(5):
+                with transaction.atomic(using=ALIAS):
+                    Resource.objects.using(ALIAS).create(name=f"{name}{number}")
+                    if number == 3:
+                        transaction.set_rollback(True, using=ALIAS)
+        except BaseException as error:  # noqa: BLE001 - of a thread; it is looked at below
+            errors.append(error)
+        finally:
+            connections[ALIAS].close()
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in ("w", "x", "y", "z")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    report = verify(using=ALIAS)
+    assert (report.ok, report.events, report.number) == (True, 21, 21)
+
+
+def test_a_head_that_got_lost_begins_after_the_last_event(events: list[AuditEvent]) -> None:
+    tamper(f"DELETE FROM {HEAD}")
+    Resource.objects.using(ALIAS).create(name="f")
+    report = verify(using=ALIAS)
+    assert (report.ok, report.events) == (True, 6)
+
+
+def test_changes_by_sql_are_found(events: list[AuditEvent]) -> None:
+    pilot = Resource.objects.using(ALIAS).create(name="pilot")
+    Policy.objects.using(ALIAS).create(resource=pilot)
+    Resource.objects.using(ALIAS).filter(name="pilot").update(name="renamed")
+    assert list(unrecorded(using=ALIAS)) == []
+    sql("UPDATE limits_app_resource SET description = 'x' WHERE name = 'a'")
+    sql("DELETE FROM limits_app_resource WHERE name = 'b'")
+    sql("INSERT INTO limits_app_resource (name, description) VALUES ('forged', '')")
+    sql("UPDATE limits_app_policy SET resource_id = NULL")
+    assert sorted(
+        str(one).split(" ", 2)[0] + str(one)[str(one).index(" was") :] for one in unrecorded(using=ALIAS)
+    ) == [
+        "policy was changed without an event",
+        "resource was changed without an event",
+        "resource was deleted without an event",
+        "resource was made without an event",
+    ]
+
+
+def test_events_of_older_versions_are_chained_by_the_migration(events: list[AuditEvent]) -> None:
+    call_command("migrate", "limits_app", "0006", database=ALIAS, verbosity=0)
+    old = MigrationExecutor(connections[ALIAS]).loader.project_state(("limits_app", "0006_pools")).apps
+    event = old.get_model("limits_app", "AuditEvent")
+    assert event.objects.using(ALIAS).count() == 5
+    event.objects.using(ALIAS).create(verb="reset", source="service", object_type="state", after={"entity": None})
+    call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
+    report = verify(using=ALIAS)
+    assert (report.ok, report.events) == (True, 6)
+    with pytest.raises(DatabaseError, match="append-only"):
+        sql(f"UPDATE {EVENTS} SET actor = 'x'")
+
+
+def test_the_head_says_where_it_is(events: list[AuditEvent]) -> None:
+    assert str(AuditHead._default_manager.using(ALIAS).get()) == "event 5"

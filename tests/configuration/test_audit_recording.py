@@ -1,0 +1,389 @@
+"""Whatever way configuration is changed, one event for each object says so."""
+
+from __future__ import annotations
+
+import contextvars
+import io
+import json
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.management import call_command
+from django.db import IntegrityError, connections, transaction
+from django.db.models import F, ProtectedError, Value
+from django.test import Client
+from django.urls import reverse
+
+from limits_app import CallLimit, limits
+from limits_app.audit import acting, unrecorded, verify
+from limits_app.models import AuditEvent, AuditHead, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
+from tests.configuration.rows import rate
+
+pytestmark = pytest.mark.django_db
+
+
+def told(after: int = 0) -> list[tuple[str, str, str]]:
+    """What the events after the first few say: verb, type and label, in order."""
+    events = AuditEvent.objects.order_by("number").values_list("verb", "object_type", "object_label")
+    return list(events[after:])
+
+
+@pytest.fixture
+def pool(db: None) -> Pool:
+    pool = Pool.objects.create(name="pool")
+    member = PoolMember.objects.create(pool=pool, name="east")
+    rate(None, member=member).save()
+    return pool
+
+
+def bulk_update(rows: list[Any], field: str, value: object) -> None:
+    for row in rows:
+        setattr(row, field, value)
+    type(rows[0]).objects.bulk_update(rows, [field])
+
+
+def second(**fields: object) -> Policy:
+    return Policy.objects.create(entity=Entity.objects.get(), **fields)
+
+
+POLICY = ("update", "policy", "resource api")
+WAYS: dict[str, tuple[Callable[[Policy, Limit], object], list[tuple[str, str, str]]]] = {
+    "save": (lambda policy, _: setattr(policy, "reason", "x") or policy.save(), [POLICY]),
+    "save_of_one_field": (
+        lambda _, limit: setattr(limit, "capacity", 5) or limit.save(update_fields=["capacity"]),
+        [POLICY],
+    ),
+    "new_limit": (lambda policy, _: rate(policy, "rpm").save(), [POLICY]),
+    "update": (lambda *_: Policy.objects.order_by("resource__name").update(reason="x"), [POLICY]),
+    "update_of_an_expression": (
+        lambda *_: Limit.objects.filter(member=None).update(capacity=F("capacity") + 1),
+        [POLICY],
+    ),
+    "update_of_nothing": (lambda *_: Policy.objects.filter(pk=0).update(reason="x"), []),
+    "bulk_update": (lambda _, limit: bulk_update([limit], "capacity", 7), [POLICY]),
+    "bulk_create_of_limits": (
+        lambda policy, _: Limit.objects.bulk_create([rate(policy, "a"), rate(policy, "b")]),
+        [POLICY],
+    ),
+    "bulk_create": (
+        lambda *_: Resource.objects.bulk_create([Resource(name="one"), Resource(name="two")], 1),
+        [("create", "resource", "one"), ("create", "resource", "two")],
+    ),
+    "bulk_create_where_some_are_there": (
+        lambda *_: Resource.objects.bulk_create([Resource(name="api"), Resource(name="new")], ignore_conflicts=True),
+        [("create", "resource", "new")],
+    ),
+    "upsert": (
+        lambda *_: Resource.objects.bulk_create(
+            [Resource(name="api", description="x"), Resource(name="new")],
+            update_conflicts=True,
+            update_fields=["description"],
+            unique_fields=["name"],
+        ),
+        [("update", "resource", "api"), ("create", "resource", "new")],
+    ),
+    "upsert_of_limits": (
+        lambda policy, limit: Limit.objects.bulk_create(
+            [rate(policy, capacity=3, pk=limit.pk)],
+            update_conflicts=True,
+            update_fields=["capacity"],
+            unique_fields=["id"],
+        ),
+        [POLICY],
+    ),
+    "get_or_create": (lambda *_: Resource.objects.get_or_create(name="new"), [("create", "resource", "new")]),
+    "update_or_create": (
+        lambda *_: Resource.objects.update_or_create({"description": "x"}, name="api"),
+        [("update", "resource", "api")],
+    ),
+    "related_manager": (lambda policy, _: policy.limits.create(key="k", kind="resource", capacity=1), [POLICY]),
+    "related_clear": (lambda policy, _: policy.resource.policies.clear(), [("update", "policy", "system")]),
+    "limit_moved_by_save": (
+        lambda _, limit: setattr(limit, "policy", second()) or limit.save(),
+        [("create", "policy", "entity user:42"), POLICY, ("update", "policy", "entity user:42")],
+    ),
+    "limits_moved_by_update": (
+        lambda *_: Limit.objects.filter(member=None).update(policy=second()),
+        [("create", "policy", "entity user:42"), POLICY, ("update", "policy", "entity user:42")],
+    ),
+    "limits_moved_by_an_expression": (
+        lambda *_: Limit.objects.filter(member=None).update(policy_id=Value(second().pk)),
+        [("create", "policy", "entity user:42"), POLICY, ("update", "policy", "entity user:42")],
+    ),
+    "delete_of_a_limit": (lambda _, limit: limit.delete(), [POLICY]),
+    "delete_of_limits": (lambda policy, _: policy.limits.all().delete(), [POLICY]),
+    "delete": (lambda policy, _: policy.delete(), [("delete", "policy", "resource api")]),
+    "delete_of_a_queryset": (lambda *_: Policy.objects.all().delete(), [("delete", "policy", "resource api")]),
+    "members_limit": (lambda *_: Limit.objects.filter(policy=None).update(capacity=9), [("update", "pool", "pool")]),
+    "delete_of_a_member": (lambda *_: PoolMember.objects.get().delete(), [("update", "pool", "pool")]),
+    "delete_of_a_pool": (lambda *_: Pool.objects.all().delete(), [("delete", "pool", "pool")]),
+    "new_member": (lambda *_: Pool.objects.get().members.create(name="west"), [("update", "pool", "pool")]),
+}
+
+
+@pytest.mark.parametrize(("way", "expected"), WAYS.values(), ids=WAYS)
+def test_every_way_to_write_is_recorded_once_for_each_object(
+    way: Callable[[Policy, Limit], object],
+    expected: list[tuple[str, str, str]],
+    policy: Policy,
+    user: Entity,
+    pool: Pool,
+) -> None:
+    limit = rate(policy)
+    limit.save()
+    before = AuditEvent.objects.count()
+    way(policy, limit)
+    assert sorted(told(before)) == sorted(expected)
+    assert verify().ok
+    assert list(unrecorded()) == []
+
+
+@pytest.mark.parametrize(("way", "expected"), WAYS.values(), ids=WAYS)
+def test_in_a_block_too(
+    way: Callable[[Policy, Limit], object],
+    expected: list[tuple[str, str, str]],
+    policy: Policy,
+    user: Entity,
+    pool: Pool,
+) -> None:
+    limit = rate(policy)
+    limit.save()
+    before = AuditEvent.objects.count()
+    with acting(actor="ada", source="test", reason="why"):
+        way(policy, limit)
+        Pool.objects.filter(name="pool").update(failover=False)
+        assert AuditEvent.objects.count() == before
+    created_and_changed = {("create", "policy", "entity user:42"), ("update", "policy", "entity user:42")} <= {
+        *expected
+    }
+    later = [one for one in expected if not (created_and_changed and one[0] == "update" and "user" in one[2])]
+    there = ("update", "pool", "pool")
+    assert sorted({*told(before)}) == sorted({*later, *([there] if ("delete", "pool", "pool") not in later else [])})
+    assert len(told(before)) == len({*told(before)})
+    authors = set(AuditEvent.objects.filter(number__gt=before).values_list("actor", "source", "reason"))
+    assert authors == {("ada", "test", "why")}
+
+
+def test_a_database_that_tells_no_keys_is_compared_as_a_whole(monkeypatch: pytest.MonkeyPatch, api: Resource) -> None:
+    monkeypatch.setattr(type(connections["default"].features), "can_return_rows_from_bulk_insert", False)
+    Resource.objects.bulk_create([Resource(name="one"), Resource(name="two")])
+    assert told() == [("create", "resource", name) for name in ("api", "one", "two")]
+
+
+def test_a_policy_whose_limits_are_saved_one_by_one_is_one_event_in_a_block(api: Resource) -> None:
+    with acting(actor="ada"):
+        policy = Policy.objects.create(resource=api, reason="launch")
+        for key in "abc":
+            rate(policy, key).save()
+    event = AuditEvent.objects.get(object_type="policy")
+    assert [limit["key"] for limit in event.after["limits"]] == ["a", "b", "c"]
+    assert (event.actor, event.source, event.reason) == ("ada", "code", "launch")
+
+
+def test_the_outer_block_says_what_it_knows_and_writes() -> None:
+    with acting(actor="", source="api"):
+        with acting(actor="ada", source="service", reason="inner"):
+            Resource.objects.create(name="one")
+        assert not AuditEvent.objects.exists()
+        limits.set_resource_limits("one", [CallLimit(1, 60)], actor="bob")
+    events = AuditEvent.objects.order_by("number").values_list("object_type", "actor", "source", "reason")
+    assert list(events) == [("resource", "ada", "api", "inner"), ("policy", "bob", "api", "")]
+
+
+def test_outside_of_a_block_nobody_is_known(api: Resource) -> None:
+    event = AuditEvent.objects.get()
+    assert (event.actor, event.source, event.reason) == ("", "code", "")
+
+
+@pytest.mark.parametrize("source", ["", "x" * 33])
+def test_a_source_that_no_column_takes_is_refused(source: str) -> None:
+    with pytest.raises(ValueError, match="must have 1 to 32 characters"), acting(source=source):
+        pass
+
+
+def test_a_block_that_fails_or_is_rolled_back_leaves_nothing(api: Resource) -> None:
+    with pytest.raises(ZeroDivisionError), acting():
+        api.description = str(api.delete() and 1 / 0)
+    with acting():
+        Resource.objects.create(name="lost")
+        transaction.set_rollback(True)
+    with acting():
+        with transaction.atomic():
+            Resource.objects.create(name="lost too")
+            transaction.set_rollback(True)
+        Resource.objects.create(name="kept")
+    assert told() == [("create", "resource", "api"), ("create", "resource", "kept")]
+    assert verify().number == AuditHead.objects.get().number == 2
+
+
+def test_what_is_refused_leaves_the_transaction_as_it_was(policy: Policy) -> None:
+    with transaction.atomic():
+        with pytest.raises(ProtectedError):
+            policy.resource.delete()
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Resource.objects.bulk_create([Resource(name="api")])
+        Resource.objects.create(name="after")
+    assert told(2) == [("create", "resource", "after")]
+
+
+def test_fixtures_are_recorded(tmp_path: Path, policy: Policy) -> None:
+    rate(policy).save()
+    out = io.StringIO()
+    call_command("dumpdata", "limits_app", exclude=["limits_app.auditevent", "limits_app.audithead"], stdout=out)
+    policy.delete()
+    before = AuditEvent.objects.count()
+    fixture = tmp_path / "limits.json"
+    fixture.write_text(json.dumps(json.loads(out.getvalue())))
+    with acting(actor="ada", source="fixture"):
+        call_command("loaddata", fixture, verbosity=0)
+    assert told(before) == [("create", "policy", "resource api")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_with_a_copy_of_the_context_writes_its_own_events() -> None:
+    def create(name: str) -> None:
+        Resource.objects.create(name=name)
+        connections.close_all()
+
+    with acting(actor="ada"):
+        context = contextvars.copy_context()
+    with acting(actor="ada"):
+        open_one = contextvars.copy_context()
+    for name, copied in (("one", context), ("two", open_one)):
+        thread = threading.Thread(target=copied.run, args=(create, name))
+        thread.start()
+        thread.join()
+    Resource.objects.create(name="three")
+    assert told() == [("create", "resource", name) for name in ("one", "two", "three")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_context_that_outlives_its_block_writes_its_own_events() -> None:
+    with acting(actor="ada"):
+        Resource.objects.create(name="one")
+        copied = contextvars.copy_context()
+    copied.run(lambda: Resource.objects.create(name="two"))
+    assert list(AuditEvent.objects.order_by("number").values_list("object_label", "actor")) == [
+        ("one", "ada"),
+        ("two", "ada"),
+    ]
+
+
+def test_changes_of_coroutines_are_recorded() -> None:
+    async def change() -> None:
+        resource = await Resource.objects.acreate(name="api")
+        resource.description = "x"
+        await resource.asave()
+        await Resource.objects.aupdate_or_create({"description": "y"}, name="api")
+        await resource.adelete()
+
+    async_to_sync(change)()
+    assert [verb for verb, *_ in told()] == ["create", "update", "update", "delete"]
+
+
+def test_a_thousand_policies_cost_few_queries(api: Resource, django_assert_max_num_queries: Any) -> None:
+    Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(1000)])
+    users = list(Entity.objects.all())
+    with django_assert_max_num_queries(60):
+        Policy.objects.bulk_create([Policy(resource=api, entity=user) for user in users])
+    assert AuditEvent.objects.filter(object_type="policy").count() == 1000
+
+
+class Site:
+    """Random changes of a site, by any of the ways in; each does one thing to one object that was not so before."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._random = random.Random(7)
+        self._count = 0
+        self.policy = limits.set_system_limits([CallLimit(1, 60)])
+
+    def change(self) -> int:
+        """Change something, and say how many objects that concerned."""
+        self._count += 1
+        way: Callable[[], int] = self._random.choice([
+            self.service,
+            self.deletion,
+            self.model,
+            self.update,
+            self.bulk,
+            self.upsert,
+            self.form,
+            self.inline,
+            self.action,
+        ])  # fmt: skip
+        return way()
+
+    def service(self) -> int:
+        limits.set_entity_limits(f"user:{self._count}", [CallLimit(self._count, 60)], actor="ann")
+        return 2
+
+    def deletion(self) -> int:
+        found = Policy.objects.exclude(entity=None).order_by("?").first()
+        return 0 if found is None else int(limits.delete_entity_limits(found.entity.identifier))
+
+    def model(self) -> int:
+        Endpoint.objects.create(
+            name=f"e{self._count}", path="/", resource=Resource.objects.create(name=f"r{self._count}")
+        )
+        return 2
+
+    def update(self) -> int:
+        return Entity.objects.update(name=f"n{self._count}")
+
+    def bulk(self) -> int:
+        Resource.objects.bulk_create([Resource(name=f"b{self._count}-{number}") for number in range(3)])
+        return 3
+
+    def upsert(self) -> int:
+        Resource.objects.update_or_create({"description": f"d{self._count}"}, name="upserted")
+        return 1
+
+    def form(self) -> int:
+        return self._sent("resource_add", {"name": f"f{self._count}"})
+
+    def inline(self) -> int:
+        limit = self.policy.limits.get()
+        form = {
+            "effect": "limits", "enforcement": "enforce", "rollout_percent": 100,
+            "limits-TOTAL_FORMS": 1, "limits-INITIAL_FORMS": 1,
+            "limits-0-id": limit.pk, "limits-0-policy": self.policy.pk, "limits-0-kind": "call",
+            "limits-0-key": "call_count", "limits-0-capacity": self._count + 1, "limits-0-window_seconds": 60,
+            "limits-0-algorithm": "token_bucket",
+        }  # fmt: skip
+        return self._sent("policy_change", form, self.policy.pk)
+
+    def action(self) -> int:
+        chosen = list(Resource.objects.filter(endpoints=None, policies=None).values_list("pk", flat=True)[:3])
+        form = {"action": "delete_selected", "_selected_action": chosen, "post": "yes"}
+        return len(chosen) * self._sent("resource_changelist", form) if chosen else 0
+
+    def _sent(self, page: str, form: dict[str, Any], *keys: int) -> int:
+        response = self._client.post(reverse(f"admin:limits_app_{page}", args=keys), form)
+        assert response.status_code == 302, response.content
+        return 1
+
+
+def test_a_thousand_random_changes_are_as_many_events(admin_client: Client) -> None:
+    site = Site(admin_client)
+    expected = AuditEvent.objects.count()
+    while expected < 1000:
+        expected += site.change()
+        assert AuditEvent.objects.count() == expected
+    report = verify()
+    assert report.ok
+    assert report.events == expected
+    assert list(unrecorded()) == []
+    Resource.objects.create(name="kept")
+    with connections["default"].cursor() as cursor:
+        cursor.execute("UPDATE limits_app_resource SET description = 'by sql' WHERE name = 'kept'")
+        cursor.execute("UPDATE limits_app_limit SET capacity = 5000 WHERE policy_id = %s", [site.policy.pk])
+    assert {(one.object_type, str(one).split(" was ")[1]) for one in unrecorded()} == {
+        ("resource", "changed without an event"),
+        ("policy", "changed without an event"),
+    }

@@ -1,0 +1,227 @@
+"""Pools as rows: what can be stored, and what the admin makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import ProtectedError
+from django.test import Client
+from django.urls import reverse
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit
+from limits_app.models import AuditEvent, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.services.pools import NamedPool
+from tests.configuration.rows import complaint, rate
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def pool() -> Pool:
+    return Pool.objects.create(name="bedrock/claude")
+
+
+@pytest.fixture
+def member(pool: Pool) -> PoolMember:
+    return PoolMember.objects.create(pool=pool, name="us-east-1/1")
+
+
+def of_member(member: PoolMember, **fields: Any) -> Limit:
+    return rate(None, member=member, **fields)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------ rows
+
+
+def test_names_are_what_people_read(pool: Pool, member: PoolMember) -> None:
+    assert (str(pool), str(member)) == ("bedrock/claude", "us-east-1/1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": "no name"}, "must be a letter"),
+        ({"name": ""}, "This field cannot be blank"),
+        ({"load_balancing": "dice"}, "is not a valid choice"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused(fields: dict[str, str], said: str) -> None:
+    sound = {"name": "other", "load_balancing": "random"}
+    assert said in complaint(Pool(**(sound | fields)).full_clean)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Pool.objects.create(name="", load_balancing="dice")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"weight": 0}, "greater than or equal to 1"),
+        ({"weight": 10_001}, "less than or equal to 10000"),
+        ({"config": ["a"]}, "Write an object"),
+        ({"config": {"member": "me"}}, "is the name of the member itself"),
+        ({"config": {"api_key": "sk-123"}}, "Do not write secrets down"),
+        ({"config": {"auth": [{"x-Access-Key": "sk"}]}}, "Do not write secrets down"),
+        ({"config": {"tokens": {"password": ["hush"]}}}, "Do not write secrets down"),
+        ({"config": {"region": {"env": "no name"}}}, "refers to nothing"),
+        ({"config": {"region": {"setting": 5}}}, "refers to nothing"),
+    ],
+)
+def test_a_member_that_cannot_be_is_refused(pool: Pool, fields: dict[str, Any], said: str) -> None:
+    assert said in complaint(PoolMember(**({"pool": pool, "name": "a"} | fields)).full_clean)
+
+
+def test_secrets_may_be_named(pool: Pool) -> None:
+    config = {"api_key": {"env": "KEY"}, "auth": [{"token": {"setting": "TOKEN"}}], "max_tokens": 5, "region": "eu"}
+    PoolMember(pool=pool, name="a", config=config).full_clean()
+    empty = PoolMember(pool=pool, name="b", config=None)
+    empty.full_clean()
+    assert empty.config == {}
+
+
+def test_a_name_is_there_once_in_a_pool(pool: Pool, member: PoolMember) -> None:
+    assert "already" in complaint(PoolMember(pool=pool, name=member.name).full_clean)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        PoolMember.objects.create(pool=pool, name=member.name)
+
+
+def test_a_limit_belongs_to_a_policy_or_to_a_member_and_not_to_both(policy: Policy, member: PoolMember) -> None:
+    of_member(member).full_clean()
+    both = rate(policy, member=member)
+    assert "either to a policy or to a member" in complaint(both.full_clean, "policy")
+    for wrong in (both, rate(None), of_member(member, shared=True)):  # type: ignore[arg-type]
+        with pytest.raises(IntegrityError), transaction.atomic():
+            wrong.save()
+    assert "shared by all as it is" in complaint(of_member(member, shared=True).full_clean, "shared")
+    of_member(member).save()
+    assert "already" in complaint(of_member(member).full_clean)
+
+
+def test_a_definition_becomes_the_row_of_a_member(member: PoolMember) -> None:
+    row = Limit.from_definition(member, CallLimit(5, 60))
+    assert (row.policy, row.member) == (None, member)
+    assert row.definition() == CallLimit(5, 60)
+
+
+def test_a_pool_that_serves_a_resource_cannot_be_deleted(pool: Pool, member: PoolMember) -> None:
+    of_member(member).save()
+    resource = Resource.objects.create(name="chat", pool=pool)
+    with pytest.raises(ProtectedError):
+        pool.delete()
+    resource.delete()
+    pool.delete()
+    assert not Limit.objects.exists()
+
+
+def test_every_change_of_a_pool_is_announced(pool: Pool, member: PoolMember, announced: list[str]) -> None:
+    before = len(announced)
+    member.weight = 5
+    member.save()
+    PoolMember.objects.update(enabled=False)
+    of_member(member).save()
+    pool.delete()
+    assert len(announced) >= before
+
+
+# ------------------------------------------------------------------------------------------ admin
+
+
+def pool_form(*members: dict[str, Any], existing: int = 0, **fields: Any) -> dict[str, Any]:
+    form: dict[str, Any] = {"name": "chat", "load_balancing": "weighted", "failover": "on"} | fields
+    form |= {"members-TOTAL_FORMS": len(members), "members-INITIAL_FORMS": existing}
+    for number, member in enumerate(members):
+        row = {"order": 1, "weight": 1, "enabled": "on", "config": "{}"} | member
+        form |= {f"members-{number}-{name}": value for name, value in row.items()}
+    return form
+
+
+def member_form(*limits: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    form: dict[str, Any] = {"name": "us-east-1/1", "order": 1, "weight": 2, "enabled": "on", "config": "{}"} | fields
+    form |= {"limits-TOTAL_FORMS": len(limits), "limits-INITIAL_FORMS": 0}
+    for number, limit in enumerate(limits):
+        form |= {f"limits-{number}-{name}": value for name, value in limit.items()}
+    return form
+
+
+def page(name: str, *args: Any) -> str:
+    return reverse(f"admin:limits_app_{name}", args=args)
+
+
+def test_a_pool_is_made_with_its_members(admin_client: Client) -> None:
+    config = '{"api_key": {"env": "KEY"}}'
+    response = admin_client.post(page("pool_add"), pool_form({"name": "a", "config": config}, {"name": "b"}))
+    assert response.status_code == 302
+    assert [member.name for member in Pool.objects.get().members.all()] == ["a", "b"]
+    [event] = AuditEvent.objects.all()
+    assert (event.source, event.object_type) == ("admin", "pool")
+    assert event.after is not None
+    assert event.after["members"][0]["config"] == {"api_key": {"env": "KEY"}}
+
+
+def test_a_secret_that_is_written_down_is_refused_and_nothing_is_saved(admin_client: Client) -> None:
+    response = admin_client.post(page("pool_add"), pool_form({"name": "a", "config": '{"api_key": "sk-1"}'}))
+    assert "Do not write secrets down" in response.content.decode()
+    assert not Pool.objects.exists()
+
+
+def test_a_member_has_a_page_with_its_limits(admin_client: Client, member: PoolMember) -> None:
+    limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
+    response = admin_client.post(page("poolmember_change", member.pk), member_form(limit))
+    assert response.status_code == 302
+    assert [str(one) for one in member.limits.all()] == ["tpm: 1000 / 60 s (token bucket)"]
+    shown = admin_client.get(page("pool_change", member.pool_id)).content.decode()
+    assert "tpm: 1000 / 60 s (token bucket)" in shown
+    assert "tpm: 0 / 1000" in shown
+    assert page("poolmember_change", member.pk) in shown
+    assert 'name="limits-0-policy"' not in admin_client.get(page("poolmember_change", member.pk)).content.decode()
+
+
+def test_what_is_in_use_is_not_known_while_the_store_is_down(
+    admin_client: Client, member: PoolMember, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pool: NamedPool) -> None:
+        raise StoreUnavailable(f"nobody knows about {pool.name}")
+
+    monkeypatch.setattr(NamedPool, "resolved", fail)
+    shown = admin_client.get(page("pool_change", member.pool_id)).content.decode()
+    assert "nobody knows about bedrock/claude" in shown
+
+
+def test_lists_can_be_shown(admin_client: Client, member: PoolMember) -> None:
+    PoolMember.objects.create(pool=member.pool, name="b", enabled=False)
+    assert "us-east-1/1, b (off)" in admin_client.get(page("pool_changelist")).content.decode()
+    assert admin_client.get(page("poolmember_changelist")).status_code == 200
+    assert admin_client.get(page("poolmember_add")).status_code == 200
+    Resource.objects.create(name="chat", pool=member.pool)
+    assert "bedrock/claude" in admin_client.get(page("resource_changelist")).content.decode()
+    assert "/poolmember/" not in admin_client.get(reverse("admin:index")).content.decode()
+
+
+@pytest.mark.parametrize(("verb", "status"), [("view", 403), ("change", 302), ("", 403)])
+def test_who_may_change_a_pool_may_change_its_members(
+    client: Client, member: PoolMember, verb: str, status: int
+) -> None:
+    user = User.objects.create_user("somebody", password="", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename=f"{verb}_pool"))
+    client.force_login(user)
+    assert client.get(page("pool_change", member.pool_id)).status_code == (200 if verb else 403)
+    assert client.post(page("poolmember_change", member.pk), member_form()).status_code == status
+
+
+def test_the_page_of_a_pool_asks_little_whatever_it_has(
+    admin_client: Client, pool: Pool, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(20):
+        of_member(PoolMember.objects.create(pool=pool, name=f"m{number}")).save()
+    with django_assert_max_num_queries(30):
+        admin_client.get(page("pool_change", pool.pk))
+
+
+def test_wrong_config_is_an_error_of_its_field(pool: Pool) -> None:
+    with pytest.raises(ValidationError) as caught:
+        PoolMember(pool=pool, name="a", config={"secret": "x"}).full_clean()
+    assert list(caught.value.message_dict) == ["config"]
