@@ -1,0 +1,154 @@
+"""Problems: every error as problem details (RFC 9457), with what is wrong field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from math import ceil
+from typing import Any, Final
+
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import IntegrityError, InterfaceError, OperationalError
+from django.db.models import ProtectedError
+from django.http import Http404
+from django.utils.translation import gettext as _
+from rest_framework import exceptions, status
+from rest_framework.response import Response
+from rest_framework.serializers import as_serializer_error
+from rest_framework.settings import api_settings
+from rest_framework.views import set_rollback
+
+from limits_app.core.errors import LimitsError, StoreUnavailable
+
+__all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
+
+PROBLEM: Final = "application/problem+json"
+_QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+_RETRY_SECONDS: Final = 1
+_MOST_NAMED: Final = 10
+"""How many users of an object are named when it cannot be deleted."""
+
+
+class WrongQuery(exceptions.ValidationError):
+    """400: parameters of the address that cannot be."""
+
+
+class Conflict(exceptions.APIException):
+    """409: what is there does not go with what was asked."""
+
+    status_code = status.HTTP_409_CONFLICT
+    default_code = "conflict"
+
+
+class PreconditionFailed(exceptions.APIException):
+    """412: somebody else has changed the object."""
+
+    status_code = status.HTTP_412_PRECONDITION_FAILED
+    default_code = "precondition_failed"
+
+
+class PreconditionRequired(exceptions.APIException):
+    """428: a change does not say which version it is a change of."""
+
+    status_code = status.HTTP_428_PRECONDITION_REQUIRED
+    default_code = "precondition_required"
+
+
+class TooLarge(exceptions.APIException):
+    """413: the body is longer than DATA_UPLOAD_MAX_MEMORY_SIZE admits."""
+
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "too_large"
+
+
+class Busy(exceptions.APIException):
+    """503: the database or the store cannot answer now."""
+
+    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+    default_code = "busy"
+
+    def __init__(self, detail: str, wait: float | None) -> None:
+        super().__init__(detail)
+        self.wait = max(ceil(wait or 0), _RETRY_SECONDS)
+
+
+def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
+    """Translate an error; None for one that nobody foresaw, which is the site's to report."""
+    known = _known(error)
+    if known is None:
+        return None
+    set_rollback()
+    title = HTTPStatus(known.status_code).phrase
+    problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": known.status_code}
+    if isinstance(known, exceptions.ValidationError):
+        problem["detail"] = _("The request cannot be carried out as it stands; see the errors.")
+        in_query = isinstance(known, WrongQuery)
+        problem["errors"] = [_named(where, what, in_query) for where, what in _listed(as_serializer_error(known))]
+    else:
+        problem["detail"] = str(known.detail)
+    if isinstance(known, exceptions.Throttled):
+        problem["type"] = _QUOTA_EXCEEDED
+    return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
+
+
+def _known(error: Exception) -> exceptions.APIException | None:
+    match error:
+        case exceptions.APIException():
+            return error
+        case Http404():
+            return exceptions.NotFound()
+        case PermissionDenied():
+            return exceptions.PermissionDenied()
+        case RequestDataTooBig():
+            return TooLarge(str(error))
+        case ProtectedError(protected_objects=users):
+            names = ", ".join(sorted(str(user) for user in users)[:_MOST_NAMED])
+            return Conflict(_("It is still in use: %(names)s.") % {"names": names})
+        case IntegrityError():
+            return Conflict(_("Somebody else has made or changed the same at this moment: read it and try again."))
+        case _:
+            return _of_limits(error)
+
+
+def _of_limits(error: Exception) -> exceptions.APIException | None:
+    match error:
+        case StoreUnavailable(retry_after=seconds):
+            return Busy(_("The store of the limits cannot be reached at the moment."), seconds)
+        case OperationalError() | InterfaceError():
+            return Busy(_("The database cannot answer at the moment."), None)
+        case LimitsError():
+            return exceptions.ValidationError(str(error))
+        case _:
+            return None
+
+
+def _headers(error: exceptions.APIException) -> dict[str, str]:
+    headers = {"Cache-Control": "no-store"}
+    if (challenge := getattr(error, "auth_header", None)) is not None:
+        headers["WWW-Authenticate"] = challenge
+    if (seconds := getattr(error, "wait", None)) is not None:
+        headers["Retry-After"] = str(max(ceil(seconds), 1))
+    return headers
+
+
+def _listed(detail: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every message with the path of what it is about."""
+    match detail:
+        case dict():
+            for name, inside in detail.items():
+                own = () if name == api_settings.NON_FIELD_ERRORS_KEY else (str(name),)
+                yield from _listed(inside, (*where, *own))
+        case list():
+            for number, inside in enumerate(detail):
+                yield from _listed(inside, where if isinstance(inside, str) else (*where, str(number)))
+        case _:
+            yield where, str(detail)
+
+
+def _named(where: tuple[str, ...], what: str, in_query: bool) -> dict[str, str]:
+    if in_query:
+        return {"parameter": where[0] if where else "", "detail": what}
+    return {
+        "pointer": "#" + "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in where),
+        "detail": what,
+    }

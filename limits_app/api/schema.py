@@ -1,0 +1,124 @@
+"""The OpenAPI description of the REST API, problems and tags included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+from typing import Any, Final
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework import serializers
+
+from limits_app.api.auditing import REASON_HEADER
+from limits_app.api.problems import PROBLEM
+from limits_app.api.serializers.strict import StrictSerializer
+from limits_app.integrations.drf.schema import LimitsSchemaMixin
+
+__all__ = ["ApiSchema", "ProblemSerializer", "only_this_api"]
+
+Schema = dict[str, Any]
+
+_ALWAYS: Final = (400, 401, 403, 429, 503)
+_CHANGES: Final = frozenset({"PUT", "PATCH", "DELETE"})
+_WRITES: Final = _CHANGES | {"POST"}
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+_TAG: Final = {"ETag": {"description": "The version of what is answered.", "schema": {"type": "string"}}}
+
+
+class WrongSerializer(serializers.Serializer[Any]):
+    """One thing that is wrong: `pointer` (RFC 6901) into the body, or `parameter` of the address."""
+
+    pointer = serializers.CharField(required=False)
+    parameter = serializers.CharField(required=False)
+    detail = serializers.CharField()
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """Problem details (RFC 9457)."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    errors = WrongSerializer(many=True, required=False)  # type: ignore[assignment]  # the framework takes fields out of the class
+
+
+class Problems(AutoSchema):
+    """Adds what every operation may answer besides."""
+
+    view: Any
+
+    def get_override_parameters(self) -> Any:
+        """The parameters of the view's query, and the headers that changes are sent with."""
+        query = getattr(self.view, "query", None) if self.method == "GET" else None
+        if query is not None and self.has_query():
+            yield query
+        if self.method in _WRITES:
+            yield _header(REASON_HEADER, "Why, for the audit log.", required=False)
+        if self.method in _CHANGES:
+            yield _header("If-Match", "The ETag of the version that is changed, or `*`.", required=True)
+        if self.method == "GET" and self.is_tagged():
+            yield _header("If-None-Match", "The ETag of a version that is known.", required=False)
+
+    def has_query(self) -> bool:
+        """Whether the operation is one that reads parameters: all but those on one row."""
+        return getattr(self.view, "action", None) != "retrieve"
+
+    def is_tagged(self) -> bool:
+        """Whether answers have a version."""
+        return getattr(self.view, "tagged", False)
+
+    def get_operation(self, *arguments: Any) -> Schema | None:
+        """The operation of a view; None for one that is left out of the schema."""
+        operation: Schema | None = super().get_operation(*arguments)
+        if operation is not None:
+            responses = operation["responses"]
+            for status in self._problems():
+                responses.setdefault(str(status.value), self._problem(status))
+            if self.is_tagged():
+                self._tag(responses)
+        return operation
+
+    def _problems(self) -> Iterator[HTTPStatus]:
+        yield from map(HTTPStatus, _ALWAYS)
+        if "{" in self.path or getattr(self.view, "pagination_class", None) is not None:
+            yield HTTPStatus.NOT_FOUND
+        if self.method in _WITH_BODY:
+            yield HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            yield HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        if self.method in _WRITES:
+            yield HTTPStatus.CONFLICT
+        if self.method in _CHANGES:
+            yield HTTPStatus.PRECONDITION_FAILED
+            yield HTTPStatus.PRECONDITION_REQUIRED
+
+    def _problem(self, status: HTTPStatus) -> Schema:
+        reference = self.resolve_serializer(ProblemSerializer, "response").ref
+        return {"description": status.phrase, "content": {PROBLEM: {"schema": reference}}}
+
+    def _tag(self, responses: Schema) -> None:
+        for code in responses.keys() & {"200", "201"}:
+            responses[code]["headers"] = _TAG | responses[code].get("headers", {})
+        if self.method == "GET":
+            responses["304"] = {"description": "Not modified", "headers": _TAG}
+
+    def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
+        schema: Schema = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
+        if isinstance(serializer, StrictSerializer):
+            schema["additionalProperties"] = False
+        return schema
+
+
+class ApiSchema(LimitsSchemaMixin, Problems):
+    """What the views of the REST API describe themselves with, whatever the site's default is."""
+
+
+def only_this_api(endpoints: Iterable[tuple[str, str, str, Any]]) -> list[tuple[str, str, str, Any]]:
+    """Of all the addresses of a site, those of the REST API: a hook of drf-spectacular."""
+    package = __name__.rpartition(".")[0] + "."
+    return [one for one in endpoints if one[3].cls.__module__.startswith(package)]
+
+
+def _header(name: str, description: str, *, required: bool) -> OpenApiParameter:
+    return OpenApiParameter(name, str, OpenApiParameter.HEADER, description=description, required=required)

@@ -1,0 +1,1 @@
+"""What the REST API says and hears, in JSON."""

@@ -1,0 +1,250 @@
+"""What the REST API tells of live state, and what it is asked to do to it."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from limits_app.api.serializers.policies import MOST_PARTS, LimitSerializer, several
+from limits_app.api.serializers.strict import AmountField, Exact, StrictSerializer
+from limits_app.models import AuditEvent
+
+__all__ = [
+    "AuditEventSerializer",
+    "BoostSerializer",
+    "DoneSerializer",
+    "ExplanationSerializer",
+    "MineSerializer",
+    "ResetSerializer",
+    "ShadowRefusalSerializer",
+    "StatusSerializer",
+    "TopUpSerializer",
+]
+
+
+@extend_schema_field({"type": "number"})
+class Number(serializers.FloatField):
+    """A number, whole or not."""
+
+
+def _text() -> serializers.CharField:
+    return serializers.CharField()
+
+
+def _name() -> serializers.CharField:
+    return serializers.CharField(allow_null=True)
+
+
+class StatsSerializer(StrictSerializer):
+    """The state of one limit."""
+
+    type = _text()
+    algorithm = _name()
+    window_seconds = Number(allow_null=True)
+    capacity = Number()
+    available = Number()
+    used = Number()
+    utilization = Number()
+    holders = serializers.IntegerField(required=False)
+    period = serializers.CharField(required=False, allow_null=True)
+    time_zone = serializers.CharField(required=False, allow_null=True)
+
+
+class StatusSerializer(StrictSerializer):
+    """The state of an entity on a resource; of a resource as a whole also what all known entities use together."""
+
+    resource = _text()
+    entity = _name()
+    limits = serializers.DictField(child=StatsSerializer())
+    entities = serializers.IntegerField(allow_null=True)
+    used_by_all = serializers.DictField(child=Number())
+    members = serializers.DictField(child=serializers.DictField(child=StatsSerializer()))
+
+
+class MineSerializer(StrictSerializer):
+    """The state of the caller's own limits on a resource; `entity` is whom the caller's requests are charged to."""
+
+    resource = _text()
+    entity = _name()
+    limits = serializers.DictField(child=StatsSerializer())
+
+
+class ShadowRefusalSerializer(StrictSerializer):
+    """How many requests a limit in the shadow would have refused, in the process that answers."""
+
+    resource = _text()
+    key = _text()
+    count = serializers.IntegerField()
+
+
+class LimitStatusSerializer(StrictSerializer):
+    """One limit in a decision; times are in seconds from now."""
+
+    key = _text()
+    resource = _name()
+    entity = _name()
+    level = _text()
+    capacity = Number()
+    requested = Number()
+    remaining = Number()
+    retry_after = Number(allow_null=True)
+    reset_after = Number()
+    never = serializers.BooleanField()
+    overdrawn = Number()
+    member = _name()
+
+
+class OutcomeSerializer(StrictSerializer):
+    """What would be decided."""
+
+    allowed = serializers.BooleanField()
+    retry_after = Number(allow_null=True)
+    never = serializers.BooleanField()
+    degraded = serializers.BooleanField()
+    violations = LimitStatusSerializer(many=True)
+    passed = LimitStatusSerializer(many=True)
+    overdrawn = LimitStatusSerializer(many=True)
+    shadowed = LimitStatusSerializer(many=True)
+
+
+class CandidateSerializer(StrictSerializer):
+    """A policy that was considered."""
+
+    level = _text()
+    policy = serializers.IntegerField(allow_null=True)
+
+
+class VerdictSerializer(CandidateSerializer):
+    """A policy that was considered, and what became of it."""
+
+    effect = _text()
+    standing = _text()
+    counts = serializers.BooleanField()
+    limits = serializers.ListField(child=serializers.CharField())
+    valid_from = serializers.CharField(allow_null=True)
+    valid_until = serializers.CharField(allow_null=True)
+    weekly = serializers.BooleanField()
+
+
+class ExplainedLimitSerializer(StrictSerializer):
+    """A limit that holds, and where it comes from."""
+
+    key = _text()
+    shared = serializers.BooleanField()
+    level = _text()
+    policy = serializers.IntegerField(allow_null=True)
+    replaced = CandidateSerializer(many=True)
+    used = Number(allow_null=True)
+    binds = serializers.BooleanField()
+    status = LimitStatusSerializer(allow_null=True)
+
+
+class ExplainedLinkSerializer(StrictSerializer):
+    """One of those who are charged."""
+
+    entity = _name()
+    considered = VerdictSerializer(many=True)
+    limits = ExplainedLimitSerializer(many=True)
+
+
+class ExplainedMemberSerializer(StrictSerializer):
+    """A member of a pool, and what it would do with the request."""
+
+    name = _text()
+    weight = serializers.IntegerField()
+    standing = _text()
+    limits = LimitStatusSerializer(many=True)
+    load = Number(allow_null=True)
+    retry_after = Number(allow_null=True)
+    cooling_seconds = Number()
+
+
+class ExplainedPoolSerializer(StrictSerializer):
+    """The pool that serves a resource; `chosen` is the member that would serve the request."""
+
+    name = _text()
+    load_balancing = _text()
+    failover = serializers.BooleanField()
+    chosen = _name()
+    members = ExplainedMemberSerializer(many=True)
+
+
+class ExplanationSerializer(StrictSerializer):
+    """Why a request would be admitted or refused now."""
+
+    resource = _text()
+    entity = _name()
+    outcome = OutcomeSerializer()
+    dropped = serializers.ListField(child=serializers.CharField())
+    considered = VerdictSerializer(many=True)
+    chain = ExplainedLinkSerializer(many=True)
+    changes_at = serializers.CharField(allow_null=True)
+    pool = ExplainedPoolSerializer(allow_null=True)
+    text = _text()
+
+
+class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
+    """One change, and who made it."""
+
+    before = serializers.JSONField(read_only=True, allow_null=True)
+    after = serializers.JSONField(read_only=True, allow_null=True)
+
+    class Meta:
+        model = AuditEvent
+        fields = (
+            "id",
+            "number",
+            "when",
+            "actor",
+            "source",
+            "verb",
+            "object_type",
+            "object_id",
+            "object_label",
+            "before",
+            "after",
+            "reason",
+        )
+        read_only_fields = fields
+
+
+class _ChangeSerializer(StrictSerializer):
+    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1000)
+    idempotency_key = serializers.CharField(
+        required=False, allow_null=True, default=None, max_length=255, help_text="Sent again, it is done only once."
+    )
+
+
+class ResetSerializer(_ChangeSerializer):
+    """Forget what an entity (none: the site itself, and what all share) has used of some limits, or of all."""
+
+    resource = Exact(max_length=64)
+    entity = Exact(required=False, allow_null=True, default=None, max_length=255)
+    keys = serializers.ListField(
+        child=serializers.CharField(max_length=64), required=False, allow_null=True, default=None, max_length=MOST_PARTS
+    )
+
+
+class TopUpSerializer(_ChangeSerializer):
+    """Give an entity (none: the site itself) credit of one limit."""
+
+    resource = Exact(max_length=64)
+    entity = Exact(required=False, allow_null=True, default=None, max_length=255)
+    key = serializers.CharField(max_length=64)
+    amount = AmountField()
+
+
+class DoneSerializer(StrictSerializer):
+    """Whether it was done now; if not, it was done before with the same idempotency key."""
+
+    done = serializers.BooleanField()
+
+
+class BoostSerializer(StrictSerializer):
+    """Give an entity other limits on a resource (none: on all) from now on until a moment."""
+
+    entity = Exact(max_length=255)
+    resource = Exact(required=False, allow_null=True, default=None, max_length=64)
+    limits = several(LimitSerializer, required=True, min_length=1)
+    until = serializers.DateTimeField()
+    reason = serializers.CharField(max_length=1000)

@@ -1,0 +1,47 @@
+"""The addresses of the REST API; a site mounts them where it likes."""
+
+from __future__ import annotations
+
+from django.urls import include, path, re_path
+from drf_spectacular.views import SpectacularAPIView
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.routers import SimpleRouter
+
+from limits_app.api.views import configuration, state
+from limits_app.api.views.base import NowhereView
+
+app_name = "limits_api"
+
+_router = SimpleRouter(use_regex_path=False)
+_router.register("resources", configuration.ResourceView)
+_router.register("entities", configuration.EntityView)
+_router.register("policies", configuration.PolicyView)
+_router.register("pools", configuration.PoolView)
+_router.register("endpoints", configuration.EndpointView)
+_router.register("audit-events", configuration.AuditEventView)
+
+_schema = SpectacularAPIView.as_view(
+    permission_classes=[IsAuthenticated],
+    custom_settings={
+        "TITLE": "Limits",
+        "DESCRIPTION": "To see and to change who may use how much of what.",
+        "VERSION": "1",
+        "PREPROCESSING_HOOKS": ["limits_app.api.schema.only_this_api"],
+        "SCHEMA_PATH_PREFIX": "",
+    },
+)
+
+_v1 = [
+    *_router.urls,
+    path("boosts/", state.BoostView.as_view(), name="boost"),
+    path("explain/", state.ExplainView.as_view(), name="explain"),
+    path("me/", state.MeView.as_view(), name="me"),
+    path("resets/", state.ResetView.as_view(), name="reset"),
+    path("schema/", _schema, name="schema"),
+    path("shadow-refusals/", state.ShadowRefusalView.as_view(), name="shadow-refusal-list"),
+    path("status/", state.StatusView.as_view(), name="status"),
+    path("top-ups/", state.TopUpView.as_view(), name="top-up"),
+    re_path(r"[\s\S]*/\Z", NowhereView.as_view()),
+]
+
+urlpatterns = [path("v1/", include(_v1))]

@@ -1,0 +1,153 @@
+"""What all views of the REST API have in common, and the verbs on rows of configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+from django.db.models import QuerySet
+from django.http import Http404
+from rest_framework import filters, generics, pagination, serializers, viewsets
+from rest_framework.permissions import BasePermission
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from limits_app.api import problems
+from limits_app.api.auditing import changing
+from limits_app.api.parsing import AlwaysJSON, BoundedJSONParser
+from limits_app.api.permissions import ModelPermission
+from limits_app.api.schema import ApiSchema
+from limits_app.api.serializers.queries import MOST_ON_A_PAGE, ListQuery, read
+from limits_app.api.tags import check_match, is_known, tag_of
+from limits_app.api.throttle import ApiThrottle
+
+__all__ = ["ApiView", "ConfigurationView", "ListView", "NowhereView", "Page"]
+
+_REVALIDATE: Final = "private, no-cache"
+
+
+class Page(pagination.PageNumberPagination):
+    """50 rows, or as many as are asked for."""
+
+    page_size = 50
+    max_page_size = MOST_ON_A_PAGE
+    page_size_query_param = "page_size"
+
+
+class ApiView(APIView):
+    """Nothing depends on the site's settings of the framework, but for who is believed: its authentication."""
+
+    parser_classes = (BoundedJSONParser,)
+    renderer_classes = (JSONRenderer,)
+    content_negotiation_class = AlwaysJSON
+    throttle_classes = (ApiThrottle,)
+    versioning_class = None
+    metadata_class = None
+    schema = ApiSchema()
+
+    def get_exception_handler(self) -> Callable[..., Response | None]:
+        """Problem details."""
+        return problems.answer
+
+
+class NowhereView(ApiView):
+    """Addresses that there are not, as problem details too."""
+
+    schema = None  # type: ignore[assignment]  # which leaves it out
+    permission_classes = ()
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Say so, whatever is asked."""
+        raise Http404
+
+
+class ListView(ApiView, generics.GenericAPIView[Any]):
+    """Lists rows a page at a time."""
+
+    pagination_class = Page
+    filter_backends = ()
+    query: type[ListQuery] = ListQuery
+    search_fields: ClassVar[tuple[str, ...]] = ()
+    tagged = True
+
+    def rows(self, request: Request) -> QuerySet[Any]:
+        """The rows that were asked for, in the order that was asked for, and always in the same."""
+        values = read(self.query, request.query_params)
+        rows = self.get_queryset().filter(*self.query.conditions(values))
+        if "search" in values:
+            rows = filters.SearchFilter().filter_queryset(request, rows, self)
+        return rows.order_by(values["ordering"], "pk") if "ordering" in values else rows
+
+    def list(self, request: Request) -> Response:
+        """List."""
+        page = self.paginate_queryset(self.rows(request))
+        return self.answered(request, self.get_paginated_response(self.get_serializer(page, many=True).data).data)
+
+    def answered(self, request: Request, data: Any, status: int = 200) -> Response:
+        """Give the representation with its tag, or say that the reader has it already."""
+        tag = tag_of(data)
+        headers = {"ETag": tag, "Cache-Control": _REVALIDATE}
+        if request.method in {"GET", "HEAD"} and is_known(request, tag):
+            return Response(status=304, headers=headers)
+        return Response(data, status=status, headers=headers)
+
+
+class ConfigurationView(viewsets.ViewSetMixin, ListView):
+    """All verbs on the rows of one model; changes name the version that they change, and are audited."""
+
+    permission_classes: ClassVar[tuple[type[BasePermission], ...]] = (ModelPermission,)  # type: ignore[misc]
+    lookup_value_converter = "int"
+    http_method_names: Sequence[str] = ("get", "post", "put", "patch", "delete", "head")
+
+    def retrieve(self, request: Request, pk: int) -> Response:
+        """Read one."""
+        return self.answered(request, self.represented(pk))
+
+    def create(self, request: Request) -> Response:
+        """Make one."""
+        with changing(request):
+            data = self.represented(self.saved(self.get_serializer(data=request.data)).pk)
+        return self.answered(request, data, 201)
+
+    def update(self, request: Request, pk: int, partial: bool = False) -> Response:
+        """Replace one as a whole."""
+        with changing(request):
+            row = self.locked(request, pk)
+            self.saved(self.get_serializer(row, data=request.data, partial=partial))
+            data = self.represented(pk)
+        return self.answered(request, data)
+
+    def partial_update(self, request: Request, pk: int) -> Response:
+        """Change some fields of one."""
+        return self.update(request, pk, partial=True)
+
+    def destroy(self, request: Request, pk: int) -> Response:
+        """Delete one."""
+        with changing(request):
+            self.locked(request, pk).delete()
+        return Response(status=204)
+
+    def found(self, pk: int) -> Any:
+        """The row as the database has it now."""
+        row = self.get_queryset().filter(pk=pk).first()
+        if row is None:
+            raise Http404
+        return row
+
+    def represented(self, pk: int) -> Any:
+        """The representation of the row as the database has it now."""
+        return self.get_serializer(self.found(pk)).data
+
+    def locked(self, request: Request, pk: int) -> Any:
+        """The row, which nobody else can change now, if it is still in the version that the request is about."""
+        self.get_queryset().model.objects.select_for_update().order_by("pk").filter(pk=pk).first()
+        row = self.found(pk)
+        check_match(request, tag_of(self.get_serializer(row).data))
+        return row
+
+    def saved(self, serializer: serializers.BaseSerializer[Any]) -> Any:
+        """The row after it was checked and saved."""
+        serializer.is_valid(raise_exception=True)
+        return serializer.save()

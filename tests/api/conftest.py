@@ -1,0 +1,29 @@
+"""Each test has limits in a memory store that nobody has used, on a clock that it can move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_django import Settings
+
+from limits_app import conf
+from limits_app.integrations.endpoints import endpoints
+from limits_app.resolver import resolver
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeClock]:
+    """The time of the store."""
+    clock = FakeClock()
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    resolver.clear()
+    endpoints.clear()
+    yield clock
+    resolver.clear()
+    endpoints.clear()

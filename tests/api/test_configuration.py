@@ -1,0 +1,317 @@
+"""Rows of configuration: made, read, changed, deleted; found, paged and ordered; and what is refused."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
+from rest_framework.test import APIClient
+
+from limits_app import services
+from limits_app.api.parsing import BoundedJSONParser
+from limits_app.api.problems import TooLarge
+from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
+from tests.api.site import ROOT, as_user, fill, person
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CALLS = {"kind": "call", "capacity": 5, "window_seconds": 60}
+KINDS = ["resources", "entities", "policies", "pools", "endpoints"]
+
+
+@pytest.fixture
+def root() -> APIClient:
+    return as_user(person("root", is_superuser=True))
+
+
+def errors(response: Any) -> dict[str, str]:
+    """What is wrong, by place."""
+    assert response.status_code == 400, response.data
+    assert response["Content-Type"] == "application/problem+json"
+    return {one.get("pointer", one.get("parameter")): one["detail"] for one in response.data["errors"]}
+
+
+def test_a_row_is_made_read_changed_and_deleted(root: APIClient) -> None:
+    made = root.post(f"{ROOT}resources/", {"name": "openai/gpt-4"}, format="json")
+    assert made.status_code == 201
+    assert made.data == {"id": made.data["id"], "name": "openai/gpt-4", "description": "", "pool": None}
+    where = f"{ROOT}resources/{made.data['id']}/"
+    read = root.get(where)
+    assert (read.status_code, read["ETag"]) == (200, made["ETag"])
+    changed = root.patch(where, {"description": "tokens"}, format="json", headers={"If-Match": made["ETag"]})
+    assert (changed.status_code, changed.data["description"]) == (200, "tokens")
+    assert changed["ETag"] != made["ETag"]
+    assert root.delete(where, headers={"If-Match": changed["ETag"]}).status_code == 204
+    assert root.get(where).status_code == 404
+
+
+def test_changes_are_audited_with_who_and_why(root: APIClient) -> None:
+    why = "Größe".encode().decode("latin-1")
+    made = root.post(f"{ROOT}entities/", {"identifier": "user:1"}, format="json", headers={"X-Reason": why})
+    where = f"{ROOT}entities/{made.data['id']}/"
+    root.patch(where, {"blocked": True}, format="json", headers={"If-Match": "*"})
+    root.delete(where, headers={"If-Match": "*"})
+    told = [(one.verb, one.actor, one.source, one.reason) for one in AuditEvent.objects.order_by("number")]
+    assert told == [
+        ("create", "root", "api", "Größe"),
+        ("update", "root", "api", ""),
+        ("delete", "root", "api", ""),
+    ]
+
+
+def test_a_change_holds_from_the_next_acquire_on(root: APIClient) -> None:
+    assert services.try_acquire("api", entity="user:1")
+    Resource.objects.create(name="api")
+    made = root.post(f"{ROOT}policies/", {"resource": "api", "effect": "blocked"}, format="json")
+    assert made.status_code == 201
+    assert not services.try_acquire("api", entity="user:1")
+
+
+def test_a_put_that_leaves_a_field_out_sets_it_back_and_a_patch_leaves_it(root: APIClient) -> None:
+    entity = Entity.objects.create(identifier="user:1", name="Ann", cascade=True, metadata={"a": 1})
+    where, match = f"{ROOT}entities/{entity.pk}/", {"If-Match": "*"}
+    patched = root.patch(where, {"name": "Anna"}, format="json", headers=match)
+    assert (patched.data["name"], patched.data["cascade"], patched.data["metadata"]) == ("Anna", True, {"a": 1})
+    put = root.put(where, {"identifier": "user:1"}, format="json", headers=match)
+    assert (put.data["name"], put.data["cascade"], put.data["metadata"]) == ("", False, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_read_can_be_put_back_as_it_is(root: APIClient, kind: str) -> None:
+    fill([1])
+    for row in root.get(f"{ROOT}{kind}/").data["results"]:
+        read = root.get(f"{ROOT}{kind}/{row['id']}/")
+        put = root.put(f"{ROOT}{kind}/{row['id']}/", read.data, format="json", headers={"If-Match": read["ETag"]})
+        assert put.status_code == 200, put.data
+        assert {**put.data, "updated_at": None} == {**read.data, "updated_at": None}
+
+
+# ---------------------------------------------------------------- policies and pools
+
+
+def test_a_policy_is_written_with_its_limits_as_a_whole(root: APIClient) -> None:
+    Resource.objects.create(name="api")
+    slots = {"kind": "resource", "key": "slots", "capacity": 2, "max_hold_seconds": 1.5}
+    made = root.post(f"{ROOT}policies/", {"resource": "api", "limits": [slots, CALLS]}, format="json")
+    assert made.status_code == 201, made.data
+    assert made.data["scope"] == "resource"
+    assert [(one["key"], one["capacity"]) for one in made.data["limits"]] == [("call_count", 5), ("slots", 2)]
+    assert made.data["limits"][1]["max_hold_seconds"] == 1.5
+    where, match = f"{ROOT}policies/{made.data['id']}/", {"If-Match": "*"}
+    put = root.put(where, {"resource": "api", "limits": [CALLS | {"capacity": 7}]}, format="json", headers=match)
+    assert [one["capacity"] for one in put.data["limits"]] == [7]
+    patched = root.patch(where, {"reason": "so"}, format="json", headers=match)
+    assert [one["capacity"] for one in patched.data["limits"]] == [7]
+
+
+def test_a_policy_with_one_wrong_limit_changes_nothing_and_says_which(root: APIClient) -> None:
+    wrong = {"kind": "rate", "key": "tpm", "capacity": 5}
+    refused = root.post(f"{ROOT}policies/", {"limits": [CALLS, wrong]}, format="json")
+    assert errors(refused).keys() == {"#/limits/1/window_seconds"}
+    assert not Policy.objects.exists()
+    made = root.post(f"{ROOT}policies/", {"limits": [CALLS]}, format="json")
+    where, match = f"{ROOT}policies/{made.data['id']}/", {"If-Match": "*"}
+    refused = root.patch(where, {"reason": "so", "limits": [CALLS, CALLS]}, format="json", headers=match)
+    assert errors(refused).keys() == {"#/limits/1"}
+    assert Policy.objects.get().reason == ""
+    assert Limit.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "place"),
+    [
+        pytest.param({}, "#/limits", id="no_limits"),
+        pytest.param({"effect": "blocked", "limits": [CALLS]}, "#/limits/0", id="limits_of_a_block"),
+        pytest.param({"entity": "user:1", "limits": [CALLS | {"shared": True}]}, "#/limits/0/shared", id="shared"),
+        pytest.param({"limits": [CALLS], "weekly_hours": "x"}, "#/weekly_hours", id="hours"),
+        pytest.param({"limits": [CALLS], "rollout_percent": 101}, "#/rollout_percent", id="percent"),
+        pytest.param({"limits": [CALLS], "resource": "nowhere"}, "#/resource", id="no_such_resource"),
+        pytest.param({"limits": [CALLS], "resource": {}}, "#/resource", id="resource_of_a_wrong_type"),
+        pytest.param({"limits": {}}, "#/limits", id="limits_of_a_wrong_type"),
+        pytest.param({"limits": [1]}, "#/limits/0", id="limit_of_a_wrong_type"),
+        pytest.param({"limits": [CALLS | {"capacity": True}]}, "#/limits/0/capacity", id="capacity_of_a_wrong_type"),
+        pytest.param({"limits": [CALLS | {"capacity": 0}]}, "#/limits/0/capacity", id="nothing"),
+        pytest.param({"limits": [CALLS | {"kee": 1}]}, "#/limits/0/kee", id="unknown_field_of_a_limit"),
+        pytest.param({"limits": [CALLS], "a/b~c": 1}, "#/a~1b~0c", id="unknown_field"),
+        pytest.param({"limits": [CALLS] * 101}, "#/limits", id="too_many"),
+        pytest.param([], "#", id="no_object"),
+    ],
+)
+def test_a_wrong_policy_is_refused_at_the_place_where_it_is_wrong(root: APIClient, sent: Any, place: str) -> None:
+    Entity.objects.create(identifier="user:1")
+    assert place in errors(root.post(f"{ROOT}policies/", sent, format="json"))
+
+
+def test_limits_that_no_longer_go_with_the_policy_are_refused(root: APIClient) -> None:
+    made = root.post(f"{ROOT}policies/", {"limits": [CALLS | {"shared": True}]}, format="json")
+    Entity.objects.create(identifier="user:1")
+    where, match = f"{ROOT}policies/{made.data['id']}/", {"If-Match": "*"}
+    assert "#/limits/0/shared" in errors(root.patch(where, {"entity": "user:1"}, format="json", headers=match))
+    assert "#/limits/0" in errors(root.patch(where, {"effect": "blocked"}, format="json", headers=match))
+    freed = root.patch(where, {"effect": "unlimited", "limits": []}, format="json", headers=match)
+    assert (freed.status_code, freed.data["limits"]) == (200, [])
+
+
+def test_a_pool_is_written_with_its_members_and_keeps_those_whose_names_stay(root: APIClient) -> None:
+    tpm = {"kind": "rate", "key": "tpm", "capacity": 5, "window_seconds": 60}
+    members = [{"name": "a", "limits": [tpm]}, {"name": "b", "weight": 2, "config": {"region": "eu"}}]
+    made = root.post(f"{ROOT}pools/", {"name": "llm", "members": members}, format="json")
+    assert made.status_code == 201, made.data
+    kept = PoolMember.objects.get(name="b").pk
+    where, match = f"{ROOT}pools/{made.data['id']}/", {"If-Match": "*"}
+    put = root.put(where, {"name": "llm", "members": [{"name": "b"}, {"name": "c"}]}, format="json", headers=match)
+    assert [(one["name"], one["weight"]) for one in put.data["members"]] == [("b", 1), ("c", 1)]
+    assert PoolMember.objects.get(name="b").pk == kept
+    patched = root.patch(where, {"failover": False}, format="json", headers=match)
+    assert [one["name"] for one in patched.data["members"]] == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("members", "place"),
+    [
+        pytest.param([{"name": "a"}, {"name": "a"}], "#/members/1", id="a_name_twice"),
+        pytest.param([{"name": "a", "weight": 0}], "#/members/0/weight", id="no_weight"),
+        pytest.param([{"name": "a", "limits": [{"key": "x"}]}], "#/members/0/limits/0/capacity", id="half_a_limit"),
+        pytest.param([{"weight": 1}], "#/members/0/name", id="no_name"),
+    ],
+)
+def test_a_wrong_pool_is_refused_at_the_place_where_it_is_wrong(root: APIClient, members: Any, place: str) -> None:
+    assert place in errors(root.post(f"{ROOT}pools/", {"name": "llm", "members": members}, format="json"))
+    pool = Pool.objects.create(name="there")
+    match = {"If-Match": "*"}
+    assert place in errors(root.patch(f"{ROOT}pools/{pool.pk}/", {"members": members}, format="json", headers=match))
+    assert not PoolMember.objects.exists()
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_what_is_in_use_is_not_deleted(root: APIClient) -> None:
+    fill([1])
+    resource = Resource.objects.get()
+    refused = root.delete(f"{ROOT}resources/{resource.pk}/", headers={"If-Match": "*"})
+    assert refused.status_code == 409
+    assert "resource resource1" in refused.data["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        pytest.param(b'{"name": ', 400, id="half"),
+        pytest.param(b'{"name": "\\ud800"}', 400, id="half_a_character"),
+        pytest.param(b"[" * 100_000, 400, id="endless_nesting"),
+        pytest.param(b'{"name": 1e999}', 400, id="infinity"),
+        pytest.param(b'{"name": NaN}', 400, id="no_number"),
+        pytest.param(b"1" * 5000, 400, id="endless_number"),
+        pytest.param(b'{"name": "\\u0000"}', 400, id="nul"),
+        pytest.param(b"\xff", 400, id="no_text"),
+        pytest.param(b" " * 3_000_000, 413, id="too_long"),
+    ],
+)
+def test_bodies_that_are_no_json_are_refused(root: APIClient, body: bytes, status: int) -> None:
+    answered = root.generic("POST", f"{ROOT}resources/", body, content_type="application/json")
+    assert (answered.status_code, answered["Content-Type"]) == (status, "application/problem+json")
+
+
+def test_no_more_of_a_body_is_read_than_the_site_admits(settings: Settings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+    body = BytesIO(b"1" * 100)
+    with pytest.raises(TooLarge, match="10 bytes"):
+        BoundedJSONParser().parse(body)
+    assert body.tell() == 11
+
+
+def test_a_name_that_is_a_number_is_no_name(root: APIClient) -> None:
+    assert errors(root.post(f"{ROOT}resources/", {"name": 5}, format="json")).keys() == {"#/name"}
+
+
+def test_a_body_may_be_as_long_as_it_likes_where_the_site_says_so(root: APIClient, settings: Settings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
+    body = b'{"name": "x"}' + b" " * 3_000_000
+    assert root.generic("POST", f"{ROOT}resources/", body, content_type="application/json").status_code == 201
+
+
+def test_other_forms_methods_and_addresses_are_refused_as_problems(root: APIClient) -> None:
+    told = [
+        root.post(f"{ROOT}resources/", {"name": "x"}, format="multipart"),
+        root.generic("PUT", f"{ROOT}resources/"),
+        root.options(f"{ROOT}resources/"),
+        root.get(f"{ROOT}nothing/", headers={"Accept": "text/html"}),
+        root.get(f"{ROOT}resources/{10**30}/"),
+        root.get(f"{ROOT}resources/?page=7"),
+    ]
+    assert [one.status_code for one in told] == [415, 405, 405, 404, 404, 404]
+    assert {one["Content-Type"] for one in told} == {"application/problem+json"}
+
+
+# ---------------------------------------------------------------- lists
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        pytest.param("resources/?name=resource2", ["resource2"], id="name"),
+        pytest.param("resources/?pool=pool3", ["resource3"], id="related_name"),
+        pytest.param("resources/?search=RESOURCE1", ["resource1"], id="search"),
+        pytest.param("resources/?ordering=-name&page_size=2", ["resource3", "resource2"], id="ordering"),
+        pytest.param("resources/?ordering=-name&page_size=2&page=2", ["resource1"], id="page"),
+        pytest.param("pools/?search=2", ["pool2"], id="pools"),
+        pytest.param("endpoints/?enabled=false", [], id="enabled"),
+    ],
+)
+def test_lists_are_filtered_searched_ordered_and_paged(root: APIClient, address: str, found: list[str]) -> None:
+    fill()
+    assert [one["name"] for one in root.get(ROOT + address).data["results"]] == found
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("scope=resource", 3), ("scope=system", 0), ("holds=always", 6), ("holds=dates", 0), ("entity=user:1", 1)],
+)
+def test_policies_are_found_by_scope_and_by_when_they_hold(root: APIClient, query: str, count: int) -> None:
+    fill()
+    assert root.get(f"{ROOT}policies/?{query}").data["count"] == count
+
+
+def test_audit_events_are_found_by_when_and_who(root: APIClient) -> None:
+    fill([1])
+    every = root.get(f"{ROOT}audit-events/").data["count"]
+    assert every > 5
+    assert root.get(f"{ROOT}audit-events/?since=2000-01-01T00:00:00Z&verb=create").data["count"] > 5
+    assert root.get(f"{ROOT}audit-events/?until=2000-01-01T00:00:00Z").data["count"] == 0
+    assert root.post(f"{ROOT}audit-events/", {}, format="json").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("address", "parameter"),
+    [
+        ("resources/?nmae=x", "nmae"),
+        ("resources/?ordering=description", "ordering"),
+        ("resources/?page=0", "page"),
+        ("resources/?page_size=201", "page_size"),
+        ("resources/?search=%00", "search"),
+        ("entities/?blocked=perhaps", "blocked"),
+        ("policies/?scope=world", "scope"),
+        ("explain/", "resource"),
+        ("explain/?resource=api&requested=tpm", "requested"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused_by_name(root: APIClient, address: str, parameter: str) -> None:
+    assert parameter in errors(root.get(ROOT + address))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "audit-events"])
+def test_a_list_asks_the_database_as_often_whatever_its_length(root: APIClient, kind: str) -> None:
+    fill(range(1, 3))
+    root.get(f"{ROOT}{kind}/")
+    with CaptureQueriesContext(connection) as few:
+        root.get(f"{ROOT}{kind}/?page_size=200")
+    fill(range(3, 8))
+    root.get(f"{ROOT}{kind}/")  # changes have made the resolver forget the limits of the API itself
+    with CaptureQueriesContext(connection) as many:
+        assert len(root.get(f"{ROOT}{kind}/?page_size=200").data["results"]) >= 7
+    assert len(many) == len(few) < 6

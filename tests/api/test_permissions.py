@@ -1,0 +1,112 @@
+"""Who may do what."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import get_resolver
+from pytest_django import Settings
+from rest_framework.test import APIClient
+
+from limits_app.api import urls
+from limits_app.api.permissions import BOOST, RESET, TOP_UP
+from limits_app.integrations.identity import entity_of_key
+from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, Resource
+from tests.api.site import ROOT, as_user, fill, person
+
+pytestmark = pytest.mark.django_db
+
+MODELS: Final = {
+    "resources": Resource,
+    "entities": Entity,
+    "policies": Policy,
+    "pools": Pool,
+    "endpoints": Endpoint,
+    "audit-events": AuditEvent,
+}
+PEOPLE: Final = ["anonymous", "user", "viewer", "changer", "superuser"]
+READ: Final = {"viewer", "changer", "superuser"}
+CHANGE: Final = {"changer", "superuser"}
+ALL: Final = {"superuser"}
+NOBODY: Final[set[str]] = set()
+
+TABLE: Final = [
+    *[(verb, kind, "list", READ) for verb in ("get", "head") for kind in MODELS],
+    *[("get", kind, "row", READ) for kind in MODELS],
+    *[(verb, kind, "row", CHANGE) for verb in ("put", "patch") for kind in MODELS if kind != "audit-events"],
+    *[("post", kind, "list", ALL) for kind in MODELS if kind != "audit-events"],
+    *[("delete", kind, "row", ALL) for kind in MODELS if kind != "audit-events"],
+    *[("get", page, "", READ) for page in ("status/?resource=x", "explain/?resource=x", "shadow-refusals/")],
+    *[("post", page, "", ALL) for page in ("resets/", "top-ups/", "boosts/")],
+    *[("get", page, "", {*PEOPLE} - {"anonymous"}) for page in ("me/", "schema/")],
+]
+
+
+def somebody(kind: str) -> APIClient:
+    names = [model._meta.model_name for model in MODELS.values()]
+    match kind:
+        case "anonymous":
+            return as_user(None)
+        case "user":
+            return as_user(person("user"))
+        case "viewer":
+            return as_user(person("viewer", *[f"view_{name}" for name in names], is_staff=True))
+        case "changer":
+            views = ["view_policy", "view_auditevent"]
+            changes = [f"change_{name}" for name in names if name != "auditevent"]
+            return as_user(person("changer", *views, *changes, is_staff=True))
+        case _:
+            return as_user(person("root", is_superuser=True))
+
+
+@pytest.mark.parametrize("kind", PEOPLE)
+def test_each_verb_is_open_to_those_who_have_the_permission_and_to_nobody_else(kind: str) -> None:
+    fill([1])
+    client = somebody(kind)
+    for verb, page, part, allowed in TABLE:
+        address = {"list": f"{page}/", "row": f"{page}/{_some(page)}/"}.get(part, page)
+        answered = getattr(client, verb)(ROOT + address, format="json")
+        refused = answered.status_code in {401, 403}
+        assert refused == (kind not in allowed), (verb, address, answered.status_code)
+        assert answered.status_code < 500, (verb, address)
+
+
+def _some(page: str) -> int:
+    model: Any = MODELS.get(page, Resource)
+    return int(model.objects.values_list("pk", flat=True)[0])
+
+
+@pytest.mark.parametrize(("page", "permission"), [("resets/", RESET), ("top-ups/", TOP_UP), ("boosts/", BOOST)])
+def test_what_is_done_to_live_state_has_permissions_of_its_own(page: str, permission: str) -> None:
+    assert as_user(person("ann", permission.partition(".")[2])).post(ROOT + page, {}, format="json").status_code == 400
+    editor = person("bob", "change_policy", "add_policy", "change_resource")
+    assert as_user(editor).post(ROOT + page, {}, format="json").status_code == 403
+
+
+def test_a_refusal_says_how_to_log_in(settings: Settings) -> None:
+    refused = Client().get(f"{ROOT}resources/")
+    assert refused.status_code in {401, 403}
+    assert refused.json()["title"] in {"Unauthorized", "Forbidden"}
+    assert refused["Content-Type"] == "application/problem+json"
+    wrong = Client().get(f"{ROOT}resources/", headers={"Authorization": "Basic eDp5"})
+    assert wrong.status_code in {401, 403}
+
+
+def test_somebody_with_an_api_key_sees_the_limits_of_the_key(settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"API_KEY_OF_REQUEST": lambda request: request.headers.get("X-Key")}
+    assert Client().get(f"{ROOT}me/").status_code in {401, 403}
+    Resource.objects.create(name="api")
+    [mine] = Client().get(f"{ROOT}me/", headers={"X-Key": "secret"}).json()["results"]
+    assert mine == {"resource": "api", "entity": entity_of_key("secret"), "limits": {}}
+
+
+def test_every_address_is_in_the_table() -> None:
+    names = {entry.name for part in urls.urlpatterns for entry in part.url_patterns if entry.name}
+    assert get_resolver().namespace_dict.keys() >= {"limits_api"}
+    known = {"boost", "explain", "me", "reset", "schema", "shadow-refusal-list", "status", "top-up"}
+    rows = {f"{model._meta.model_name}-{part}" for model in MODELS.values() for part in ("list", "detail")}
+    assert names == known | rows
+    assert User.objects.count() == 0

@@ -1,0 +1,186 @@
+"""Live state: status, explanations, one's own limits; resets, credit and boosts; throttling; the store being down."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError, OperationalError
+from django.utils import timezone
+from pytest_django import Settings
+from rest_framework.exceptions import NotAuthenticated
+from rest_framework.test import APIClient
+
+from limits_app import services
+from limits_app.api import problems
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.models import AuditEvent, Policy, Resource
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.api.site import ROOT, as_user, fill, person
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def user() -> User:
+    return person("root", is_superuser=True)
+
+
+@pytest.fixture
+def root(user: User) -> APIClient:
+    return as_user(user)
+
+
+def test_status_says_what_is_used_and_left(root: APIClient) -> None:
+    services.set_resource_limits("api", [CallLimit(5, 60)])
+    services.acquire("api", entity="user:1")
+    told = root.get(f"{ROOT}status/?resource=api&entity=user:1")
+    assert (told.data["limits"]["call_count"]["used"], told["Cache-Control"]) == (1, "no-store")
+    assert root.get(f"{ROOT}status/?resource=api").data["used_by_all"] == {"call_count": 0}
+
+
+def test_an_explanation_is_about_the_amounts_that_are_asked_for(root: APIClient) -> None:
+    services.set_resource_limits("llm", [RateLimit("tpm", 100, 60), CallLimit(5, 60)])
+    told = root.get(f"{ROOT}explain/?resource=llm&entity=user:1&requested=tpm:100.5&requested=call_count:1").data
+    assert told["outcome"]["never"] is True
+    assert "admitted" in root.get(f"{ROOT}explain/?resource=llm").data["text"]
+
+
+def test_a_caller_sees_the_state_of_their_own_limits(user: User, root: APIClient) -> None:
+    fill()
+    services.set_entity_limits(f"user:{user.pk}", [CallLimit(7, 60)], resource="resource1")
+    services.acquire("resource1", entity=f"user:{user.pk}", requested={"tpm": 1}).release()
+    told = as_user(person("ann")).get(f"{ROOT}me/?page_size=2").data
+    assert (told["count"], [one["resource"] for one in told["results"]]) == (3, ["resource1", "resource2"])
+    [mine] = root.get(f"{ROOT}me/?resource=resource1").data["results"]
+    assert (mine["entity"], mine["limits"]["call_count"]["available"]) == (f"user:{user.pk}", 6)
+
+
+def test_ones_own_limits_are_read_again_when_they_change_in_between(
+    root: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.set_resource_limits("api", [CallLimit(5, 60)])
+    real, answers = LimitSet.get_stats, iter([StaleConfiguration("changed")])
+
+    def stale_once(limits: LimitSet) -> object:
+        for error in answers:
+            raise error
+        return real(limits)
+
+    monkeypatch.setattr(LimitSet, "get_stats", stale_once)
+    assert root.get(f"{ROOT}me/").data["results"][0]["limits"].keys() == {"call_count"}
+
+
+def test_a_reset_forgets_what_was_used_once_for_each_key(root: APIClient) -> None:
+    services.set_resource_limits("api", [CallLimit(1, 60)])
+    services.acquire("api", entity="user:1")
+    asked = {"resource": "api", "entity": "user:1", "keys": ["call_count"], "reason": "so", "idempotency_key": "1"}
+    done = [root.post(f"{ROOT}resets/", asked, format="json").data for _ in range(2)]
+    assert done == [{"done": True}, {"done": False}]
+    assert services.try_acquire("api", entity="user:1")
+    event = AuditEvent.objects.get(verb="reset")
+    assert (event.actor, event.source, event.reason) == ("root", "api", "so")
+    wrong = root.post(f"{ROOT}resets/", asked | {"keys": ["tpm"], "idempotency_key": None}, format="json")
+    assert wrong.status_code == 400
+    assert wrong.data["errors"][0]["pointer"] == "#"
+
+
+def test_credit_is_given(root: APIClient) -> None:
+    services.set_resource_limits("api", [CallLimit(2, 60)])
+    assert all(services.try_acquire("api", entity="user:1") for _ in range(2))
+    asked = {"resource": "api", "entity": "user:1", "key": "call_count", "amount": 1}
+    assert root.post(f"{ROOT}top-ups/", asked, format="json").data == {"done": True}
+    assert services.try_acquire("api", entity="user:1")
+    assert root.post(f"{ROOT}top-ups/", asked | {"amount": 0}, format="json").status_code == 400
+
+
+def test_a_boost_is_granted_until_it_ends(root: APIClient) -> None:
+    services.set_resource_limits("api", [CallLimit(1, 60)])
+    until = (timezone.now() + timedelta(hours=1)).isoformat()
+    limit = {"kind": "call", "capacity": 3, "window_seconds": 60}
+    asked = {"entity": "user:1", "resource": "api", "limits": [limit], "until": until, "reason": "launch"}
+    made = root.post(f"{ROOT}boosts/", asked, format="json")
+    assert (made.status_code, made.data["extends"], made.data["reason"]) == (201, True, "launch")
+    assert sum(bool(services.try_acquire("api", entity="user:1")) for _ in range(9)) == 3
+    event = AuditEvent.objects.get(object_type="policy", object_id=made.data["id"])
+    assert (event.actor, event.source, event.reason) == ("root", "api", "launch")
+    again = root.post(f"{ROOT}boosts/", asked, format="json")
+    assert again.status_code == 400
+    wrong = root.post(f"{ROOT}boosts/", asked | {"limits": [limit, {"key": "x", "capacity": 1}]}, format="json")
+    assert [one["pointer"] for one in wrong.data["errors"]] == ["#/limits/1/window_seconds"]
+    assert root.post(f"{ROOT}boosts/", asked | {"until": "2000-01-01T00:00:00Z"}, format="json").status_code == 400
+    assert Policy.objects.count() == 2
+
+
+def test_what_the_shadow_would_have_refused_is_counted(root: APIClient) -> None:
+    services.set_resource_limits("in-the-shadow", [CallLimit(1, 60)], enforcement="shadow")
+    for _ in range(3):
+        services.acquire("in-the-shadow", entity="user:1")
+    told = [one for one in root.get(f"{ROOT}shadow-refusals/").data if one["resource"] == "in-the-shadow"]
+    assert told == [{"resource": "in-the-shadow", "key": "call_count", "count": 2}]
+
+
+def test_the_api_is_throttled_by_the_limits_of_a_resource_of_its_own(root: APIClient, clock: FakeClock) -> None:
+    services.set_resource_limits("limits_app.api", [CallLimit(2, 60)])
+    answers = [root.get(f"{ROOT}resources/") for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    refused = answers[2]
+    assert (refused["Retry-After"], refused["Content-Type"]) == ("30", "application/problem+json")
+    assert refused.data["type"].endswith("#quota-exceeded")
+    clock.advance(30)
+    assert root.get(f"{ROOT}resources/").status_code == 200
+
+
+def test_without_limits_of_its_own_a_caller_has_600_requests_a_minute(user: User, root: APIClient) -> None:
+    assert "600" in root.get(f"{ROOT}resources/")["RateLimit-Policy"]
+    assert services.try_acquire("limits_app.api", entity=f"user:{user.pk}")
+
+
+class Down(MemoryStore):
+    """A store that cannot be reached."""
+
+    def peek(self, claim: object) -> None:
+        """Fail."""
+        raise StoreUnavailable("no route to host")
+
+
+def test_state_of_a_store_that_is_down_is_503(root: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    services.set_resource_limits("api", [CallLimit(2, 60)])
+    monkeypatch.setattr(MemoryStore, "peek", Down.peek)
+    told = root.get(f"{ROOT}status/?resource=api&entity=user:1")
+    assert (told.status_code, told["Retry-After"]) == (503, "1")
+    assert told["Content-Type"] == "application/problem+json"
+
+
+def test_a_refusal_says_how_to_log_in_and_a_plain_one_is_a_problem_too() -> None:
+    unknown = NotAuthenticated()
+    unknown.auth_header = "Basic"  # type: ignore[attr-defined]  # the framework's views set it
+    answered = [problems.answer(error, {}) for error in (unknown, PermissionDenied())]
+    assert [one and (one.status_code, one.get("WWW-Authenticate")) for one in answered] == [(401, "Basic"), (403, None)]
+
+
+def test_a_store_that_says_when_it_is_back_is_believed() -> None:
+    answered = problems.answer(StoreUnavailable("down", retry_after=2.5), {})
+    assert answered is not None
+    assert answered["Retry-After"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(IntegrityError("twice"), 409), (OperationalError("locked"), 503), (KeyError("a mistake"), None)],
+)
+def test_trouble_with_the_database_is_an_answer_and_mistakes_are_not(error: Exception, status: int | None) -> None:
+    answered = problems.answer(error, {})
+    assert (answered and answered.status_code) == status
+
+
+def test_a_reason_that_is_no_text_does_no_harm(root: APIClient, settings: Settings) -> None:
+    made = root.post(f"{ROOT}resources/", {"name": "x"}, format="json", headers={"X-Reason": "\xff" * 2000})
+    assert made.status_code == 201
+    assert AuditEvent.objects.get().reason == "\ufffd" * 1000
+    assert Resource.objects.get().name == "x"

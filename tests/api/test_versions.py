@@ -1,0 +1,175 @@
+"""Versions of rows: nobody overwrites what they have not read, not even at the same moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connections
+from pytest_django import DjangoDbBlocker, Settings
+from rest_framework.test import APIClient
+
+from limits_app.core.limits import CallLimit
+from limits_app.models import AuditEvent, Limit, Policy, Resource
+from tests.api.site import ROOT, as_user, person
+from tests.servers.postgres import postgres_server
+from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
+
+ROUNDS = 10
+BLOCKED = {"resource": "api", "effect": "blocked"}
+
+
+@pytest.fixture
+def root(db: None) -> APIClient:
+    return as_user(person("root", is_superuser=True))
+
+
+def policy() -> Policy:
+    return Policy.objects.create(resource=Resource.objects.create(name="api"), effect="blocked")
+
+
+@pytest.fixture
+def where(root: APIClient) -> str:
+    """A policy."""
+    return f"{ROOT}policies/{policy().pk}/"
+
+
+@pytest.mark.parametrize("verb", ["put", "patch", "delete"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({}, 428, id="none"),
+        pytest.param({"If-Match": ""}, 428, id="empty"),
+        pytest.param({"If-Match": '"other"'}, 412, id="other"),
+        pytest.param({"If-Match": "other"}, 412, id="no_tag"),
+    ],
+)
+def test_a_change_says_which_version_it_is_about(
+    root: APIClient, where: str, verb: str, headers: dict[str, str], status: int
+) -> None:
+    refused = getattr(root, verb)(where, BLOCKED, format="json", headers=headers)
+    assert (refused.status_code, refused["Content-Type"]) == (status, "application/problem+json")
+    assert Policy.objects.count() == 1
+
+
+def test_a_weak_tag_is_not_good_enough_for_a_change_and_for_reading_it_is(root: APIClient, where: str) -> None:
+    tag = root.get(where)["ETag"]
+    assert root.patch(where, BLOCKED, format="json", headers={"If-Match": f"W/{tag}"}).status_code == 412
+    assert root.get(where, headers={"If-None-Match": f"W/{tag}"}).status_code == 304
+    assert root.patch(where, BLOCKED, format="json", headers={"If-Match": f'"other", {tag}'}).status_code == 200
+
+
+def test_the_second_of_two_admins_is_told_to_read_again(root: APIClient, where: str) -> None:
+    tag = root.get(where)["ETag"]
+    first = root.patch(where, {"reason": "first"}, format="json", headers={"If-Match": tag})
+    second = root.patch(where, {"reason": "second"}, format="json", headers={"If-Match": tag})
+    assert (first.status_code, second.status_code) == (200, 412)
+    assert Policy.objects.get().reason == "first"
+
+
+def test_a_changed_limit_is_another_version_of_its_policy(root: APIClient, where: str) -> None:
+    tag = root.get(where)["ETag"]
+    Policy.objects.update(effect="limits")
+    Limit.from_definition(Policy.objects.get(), CallLimit(5, 60)).save()
+    limited = root.get(where)["ETag"]
+    Limit.objects.update(capacity=6)
+    assert len({tag, limited, root.get(where)["ETag"]}) == 3
+
+
+def test_what_a_reader_has_is_not_sent_again(root: APIClient, where: str) -> None:
+    for address in (where, f"{ROOT}policies/"):
+        tag = root.get(address)["ETag"]
+        same = root.get(address, headers={"If-None-Match": tag})
+        assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag)
+        assert root.get(address, headers={"If-None-Match": '"other"'}).status_code == 200
+        assert root.get(address, headers={"If-None-Match": "*"}).status_code == 304
+
+
+# ---------------------------------------------------------------- at the same moment
+
+
+class There:
+    """Everything of the app is in the database that the race is about."""
+
+    def db_for_read(self, model: type, **hints: Any) -> str:
+        return ALIAS
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def site(
+    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> Iterator[None]:
+    """A site on a database to which each thread has a connection of its own."""
+    with django_db_blocker.unblock():
+        if request.param == "sqlite":
+            options = sqlite_in(tmp_path)
+            options["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}
+            yield from _migrated(options, settings)
+        else:
+            with postgres_server() as server:
+                yield from _migrated(server.settings, settings)
+
+
+def _migrated(database: dict[str, Any], settings: Settings) -> Iterator[None]:
+    use(database)
+    try:
+        call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
+        settings.DATABASE_ROUTERS = [There()]
+        yield
+    finally:
+        settings.DATABASE_ROUTERS = []
+        forget()
+
+
+def race(*changes: tuple[str, str, dict[str, str], dict[str, str]]) -> list[int]:
+    """Send requests at the same moment, each from a thread of its own."""
+    ready = Barrier(len(changes))
+
+    def send(change: tuple[str, str, dict[str, str], dict[str, str]]) -> int:
+        verb, address, body, headers = change
+        client = as_user(User(username="root", is_superuser=True, pk=1))
+        try:
+            ready.wait()
+            return int(getattr(client, verb)(ROOT + address, body, format="json", headers=headers).status_code)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(len(changes)) as pool:
+        return sorted(pool.map(send, changes))
+
+
+def test_of_two_admins_at_the_same_moment_one_wins_and_the_other_is_told(site: None) -> None:
+    row = policy()
+    client = as_user(User(username="root", is_superuser=True, pk=1))
+    for number in range(ROUNDS):
+        match = {"If-Match": client.get(f"{ROOT}policies/{row.pk}/")["ETag"]}
+        where = f"policies/{row.pk}/"
+        said = [f"{who} {number}" for who in ("ann", "bob")]
+        assert race(*[("patch", where, {"reason": reason}, match) for reason in said]) == [200, 412]
+        row.refresh_from_db()
+        assert row.reason in said
+    assert AuditEvent.objects.filter(verb="update").count() == ROUNDS
+
+
+def test_of_two_who_make_the_same_at_the_same_moment_one_does(site: None) -> None:
+    for number in range(ROUNDS):
+        first, second = race(*[("post", "resources/", {"name": f"r{number}"}, {})] * 2)
+        assert first == 201
+        assert second in {400, 409}
+    assert Resource.objects.count() == ROUNDS
+
+
+def test_what_is_deleted_and_changed_at_the_same_moment_is_one_of_them(site: None) -> None:
+    for number in range(ROUNDS):
+        where = f"resources/{Resource.objects.create(name=f'r{number}').pk}/"
+        match = {"If-Match": as_user(User(is_superuser=True, pk=1)).get(ROOT + where)["ETag"]}
+        first, second = race(("delete", where, {}, match), ("patch", where, {"description": "x"}, match))
+        assert (first, second) in {(200, 412), (204, 404)}
