@@ -18,6 +18,8 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    # Only for the command that writes the schema of the REST API.
+    "drf_spectacular",
     "limits_app",
 ]
 
@@ -86,6 +88,8 @@ STATICFILES_DIRS = [BASE_DIR / "project" / "static"]
 
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = LOGOUT_REDIRECT_URL = "index"
+
+REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
 
 CELERY_BROKER_URL = os.environ.get("LIMITS_DEMO_BROKER", "memory://")
 

@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.contrib.auth.views import LoginView, LogoutView
 from django.contrib.staticfiles.urls import staticfiles_urlpatterns
-from django.urls import path
+from django.urls import include, path
 
 from project import views
 
@@ -15,6 +15,7 @@ urlpatterns = [
     path("api/aping/", views.aping, name="aping"),
     path("reports/export/", views.export, name="export"),
     path("reports/stream/", views.stream, name="stream"),
+    path("limits/api/", include("limits_app.api.urls")),
     path("admin/", admin.site.urls),
     # Any server of the demo can then show the admin with its styles; it adds nothing when DEBUG is off.
     *staticfiles_urlpatterns(),

@@ -66,6 +66,8 @@ BACK_ENDS: Final[Mapping[str, Mode]] = {
     "thread": Mode("limits_app.workers.in_thread:InThread"),
     "process": Mode("limits_app.workers.in_process:InProcess", most_queued=100),
     "asyncio": Mode("limits_app.workers.in_event_loop:InEventLoop"),
+    "celery": Mode("limits_app.workers.in_celery:InCelery", most_queued=3, extra="celery"),
+    "ray": Mode("limits_app.workers.in_ray:InRay", most_queued=3, extra="ray"),
 }
 
 

@@ -55,14 +55,14 @@ class Worker:
     ) -> WorkerOptions[P, W]:
         """How workers of this class are to run; `init(...)` of the result makes them. Raises ValueError.
 
-        - `mode`: `sync`, `thread`, `process` or `asyncio`; `max_workers`: how many (1), or how many at once on demand
-          (as many as there are CPUs).
+        - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`; `max_workers`: how many (1), or how many at
+          once on demand (as many as there are CPUs).
         - `limits`: limits (each worker has them for itself), a limit set, limit sets (each worker has a pool of them),
           or a limit pool.
         - `num_retries`, `retry_on` (types of exceptions, or a callable that gets the exception, the attempt and the
           elapsed seconds), `retry_algorithm`, `retry_wait` (seconds), `retry_jitter` (a share of a pause).
         - `max_queued_tasks`: how many calls of a worker are with it at the same time, while the others wait in order;
-          None for all of them, which is also the default except for `process` (100).
+          None for all of them, which is also the default except for `process` (100) and for `celery` and `ray` (3).
         - `on_demand`: a new worker for every call; `load_balancing`: `round_robin`, `random` or `least_loaded`.
         - `blocking`: calls return results instead of futures, and do not queue.
         - `clock`: microseconds, by which retries pause.

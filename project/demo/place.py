@@ -42,10 +42,10 @@ class Place:
             "PYTHONUNBUFFERED": "1",
         }
 
-    def manage(self, *arguments: str, **environment: str) -> None:
-        """Run a command of `manage.py`; DemoFailed shows what it said when it fails."""
+    def manage(self, *arguments: str, **environment: str) -> str:
+        """Run a command of `manage.py` and give its output; DemoFailed shows what it said when it fails."""
         try:
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "manage.py", *arguments],
                 cwd=ROOT,
                 env=self.environment() | environment,
@@ -59,3 +59,4 @@ class Place:
             raise DemoFailed(f"manage.py {arguments[0]} failed:\n{error.stderr or error.stdout}") from error
         except subprocess.TimeoutExpired as error:
             raise DemoFailed(f"manage.py {arguments[0]} took longer than {_COMMAND_SECONDS} seconds") from error
+        return done.stdout

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BAR_MS", "Changed", "Crowded", "Permits", "Report", "table"]
+__all__ = ["BAR_MS", "Changed", "Crowded", "Permits", "Report", "Spent", "table"]
 
 BAR_MS: Final = 1000
 """How soon a killed holder's permit has to be back."""
@@ -78,6 +78,22 @@ class Permits:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """How many tokens of a region were used."""
+
+    region: str
+    capacity: int
+    expected: int
+    used: int
+
+    def problems(self) -> list[str]:
+        """What is not exact."""
+        if self.used == self.expected:
+            return []
+        return [f"region {self.region}: {self.expected} tokens should have been used, not {self.used}"]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that one run found."""
 
@@ -88,12 +104,16 @@ class Report:
     afterwards: Crowded
     """What came of a crowd after the changes, when the limit was raised to a little more than was used."""
     permits: Permits
+    asked: Sequence[Crowded]
+    """What came of the calls that tenants made through the gateway."""
+    spent: Sequence[Spent]
     processes: int
     seconds: float
 
     def problems(self) -> list[str]:
         """Every figure that is not exact, as a sentence."""
-        parts: list[Crowded | Changed | Permits] = [*self.crowded, *self.changed, self.afterwards, self.permits]
+        parts: list[Crowded | Changed | Permits | Spent] = [*self.crowded, *self.changed, self.afterwards, self.permits]
+        parts += [*self.asked, *self.spent]
         found = [problem for part in parts for problem in part.problems()]
         if len(self.served) != self.processes:
             found.append(f"{self.processes} server processes should have answered, not {len(self.served)}")
@@ -101,7 +121,7 @@ class Report:
 
     def text(self) -> str:
         """The report for people."""
-        return f"{self._crowd_text()}\n\n{self._change_text()}\n\n{self._permit_text()}"
+        return f"{self._crowd_text()}\n\n{self._change_text()}\n\n{self._permit_text()}\n\n{self._gateway_text()}"
 
     def _crowd_text(self) -> str:
         served = ", ".join(f"process {process} answered {count}" for process, count in sorted(self.served.items()))
@@ -132,6 +152,14 @@ class Report:
             f"  permits that came back: {permit.came_back} (expected: 1)\n"
             f"  after: {permit.back_ms:.0f} ms (at most: {BAR_MS} ms)\n"
             f"  refused until then: {permit.refused_meanwhile} requests"
+        )
+
+    def _gateway_text(self) -> str:
+        rows = [[one.region, str(one.capacity), str(one.expected), str(one.used)] for one in self.spent]
+        return (
+            "Tenants ask a language model in two regions, and report what each answer cost\n"
+            f"{_crowd_table(self.asked)}\n"
+            f"{table(['region', 'tokens', 'expected', 'used'], rows)}"
         )
 
 

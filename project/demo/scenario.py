@@ -6,6 +6,7 @@ from collections import Counter
 from time import perf_counter
 
 from project.demo.changing import change_many_times, change_while_flowing
+from project.demo.gateway import ask_the_model
 from project.demo.killing import kill_a_holder
 from project.demo.report import Report
 from project.demo.server import WORKERS
@@ -27,8 +28,11 @@ def run() -> Report:
         changed, afterwards = change_while_flowing(site)
         say("killing a process that holds a permit")
         permits = kill_a_holder(site.address, site.cookies[VISITORS[0].name])
+        say("asking a language model through the gateway")
+        asked, spent = ask_the_model(site.place)
     served = Counter(response.process for response in responses)
-    return Report(rows, dict(served), changed, afterwards, permits, processes=WORKERS, seconds=perf_counter() - started)
+    seconds = perf_counter() - started
+    return Report(rows, dict(served), changed, afterwards, permits, asked, spent, processes=WORKERS, seconds=seconds)
 
 
 def run_changes(number: int) -> int:

@@ -24,6 +24,7 @@ _ADMIN: Final = "admin"
 class Stage(NamedTuple):
     """A site that is being served, with everything set and everybody logged in."""
 
+    place: Place
     address: Address
     administrator: Administrator
     page: PolicyPage
@@ -54,14 +55,14 @@ def stage() -> Iterator[Stage]:
         with Server(place) as server:
             say(f"serving it with {WORKERS} processes on {server.address.url}")
             try:
-                yield _set_stage(server.address, password)
+                yield _set_stage(place, server.address, password)
             except DemoFailed as error:
                 raise DemoFailed(f"{error}\nThe server's last words:\n{server.last_words()}") from error
 
 
-def _set_stage(address: Address, password: str) -> Stage:
+def _set_stage(place: Place, address: Address, password: str) -> Stage:
     administrator = Administrator.logged_in(address, _ADMIN, password)
     say("setting limits in the admin")
     passwords = {visitor.name: secrets.token_urlsafe() for visitor in VISITORS if visitor.account}
     page = set_up(administrator, passwords)
-    return Stage(address, administrator, page, log_in(address, passwords))
+    return Stage(place, address, administrator, page, log_in(address, passwords))

@@ -1,0 +1,40 @@
+"""What the demo shows of the gateway: everybody asks more than they may, and every figure is known beforehand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from limits_app import LimitExceeded, RateLimit, limits
+from project.gateway.figures import CALLS, MAX_TOKENS, PROMPT, REGIONS, TENANTS
+from project.gateway.gateway import RESOURCE, Gateway, regions
+from project.gateway.provider import provider
+
+__all__ = ["play", "show"]
+
+
+def play() -> Mapping[str, Mapping[str, int]]:
+    """Let all tenants ask; gives the answered calls by tenant, and the tokens that were used by region."""
+    for tenant, (capacity, _) in TENANTS.items():
+        limits.set_entity_limits(f"tenant:{tenant}", [RateLimit.per_hour("tokens", capacity)], resource=RESOURCE)
+    answered, used = Counter[str](), Counter[str]()
+    with ExitStack() as stack:
+        addresses = {region: stack.enter_context(provider()) for region in REGIONS}
+        gateway = Gateway(addresses, regions({region: capacity for region, (capacity, _) in REGIONS.items()}))
+        for tenant in TENANTS:
+            for _ in range(CALLS):
+                try:
+                    answer = gateway.ask(tenant, PROMPT, MAX_TOKENS)
+                except LimitExceeded:
+                    continue
+                answered[tenant] += 1
+                used[answer.region] += answer.used
+    return {"answered": answered, "used": used}
+
+
+def show() -> None:
+    """Play, and write what came of it to the standard output, for the demo to read."""
+    json.dump(play(), sys.stdout)

@@ -1,0 +1,98 @@
+"""The tasks that the workers of the tests run; each says in Redis what it did and when."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from threading import Event
+from typing import Any
+
+from celery import chord
+from celery.exceptions import SoftTimeLimitExceeded
+from redis import Redis
+
+from limits_app.integrations.celery import LimitedTask, limited_task
+from tests.celery.app import app
+
+
+@cache
+def diary() -> Redis:
+    """Where tasks say what they did."""
+    return Redis.from_url(f"{os.environ['LIMITS_TEST_REDIS']}/3", decode_responses=True)
+
+
+_NOTE = """
+local now = redis.call('TIME')
+redis.call('RPUSH', KEYS[1], ARGV[1] .. ' ' .. string.format('%d%06d', now[1], now[2]))
+"""
+
+
+def note(page: str, line: object) -> None:
+    """Write a line, and the server's time in microseconds."""
+    diary().eval(_NOTE, 1, page, str(line))
+
+
+@limited_task("work", entity="tenant:{tenant}", app=app, bind=True, acks_late=True, max_retries=0)
+def work(self: LimitedTask, tenant: str, number: int) -> int:
+    """Done as soon as it may run; a single retry would be one too many."""
+    assert self.limits.entity == f"tenant:{tenant}"
+    diary().rpush("begun", f"{number} {self.limits.acquisition.decided_at}")
+    note("done", number)
+    return number
+
+
+@limited_task("work", entity="tenant:strict", app=app, bind=True, acks_late=True, max_retries=0)
+def endure(self: LimitedTask, number: int) -> int:
+    """Takes so long that it can be killed in the middle."""
+    diary().rpush("begun", f"{number}/{os.getpid()} {self.limits.acquisition.decided_at}")
+    Event().wait(0.05)
+    note("done", number)
+    return number
+
+
+@limited_task("tokens", requested={"tpm": "job.tokens"}, app=app, bind=True, acks_late=True)
+def spend(self: LimitedTask, job: dict[str, int]) -> int:
+    """Uses less than it asked for."""
+    self.limits.update({"tpm": job["used"]})
+    return job["used"]
+
+
+@limited_task("desk", app=app, bind=True, acks_late=True, max_retries=3)
+def hold(self: LimitedTask, seconds: float, retries: int = 0) -> int:
+    """Holds a permit; meanwhile somebody may end it. Afterwards it may want to be tried again."""
+    note("held", os.getpid())
+    try:
+        Event().wait(seconds)
+    except SoftTimeLimitExceeded:
+        note("interrupted", os.getpid())
+        raise
+    if self.request.retries < retries:
+        raise self.retry(countdown=0.5)
+    return int(self.request.retries)
+
+
+@limited_task("inside", app=app, bind=True, acks_late=True)
+def ask_inside(self: LimitedTask, number: int) -> int:
+    """Asks for more when it is running already."""
+    with self.limits.acquire(resource="work", entity="tenant:inside"):
+        note("inside", number)
+    return number
+
+
+@app.task(base=LimitedTask, bind=True)
+def unlimited(self: LimitedTask) -> bool:
+    """Demands nothing."""
+    return self.limits.outcome.allowed and self.limits.resource is None
+
+
+@app.task
+def total(numbers: list[int]) -> int:
+    """The end of a chord."""
+    note("total", sum(numbers))
+    return sum(numbers)
+
+
+@app.task
+def start_chord(numbers: list[int]) -> Any:
+    """Begin a chord where the application is at home."""
+    return chord([work.s("chord", number) for number in numbers])(total.s()).id

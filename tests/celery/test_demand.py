@@ -1,0 +1,70 @@
+"""Who is charged how much for a call, as a demand reads it from the arguments."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from limits_app import InvalidLimit, LimitSet, RateLimit
+from limits_app.integrations.celery import Demand
+
+JOB = {"tenant": {"id": 7}, "tokens": 30}
+
+
+def ask(job: Any, tokens: int = 10, *, model: str = "small") -> None:
+    """A task."""
+
+
+def amounts(demand: Demand, *args: Any, **kwargs: Any) -> Any:
+    share = demand.of_call(ask, args, kwargs)
+    assert callable(share.requested)
+    return share.requested(LimitSet([RateLimit("tpm", 100, 60), RateLimit("rpm", 100, 60)]))
+
+
+@pytest.mark.parametrize(
+    ("entity", "expected"),
+    [
+        pytest.param(None, None, id="the_site_itself"),
+        pytest.param("tenant:acme", "tenant:acme", id="as_it_is"),
+        pytest.param("model:{model}", "model:small", id="an_argument_also_by_default"),
+        pytest.param("tenant:{job.tenant.id}", "tenant:7", id="a_part_of_an_argument"),
+        pytest.param("tokens:{tokens:04d}", "tokens:0010", id="with_a_format"),
+        pytest.param(lambda job, **_: f"tenant:{job['tenant']['id']}", "tenant:7", id="a_callable"),
+        pytest.param(lambda *_, **__: None, None, id="a_callable_that_names_nobody"),
+    ],
+)
+def test_an_entity_comes_from_the_arguments(entity: Any, expected: str | None) -> None:
+    assert Demand("llm", entity).of_call(ask, (JOB,), {}).entity == expected
+
+
+def test_parts_of_objects_and_of_messages_have_the_same_names() -> None:
+    job = SimpleNamespace(tenant=SimpleNamespace(id=7))
+    assert Demand("llm", "tenant:{job.tenant.id}").of_call(ask, (job,), {}).entity == "tenant:7"
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        pytest.param(None, {"tpm": 1, "rpm": 1}, id="one_of_each"),
+        pytest.param({"tpm": 5}, {"tpm": 5, "rpm": 1}, id="a_number"),
+        pytest.param({"tpm": "tokens"}, {"tpm": 10, "rpm": 1}, id="an_argument"),
+        pytest.param({"tpm": "job.tokens"}, {"tpm": 30, "rpm": 1}, id="a_part_of_an_argument"),
+        pytest.param({"tpm": lambda job, **_: 2 * job["tokens"]}, {"tpm": 60, "rpm": 1}, id="a_callable"),
+        pytest.param(lambda *_, **__: {"tpm": 3, "rpm": 2}, {"tpm": 3, "rpm": 2}, id="a_callable_for_all"),
+    ],
+)
+def test_amounts_come_from_the_arguments(requested: Any, expected: dict[str, int]) -> None:
+    assert amounts(Demand("llm", requested=requested), JOB) == expected
+
+
+def test_an_entity_that_is_empty_is_nobody_and_not_everybody() -> None:
+    with pytest.raises(InvalidLimit):
+        Demand("llm", lambda *_, **__: "").of_call(ask, (JOB,), {})
+
+
+@pytest.mark.parametrize("bad", [{"resource": "not a name"}, {"resource": "llm", "entity": ""}])
+def test_what_cannot_be_is_an_error_at_once(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidLimit):
+        Demand(**bad)

@@ -1,0 +1,231 @@
+"""Runs of limited tasks without a broker: as functions, eagerly, and what a worker does when things fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, states
+from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import OperationalError
+from pytest_django import Settings
+
+from limits_app import (
+    CallLimit,
+    InvalidRequest,
+    LimitSet,
+    LimitTimeout,
+    QuotaLimit,
+    RateLimit,
+    ResourceLimit,
+    StoreUnavailable,
+    limits,
+)
+from limits_app.integrations.celery import LimitedTask, TaskRefused, limited_task
+from limits_app.integrations.celery.line import jittered, seconds_to_wait
+from limits_app.integrations.celery.task import REQUEUED
+from limits_app.integrations.celery.task_limits import TaskLimits, entered
+from limits_app.resolver import resolver
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def app(settings: Settings, transactional_db: None) -> Iterator[Celery]:
+    """An application whose broker is in memory, with limits of its own."""
+    settings.LIMITS = {"STORE": "runs", "STORES": {"runs": {"KIND": "memory"}}}
+    app = Celery("runs", broker="memory://", backend="cache+memory://", set_as_current=False)
+    resolver.clear()
+    yield app
+    app.close()
+    resolver.clear()
+
+
+def count(app: Celery, resource: str, **options: Any) -> Any:
+    """A task that says how much its limits have left."""
+
+    @limited_task(resource, app=app, bind=True, name=f"count.{resource}", **options)
+    def counting(self: LimitedTask, depth: int = 0) -> list[Any]:
+        left = [status.remaining for status in self.limits.outcome.passed]
+        return [*left, *(self(depth - 1) if depth else [])]
+
+    return counting
+
+
+def in_worker(task: Any, *args: Any, **request: Any) -> Any:
+    """Run a task as a worker does."""
+    task.push_request(id="one", args=args, kwargs={}, called_directly=False, **request)
+    try:
+        return task(*args)
+    finally:
+        task.pop_request()
+
+
+def test_a_direct_call_is_charged_and_so_is_each_call_inside_it(app: Celery) -> None:
+    limits.set_resource_limits("direct", [CallLimit.per_day(5)])
+    task = count(app, "direct")
+    assert task(2) == [4, 3, 2]
+    assert in_worker(task, 1) == [1, 0]
+
+
+def test_an_eager_call_is_charged_and_waits_only_as_long_as_it_may(app: Celery) -> None:
+    limits.set_resource_limits("eager", [CallLimit.per_day(1)])
+    task = count(app, "eager", patience_seconds=0.01)
+    assert task.apply().get() == [0]
+    with pytest.raises(LimitTimeout):
+        task.apply().get()
+
+
+def test_outside_of_a_task_limits_admit_everything(app: Celery) -> None:
+    task = count(app, "outside")
+    assert task.limits.outcome.allowed
+    assert task.limits.entity is None
+    assert repr(task.limits) == "<TaskLimits of None for None>"
+    with pytest.raises(InvalidRequest):
+        task.limits.acquire()
+
+
+def test_a_task_may_ask_for_more_and_give_back_early(app: Celery) -> None:
+    limits.set_resource_limits("more", [ResourceLimit("desk", 2), RateLimit("tpm", 100, 3600)])
+
+    @limited_task("more", app=app, bind=True)
+    def more(self: LimitedTask) -> list[Any]:
+        self.limits.update({"tpm": 1})
+        with self.limits.acquire({"tpm": 0, "desk": 1}) as second:
+            second.update({"tpm": 0})
+            first = bool(self.limits.try_acquire({"desk": 1}))
+        self.limits.release()
+        return [first, self.limits.config, limits.status("more").limits]
+
+    first, config, _ = more()
+    assert (first, config) == (False, {})
+
+
+def test_a_refused_task_is_sent_again_as_it_was_and_counts_no_retry(app: Celery) -> None:
+    limits.set_resource_limits("again", [CallLimit.per_hour(60, burst=1)])
+    task = count(app, "again", acks_late=True, max_retries=0)
+    in_worker(task)
+    with pytest.raises(Retry) as retry:
+        in_worker(task, retries=2, headers={"mine": 1, REQUEUED: 4}, chord={"c": 1}, group="g", expires=None)
+    options = retry.value.sig.options
+    assert (options["task_id"], options["retries"], options["group_id"], options["chord"]) == ("one", 2, "g", {"c": 1})
+    assert options["headers"] == {"mine": 1, REQUEUED: 5}
+    assert 55 <= options["countdown"] <= 62
+
+
+def test_what_the_body_is_refused_counts_as_if_it_had_been_asked_before(app: Celery) -> None:
+    limits.set_resource_limits("later", [RateLimit("tpm", 10, 60)])
+
+    @app.task(base=LimitedTask, bind=True, name="later")
+    def later(self: LimitedTask, tokens: int) -> bool:
+        with self.limits.acquire({"tpm": tokens}, resource="later") as acquisition:
+            acquisition.update({"tpm": tokens})
+        return True
+
+    assert in_worker(later, 10)
+    with pytest.raises(Retry):
+        in_worker(later, 1)
+    with pytest.raises(TaskRefused):
+        in_worker(later, 11)
+
+
+def test_no_message_waits_longer_than_the_broker_grants(app: Celery) -> None:
+    limits.set_resource_limits("capped", [CallLimit.per_day(1)])
+    task = count(app, "capped", acks_late=True)
+    in_worker(task)
+    for granted, most in ((None, 900), (100, 50)):
+        app.conf.broker_transport_options = {} if granted is None else {"visibility_timeout": granted}
+        with pytest.raises(Retry) as retry:
+            in_worker(task)
+        assert most * 0.9 <= retry.value.when <= most
+    task.longest_countdown = 10
+    with pytest.raises(Retry) as retry:
+        in_worker(task)
+    assert 9 <= retry.value.when <= 10
+
+
+def test_nobody_who_is_blocked_waits(app: Celery) -> None:
+    limits.set_resource_limits("blocked", [], effect="blocked")
+    with pytest.raises(TaskRefused, match="blocked"):
+        in_worker(count(app, "blocked"))
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_task_that_cannot_be_sent_again_goes_back_where_that_is_possible(acks_late: bool) -> None:
+    nobody = Celery("nobody", broker="amqp://127.0.0.1:1//", set_as_current=False, task_publish_retry=False)
+    nobody.conf.broker_transport_options = {"max_retries": 0, "interval_start": 0, "interval_step": 0}
+    resource = f"unsent.{acks_late}"
+    limits.set_resource_limits(resource, [CallLimit.per_day(1)])
+    task = count(nobody, resource, acks_late=acks_late)
+    in_worker(task)
+    with pytest.raises(Reject if acks_late else OperationalError):
+        in_worker(task)
+
+
+def test_a_store_that_is_down_makes_tasks_wait_and_fails_none_that_is_done(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits.set_resource_limits("down", [ResourceLimit("desk", 1)])
+    task = count(app, "down", acks_late=True)
+
+    class Down(MemoryStore):
+        def acquire(self, claim: Any) -> bool:
+            raise StoreUnavailable("down", retry_after=3)
+
+        def settle(self, claim: Any, changes: Any) -> None:
+            raise StoreUnavailable("down")
+
+    held = LimitSet([ResourceLimit("desk", 1)], store=MemoryStore()).try_acquire()
+    held.limit_set.store = Down()
+    with entered(TaskLimits(held)):
+        pass
+    assert "could not be settled" in caplog.text
+    from limits_app.stores import registry
+
+    with registry.instead(lambda alias: Down()), pytest.raises(Retry):
+        in_worker(task)
+
+
+def test_a_task_that_was_queued_again_and_is_done_does_not_run_twice(app: Celery) -> None:
+    app.conf.worker_deduplicate_successful_tasks = True
+    task = count(app, "twice", acks_late=True)
+    type(task.backend).persistent = True
+    task.backend.store_result("one", None, states.SUCCESS)
+    with pytest.raises(Ignore):
+        in_worker(task, headers={REQUEUED: 1})
+    assert in_worker(task) == []
+
+
+def test_those_who_wait_are_spread_over_the_time_that_the_limit_takes() -> None:
+    clock = FakeClock()
+    desk = LimitSet([CallLimit.per_second(10)], store=MemoryStore(clock=clock))
+    assert all(desk.try_acquire() for _ in range(10))
+    waits = [seconds_to_wait(desk.try_acquire(), 0) for _ in range(100)]
+    # Nobody before the limit admits anybody, and all a little sooner than it admits them all.
+    assert waits == sorted(waits)
+    assert waits[0] == pytest.approx(0.1)
+    assert waits[-1] == pytest.approx(9.5)
+    clock.advance(5)
+    assert all(desk.try_acquire() for _ in range(10))
+    assert seconds_to_wait(desk.try_acquire(), 0) == pytest.approx(4.5 + 0.095)
+
+
+def test_a_quota_has_no_line_because_all_of_it_comes_back_at_once() -> None:
+    month = LimitSet([ResourceLimit("desk", 5), QuotaLimit("tokens", 1, "hour")], store=MemoryStore(clock=FakeClock()))
+    assert month.try_acquire({"tokens": 1})
+    waits = {round(seconds_to_wait(month.try_acquire({"tokens": 1}), 0)) for _ in range(5)}
+    assert len(waits) == 1
+
+
+def test_one_looks_for_a_permit_less_and_less_often() -> None:
+    desk = LimitSet([ResourceLimit("desk", 1)], store=MemoryStore())
+    assert desk.try_acquire()
+    with desk.try_acquire({"desk": 1}) as refused:
+        assert [seconds_to_wait(refused, tries) for tries in (0, 1, 2, 3, 4, 50)] == [0.25, 0.5, 1, 2, 4, 4]
+
+
+def test_jitter_makes_nobody_come_early_or_much_too_late() -> None:
+    assert all(10 <= jittered(10, 900) <= 11 for _ in range(100))
+    assert all(0 <= jittered(0, 900) <= 0.01 for _ in range(100))
+    assert all(9 <= jittered(1e9, 10) <= 10 for _ in range(100))

@@ -1,0 +1,99 @@
+"""Limited tasks in real workers on a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from celery.exceptions import TaskRevokedError, TimeLimitExceeded
+
+from tests.celery.site import PATIENCE, CelerySite
+from tests.servers.redis import until
+
+
+def test_many_tasks_end_in_little_more_than_the_least_time_that_the_limit_allows(site: CelerySite) -> None:
+    sent = [site.send("work", "bulk", number) for number in range(300)]
+    assert sorted(result.get(timeout=PATIENCE) for result in sent) == list(range(300))
+    moments = [moment for _, moment in site.lines("begun")]
+    assert len(moments) == 300
+    least = (300 - 10) / 100
+    # Half as much again, since the machine is busy with other tests too; `endurance` measures it.
+    assert least * 0.99 <= (max(moments) - min(moments)) / 1_000_000 <= least * 1.5 + 1
+
+
+def test_a_chord_ends_once_although_its_tasks_were_queued_again(site: CelerySite) -> None:
+    site.send("start_chord", list(range(30))).get(timeout=PATIENCE)
+    until(lambda: bool(site.lines("total")), "the chord does not end")
+    assert [text for text, _ in site.lines("total")] == [str(sum(range(30)))]
+    assert len(site.lines("done")) == 30
+
+
+def test_usage_that_is_reported_leaves_the_rest_to_others(site: CelerySite) -> None:
+    used = [site.send("spend", {"tokens": 60, "used": 10}).get(timeout=PATIENCE) for _ in range(4)]
+    assert used == [10, 10, 10, 10]
+
+
+def test_what_can_never_be_admitted_fails_and_says_why(site: CelerySite) -> None:
+    error = site.send("spend", {"tokens": 900, "used": 0}).get(timeout=PATIENCE, propagate=False)
+    assert type(error).__name__ == "TaskRefused"
+    assert "can never admit 900" in str(error)
+
+
+def test_waiting_uses_up_no_retries_and_nothing_is_held_between_them(site: CelerySite) -> None:
+    retrying = site.send("hold", 0.2, 2)
+    others = [site.send("hold", 0.2) for _ in range(3)]
+    assert retrying.get(timeout=PATIENCE) == 2
+    assert [other.get(timeout=PATIENCE) for other in others] == [0, 0, 0]
+    # One permit: whoever held it between the retries of the first, it was not that one.
+    assert len(site.lines("held")) == 3 + 3
+
+
+def test_a_refusal_that_leaves_the_body_queues_the_task_again(site: CelerySite) -> None:
+    sent = [site.send("ask_inside", number) for number in range(30)]
+    assert sorted(result.get(timeout=PATIENCE) for result in sent) == list(range(30))
+    moments = [moment for _, moment in site.lines("inside")]
+    assert max(moments) - min(moments) >= 900_000
+
+
+def test_a_task_without_demands_runs_at_once(site: CelerySite) -> None:
+    assert site.send("unlimited").get(timeout=PATIENCE) is True
+
+
+def test_a_task_that_is_interrupted_in_its_time_gives_its_permit_back(site: CelerySite) -> None:
+    slow = site.send("hold", PATIENCE, soft_time_limit=1)
+    error = slow.get(timeout=PATIENCE, propagate=False)
+    assert type(error).__name__ == "SoftTimeLimitExceeded"
+    assert site.send("hold", 0).get(timeout=5) == 0
+
+
+@pytest.mark.slow  # until a lease ends
+def test_permits_of_tasks_that_were_killed_come_back(site: CelerySite) -> None:
+    revoked = site.send("hold", PATIENCE)
+    until(lambda: len(site.lines("held")) == 1, "it does not begin")
+    revoked.revoke(terminate=True, signal="SIGKILL")
+    with pytest.raises(TaskRevokedError):
+        revoked.get(timeout=PATIENCE)
+    timed_out = site.send("hold", PATIENCE, time_limit=1)
+    with pytest.raises(TimeLimitExceeded):
+        timed_out.get(timeout=PATIENCE)
+    assert site.send("hold", 0).get(timeout=PATIENCE) == 0
+
+
+@pytest.mark.slow  # until a lease ends
+def test_a_task_whose_process_is_killed_runs_again_in_another_one(site: CelerySite) -> None:
+    killed = site.send("hold", 1)
+    until(lambda: len(site.lines("held")) == 1, "it does not begin")
+    os.kill(int(site.lines("held")[0][0]), signal.SIGKILL)
+    assert killed.get(timeout=PATIENCE) == 0
+    assert len(site.lines("held")) == 2
+
+
+def test_a_waiting_task_can_be_revoked(site: CelerySite) -> None:
+    holder = site.send("hold", 3)
+    until(lambda: len(site.lines("held")) == 1, "it does not begin")
+    waiting = site.send("hold", 0)
+    waiting.revoke()
+    with pytest.raises(TaskRevokedError):
+        waiting.get(timeout=PATIENCE)
+    assert holder.get(timeout=PATIENCE) == 0

@@ -1,0 +1,72 @@
+"""Workers in the processes of real Celery workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from unittest.mock import ANY
+
+import pytest
+from celery import current_app
+
+from limits_app.workers import WorkerPool, gather
+from tests.celery.site import PATIENCE, CelerySite, celery_site
+from tests.servers.redis import until
+from tests.workers.people import Clerk, Mortal, memory_set
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[CelerySite]:
+    """The application of this process sends to a site with one worker."""
+    with celery_site() as site:
+        site.start_worker(processes=2)
+        site.until_ready()
+        app = current_app._get_current_object()
+        before = app.conf.broker_url, app.conf.result_backend
+        site.celery.set_current()
+        yield site
+        app.set_current()
+        assert (app.conf.broker_url, app.conf.result_backend) == before
+
+
+@pytest.fixture
+def clerk(site: CelerySite) -> Iterator[WorkerPool[Clerk]]:
+    with Clerk.options(mode="celery", num_retries=3, retry_wait=0).init("Bob") as pool:
+        yield pool
+
+
+def test_calls_run_in_other_processes_and_give_what_they_return(clerk: WorkerPool[Clerk]) -> None:
+    assert gather([clerk.say_name() for _ in range(10)], timeout=PATIENCE) == ["Bob"] * 10
+    assert clerk.where().result(PATIENCE)[0] != os.getpid()
+
+
+def test_objects_and_errors_travel_as_they_are(clerk: WorkerPool[Clerk]) -> None:
+    assert clerk.tell({1, 2}).result(PATIENCE)[-1] == {1, 2}
+    with pytest.raises(LookupError, match="not this time"):
+        clerk.fail("not this time").result(PATIENCE)
+    with Mortal.options(mode="celery").init() as mortal, pytest.raises(RuntimeError, match="one and two"):
+        mortal.raise_what_cannot_travel().result(PATIENCE)
+
+
+def test_retries_are_made_where_the_worker_is(site: CelerySite) -> None:
+    with Clerk.options(mode="celery", num_retries=2, retry_wait=0).init("Retried") as clerk:
+        assert clerk.fail_times(2).result(PATIENCE) == 3
+
+
+def test_three_calls_are_handed_on_and_the_others_wait(clerk: WorkerPool[Clerk]) -> None:
+    stats = clerk.get_pool_stats()
+    assert stats["max_queued_tasks"] == 3
+    assert stats["submission_queues"] == [{"index": 0, "capacity": 3, "waiting": 0, "in_flight": ANY}]
+
+
+def test_stopping_ends_what_runs_and_what_waits(site: CelerySite) -> None:
+    mortal = Mortal.options(mode="celery").init()
+    calls = [mortal.wait_for_ever() for _ in range(5)]
+    until(lambda: mortal.get_pool_stats()["submission_queues"][0]["in_flight"] == 3, "nothing is handed on")
+    mortal.stop(timeout=1)
+    assert all(call.done() and (call.cancelled() or call.exception() is not None) for call in calls)
+
+
+def test_a_set_in_memory_cannot_be_sent(site: CelerySite) -> None:
+    with pytest.raises(ValueError, match="mode 'celery' cannot send"):
+        Clerk.options(mode="celery", limits=memory_set()).init()
