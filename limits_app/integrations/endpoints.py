@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
@@ -19,28 +19,41 @@ from limits_app import conf
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest, StoreUnavailable
 from limits_app.core.keys import check_resource
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.store import Store
+from limits_app.integrations.amounts import one_of_each
 from limits_app.integrations.routes import Route, RouteTree
 from limits_app.models import Endpoint, changes
+from limits_app.resolver import ResolvedSet
+from limits_app.services.asking import Asked, Requested
 from limits_app.stores.guards import Guard, guard_of
 
-__all__ = ["EndpointTable", "Endpoints", "Rule", "endpoints"]
+__all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "Rule", "endpoints"]
 
 logger = logging.getLogger("limits_app")
 
 
 _BLIND_SECONDS: Final = 1.0
+_MOST_KNOWN: Final = 4096
+_LONGEST_KNOWN: Final = 256
+"""Paths that are longer than this are nobody's usual ones, and shall not fill the memory."""
 _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change
 
 
 @dataclass(slots=True)
 class Rule:
-    """An endpoint, compiled; `route` is None where the path or the view was looked up by name."""
+    """An endpoint, compiled; `route` is None where the path or the view was looked up by name.
+
+    `first` is what it asks of what was not charged yet; it raises OutdatedEndpoints where the rule may be another one
+    by now.
+    """
 
     name: str
     resource: str
     amounts: Mapping[str, Amount]
     methods: frozenset[str]
     route: Route | None
+    first: Asked
     reported: bool = False
 
     def fits(self, path: str, method: str) -> bool:
@@ -61,14 +74,31 @@ class Rule:
             logger.error("the endpoint %s takes 1 of each limit until its amounts are corrected: %s", self.name, error)
 
 
-class EndpointTable:
-    """The enabled endpoints in their order, found by exact path, by route, and by the name of the view."""
+class OutdatedEndpoints(Exception):
+    """The configuration may have changed since the endpoints were read; nothing was charged."""
 
-    def __init__(self, rows: Iterable[Endpoint]) -> None:
+
+class Moment(NamedTuple):
+    """A version of the configuration, and whose it is."""
+
+    guard: Guard
+    store: Store
+    version: int
+
+
+class EndpointTable:
+    """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
+
+    `moment` is when they were read, by the store that says when they have changed; None when it could not say.
+    """
+
+    def __init__(self, rows: Iterable[Endpoint], moment: Moment | None = None) -> None:
+        self._moment = moment
         self._rules: list[Rule] = []
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
         self._routes = RouteTree()
+        self._known = lru_cache(maxsize=_MOST_KNOWN)(self._first)
         for row in rows:
             try:
                 self._add(row)
@@ -77,6 +107,10 @@ class EndpointTable:
 
     def find(self, path: str, view_name: str | None, method: str) -> Rule | None:
         """The first rule that fits a request."""
+        known = len(path) <= _LONGEST_KNOWN
+        return self._known(path, view_name, method) if known else self._first(path, view_name, method)
+
+    def _first(self, path: str, view_name: str | None, method: str) -> Rule | None:
         for rule in self.candidates(path, view_name):
             if rule.fits(path, method):
                 return rule
@@ -93,9 +127,41 @@ class EndpointTable:
             numbers.sort()
         return [self._rules[number] for number in numbers]
 
+    @property
+    def asks_afar(self) -> bool:
+        """Whether it is another machine that says whether anything has changed."""
+        return self._moment is not None and self._moment.store.remote
+
+    def is_current(self) -> bool:
+        """Whether nothing has changed, as far as the store can say; asks it."""
+        try:
+            return self._moment is None or self._moment.guard.version() == self._moment.version
+        except StoreUnavailable:
+            return True
+
+    def _confirmed(self, amounts: Mapping[str, Amount], found: LimitSet) -> Requested:
+        """What a rule asks of limits that are of the same version as it, which their store compares when it charges.
+
+        So whoever charges them needs not ask whether the endpoints are current. Raises OutdatedEndpoints otherwise.
+        """
+        moment = self._moment
+        if moment is not None and found.version == moment.version and found.store is moment.store:
+            return one_of_each(amounts, found)
+        if isinstance(found, ResolvedSet):  # what decides in place of a store has a version of its own
+            raise OutdatedEndpoints
+        return one_of_each(amounts, found)
+
     def _add(self, row: Endpoint) -> None:
         route = _route(row.path) if "<" in row.path else None
-        rule = Rule(row.name, check_resource(row.resource.name), _amounts(row.amounts), row.method_set, route)
+        amounts = _amounts(row.amounts)
+        rule = Rule(
+            row.name,
+            check_resource(row.resource.name),
+            amounts,
+            row.method_set,
+            route,
+            partial(self._confirmed, amounts),
+        )
         number = len(self._rules)
         if route is not None:
             self._routes.add(route, number)
@@ -108,11 +174,9 @@ class EndpointTable:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A table, and until when it holds at most; without a store nobody can say that it has changed."""
+    """A table, and until when it is kept at most, by the monotonic clock."""
 
     table: EndpointTable
-    guard: Guard | None
-    version: int
     until: float
 
 
@@ -121,39 +185,39 @@ class Endpoints:
 
     def __init__(self) -> None:
         self._kept: _Kept | None = None
+        self.read: Callable[[str], Iterable[Endpoint]] = _enabled
+        """Gives the endpoints in a database; tests say otherwise."""
 
     def current(self) -> EndpointTable:
-        """The endpoints as they are now; asks the database, in one query, when something has changed."""
-        return self.kept() or self._load()
+        """The endpoints as they are now; asks the store, and the database, in one query, when something has changed."""
+        kept = self.kept()
+        return kept if kept is not None and kept.is_current() else self._load()
 
     async def acurrent(self) -> EndpointTable:
-        """`current` for asyncio; a thread asks the database."""
-        return self.kept() or await sync_to_async(self._load)()
+        """`current` for asyncio; a thread asks the database, and a store on another machine."""
+        kept = self.kept()
+        if kept is not None and not kept.asks_afar and kept.is_current():
+            return kept
+        return await sync_to_async(self.current)()
 
     def kept(self) -> EndpointTable | None:
-        """The compiled endpoints if they are there and nothing has changed, as far as the store can say."""
+        """The endpoints that were read last, unless that is too long ago; asks nobody."""
         kept = self._kept
-        if kept is None or kept.until < monotonic():
-            return None
-        try:
-            return kept.table if kept.guard is None or kept.guard.version() == kept.version else None
-        except StoreUnavailable:
-            return kept.table
+        return None if kept is None or kept.until < monotonic() else kept.table
 
     def clear(self) -> None:
         """Forget the endpoints."""
         self._kept = None
 
     def _load(self) -> EndpointTable:
-        guard, version, seconds = _now()  # before the query: a change in between makes the answer stale, never wrong
+        moment, seconds = _now()  # before the query: a change in between makes the answer stale, never wrong
         using = router.db_for_read(Endpoint)
-        rows = Endpoint.objects.using(using).filter(enabled=True).select_related("resource").order_by("order", "pk")
         try:
-            table = EndpointTable(rows)
+            table = EndpointTable(self.read(using), moment)
         except (OperationalError, InterfaceError) as error:
             return self._known_last(error)
         if not changes.pending(using):  # what may be rolled back is used once
-            self._kept = _Kept(table, guard, version, monotonic() + seconds)
+            self._kept = _Kept(table, monotonic() + seconds)
         return table
 
     def _known_last(self, error: Exception) -> EndpointTable:
@@ -165,13 +229,18 @@ class Endpoints:
         return self._kept.table
 
 
-def _now() -> tuple[Guard | None, int, float]:
-    """The guard of the store, the version there, and how many seconds what is read now may be kept."""
+def _now() -> tuple[Moment | None, float]:
+    """What the store says of the present, if it can, and how many seconds what is read now may be kept."""
     try:
         guard = guard_of()
-        return guard, guard.version(), conf.get(conf.RESOLVER_TTL_SECONDS)
+        return Moment(guard, guard.store(), guard.version()), conf.get(conf.RESOLVER_TTL_SECONDS)
     except StoreUnavailable:
-        return None, 0, _BLIND_SECONDS
+        return None, _BLIND_SECONDS
+
+
+def _enabled(using: str) -> Iterable[Endpoint]:
+    """The endpoints that are enabled, in their order."""
+    return Endpoint.objects.using(using).filter(enabled=True).select_related("resource").order_by("order", "pk")
 
 
 def _amounts(value: Any) -> Mapping[str, Amount]:

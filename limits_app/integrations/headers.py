@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import ceil
 from time import time
@@ -16,6 +16,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
+from limits_app.core.algorithms import Rule, State
 from limits_app.core.claim import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.quota import QuotaLimit
@@ -40,20 +41,47 @@ class _Quota(NamedTuple):
         return self.refused, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
 
 
-def tell(response: HttpResponseBase, claims: Iterable[Claim]) -> None:
+def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     """Say in the headers of a response what the claims that were decided for it have left."""
+    if not claims:
+        return
+    # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
+    told = response.headers._store
     for name, value in headers_of(claims).items():
-        response[name] = value
+        told[name.lower()] = name, value
 
 
-def headers_of(claims: Iterable[Claim]) -> dict[str, str]:
+def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
     """The headers, by name; nothing about what was decided without the store, which knows what is left."""
     form = conf.get(conf.HEADERS)
+    if form is Headers.DRAFT and len(claims) == 1 and len(claims[0].plan.asks) == 1:
+        [ask], claim = claims[0].plan.asks, claims[0]
+        policy, start = _known(ask.rule)
+        if policy and not ask.part.scoped.degraded:
+            left, reset = _left_of(ask.rule, claim.records[0][ask.index], claim.decided_at)
+            told = f"{start}{left}" if reset is None else f"{start}{left};t={reset}"
+            return {"RateLimit-Policy": policy, "RateLimit": told}
     quotas = [] if form is Headers.NONE else _quotas(claims)
     if not quotas:
         return {}
     found = {} if form is Headers.LEGACY else _draft(quotas)
     return found if form is Headers.DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
+
+
+@lru_cache(maxsize=4096)
+def _known(rule: Rule) -> tuple[str, str]:
+    """What is known beforehand of what `_draft` will say of a limit by itself; nothing where everything is blocked."""
+    return ("", "") if isinstance(rule.limit, Blocked) else (_policy(rule.key, rule.limit), f'"{rule.key}";r=')
+
+
+def _left_of(rule: Rule, state: State, now: int) -> tuple[int, int | None]:
+    """How much is left, and in how many seconds nothing is used any more; None for permits."""
+    free = rule.ceiling_parts - rule.used(state, now)
+    left = free // rule.parts_per_unit if free > 0 else 0
+    if rule.is_permit:
+        return left, None
+    until = rule.restored_at(state) - now
+    return left, -(-until // _SECOND_US) if until > 0 else 0
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
@@ -81,13 +109,8 @@ def _read(claim: Claim, read: list[tuple[str | None, _Quota]]) -> None:
         state, scoped = records[0 if len(parts) == 1 else parts.index(part)][ask.index], part.scoped
         if scoped.degraded:
             continue
-        free = rule.ceiling_parts - rule.used(state, now)
-        left = free // rule.parts_per_unit if free > 0 else 0
-        until = -1 if rule.is_permit else rule.restored_at(state) - now
-        reset = None if rule.is_permit else -(-until // _SECOND_US) if until > 0 else 0
+        left, reset = (0, None) if isinstance(rule.limit, Blocked) else _left_of(rule, state, now)
         refused = not claim.admitted and ask.rule.take(state, now, amount) is None
-        if isinstance(rule.limit, Blocked):
-            left, reset = 0, None
         read.append((scoped.scope.resource, _Quota(rule.key, rule.limit, left, reset, refused)))
 
 

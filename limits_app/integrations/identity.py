@@ -40,8 +40,7 @@ def identify(request: HttpRequest) -> str | None:
 
     An empty answer is replaced by the default one, since it would put everybody into one bucket.
     """
-    configured = conf.get(conf.ENTITY_OF_REQUEST)
-    if configured is conf.ENTITY_OF_REQUEST.default:
+    if conf.get(conf.ENTITY_OF_REQUEST) is conf.ENTITY_OF_REQUEST.default:
         return sound(entity_of_request(request))
     entity = conf.entity_function()(request)
     if entity is None:
@@ -60,7 +59,9 @@ async def aidentify(request: HttpRequest) -> str | None:
 
 def sound(entity: str) -> str:
     """Give an identifier as it is, or its digest when it is too long or nothing that a database could store."""
-    if len(entity) <= MAX_ENTITY_LENGTH and "\0" not in entity and _is_text(entity) and not entity.startswith(_DIGEST):
+    # What is printable has neither NUL nor half characters, and nearly everything is.
+    storable = entity.isprintable() or ("\0" not in entity and _is_text(entity))
+    if storable and len(entity) <= MAX_ENTITY_LENGTH and not entity.startswith(_DIGEST):
         return entity
     return _DIGEST + _digest(entity)
 
@@ -72,9 +73,10 @@ def entity_of_key(key: str) -> str:
 
 def of_user(user: Any) -> str | None:
     """Give `user:<primary key>`, or None for whoever is not logged in."""
-    if user is None or not user.is_authenticated or user.pk in (None, ""):
+    if user is None or not user.is_authenticated:
         return None
-    return f"user:{user.pk}"
+    key = user.pk
+    return None if key is None or key == "" else f"user:{key}"
 
 
 def _of_api_key(request: HttpRequest) -> str | None:

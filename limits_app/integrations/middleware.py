@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app.core.errors import InvalidRequest
-from limits_app.integrations.endpoints import EndpointTable, Rule, endpoints
+from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, Rule, endpoints
 from limits_app.integrations.headers import tell
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request_limits import RequestLimits, limits_of
@@ -49,7 +49,17 @@ class LimitsMiddleware:
         """Answer a request."""
         limits = limits_of(request)
         limits.guarded = True
-        return self._arespond(request, limits) if self._is_async else self._respond(request, limits)
+        if self._is_async:
+            return self._arespond(request, limits)
+        try:
+            response = cast(Sync, self._get_response)(request)
+            if not limits.enforced:
+                response = _enforce(request, limits) or response
+        except BaseException as error:
+            limits.fail(error)
+            raise
+        tell(response, limits.decided)
+        return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """Refuse where the view was refused something; otherwise give back what a failed view did not use."""
@@ -65,17 +75,6 @@ class LimitsMiddleware:
 
     async def _aprocess_view(self, request: HttpRequest, *_view: object) -> HttpResponseBase | None:
         return await _aenforce(request, limits_of(request))
-
-    def _respond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
-        try:
-            response = cast(Sync, self._get_response)(request)
-            if not limits.enforced:
-                response = _enforce(request, limits) or response
-        except BaseException as error:
-            limits.fail(error)
-            raise
-        tell(response, limits.decided)
-        return response
 
     async def _arespond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
         try:
@@ -95,10 +94,14 @@ class LimitsMiddleware:
 def _enforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | None:
     """Charge what the first endpoint that fits says; a refusal is a response."""
     limits.enforced = True
-    rule = _rule(request, endpoints.current())
+    if _is_exempt(request):
+        return None
     try:
-        if rule is not None:
-            _charge(limits, rule, limits.entity)
+        rule = _rule_kept(request)
+        if rule is None or not _charge_first(limits, rule, limits.entity):
+            rule = _rule(request, endpoints.current())
+            if rule is not None:
+                _charge(limits, rule, limits.entity)
     except REFUSALS as error:
         limits.undo()
         return refusal(request, error)
@@ -106,16 +109,45 @@ def _enforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | 
 
 
 async def _aenforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | None:
-    """`_enforce` for asyncio; a page is made in a thread, since it may ask the database."""
+    """`_enforce` for asyncio; a thread asks the store and the database, for endpoints and for a page."""
     limits.enforced = True
-    rule = _rule(request, await endpoints.acurrent())
+    if _is_exempt(request):
+        return None
     try:
-        if rule is not None:
-            await _acharge(limits, rule, await limits.aentity())
+        rule = _rule_kept(request)
+        if rule is None or not await _acharge_first(limits, rule, await limits.aentity()):
+            rule = _rule(request, await endpoints.acurrent())
+            if rule is not None:
+                await _acharge(limits, rule, await limits.aentity())
     except REFUSALS as error:
         limits.undo()
         return await sync_to_async(refusal)(request, error)
     return None
+
+
+def _charge_first(limits: RequestLimits, rule: Rule, entity: str | None) -> bool:
+    """Charge by a rule that was read before, and say whether it was the latest: the store says it meanwhile.
+
+    Otherwise, and where it was charged already, nothing has happened.
+    """
+    if limits.charges and limits.was_charged(rule.resource, entity):
+        return False
+    try:
+        limits.charge(rule.resource, entity, rule.amounts, asked=rule.first)
+    except (OutdatedEndpoints, InvalidRequest):  # amounts that cannot be are reported where it is charged again
+        return False
+    return True
+
+
+async def _acharge_first(limits: RequestLimits, rule: Rule, entity: str | None) -> bool:
+    """`_charge_first` for asyncio."""
+    if limits.charges and limits.was_charged(rule.resource, entity):
+        return False
+    try:
+        await limits.acharge(rule.resource, entity, rule.amounts, asked=rule.first)
+    except (OutdatedEndpoints, InvalidRequest):
+        return False
+    return True
 
 
 def _charge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:
@@ -135,13 +167,20 @@ async def _acharge(limits: RequestLimits, rule: Rule, entity: str | None) -> Non
         await limits.acharge(rule.resource, entity)
 
 
+def _is_exempt(request: HttpRequest) -> bool:
+    match = request.resolver_match
+    return match is not None and getattr(match.func, EXEMPT, False)
+
+
 def _rule(request: HttpRequest, table: EndpointTable) -> Rule | None:
     match = request.resolver_match
-    if match is None:
-        return table.find(request.path_info, None, request.method or "")
-    if getattr(match.func, EXEMPT, False):
-        return None
-    return table.find(request.path_info, match.view_name, request.method or "")
+    return table.find(request.path_info, None if match is None else match.view_name, request.method or "")
+
+
+def _rule_kept(request: HttpRequest) -> Rule | None:
+    """The rule about a request by the endpoints that were read last, if they are not too old."""
+    table = endpoints.kept()
+    return None if table is None else _rule(request, table)
 
 
 def _dropped(limits: RequestLimits, task: asyncio.Task[Any]) -> None:

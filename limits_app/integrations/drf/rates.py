@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "UserRateThrottle"]
 
+_ANONYMOUS_ONLY: Final = throttling.AnonRateThrottle.get_cache_key
 _STOCK_KEYS: Final = (
-    throttling.AnonRateThrottle.get_cache_key,
+    _ANONYMOUS_ONLY,
     throttling.UserRateThrottle.get_cache_key,
     throttling.ScopedRateThrottle.get_cache_key,
 )
@@ -64,12 +65,14 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
 
     def get_entity(self, request: Request, view: APIView) -> str | None:
         """Who is charged: the user, else the client, else what a `get_cache_key` of one's own says; None: nobody."""
-        key = self.get_cache_key(request, view)
-        if key is None:
-            return None
         if type(self).get_cache_key not in _STOCK_KEYS:
-            return sound(f"throttle:{key}")
-        return sound(of_user(request.user) or f"ip:{self.get_ident(request)}")
+            key = self.get_cache_key(request, view)
+            return None if key is None else sound(f"throttle:{key}")
+        # What those of the framework say, without the text that they make of it.
+        user = of_user(request.user)
+        if user is not None:
+            return None if type(self).get_cache_key is _ANONYMOUS_ONLY else sound(user)
+        return sound(f"ip:{self.get_ident(request)}")
 
     def get_share(self, request: Request, view: APIView) -> Share | None:
         """What the request is charged; None for nothing."""

@@ -103,16 +103,21 @@ def _outcome(request: Request, view: APIView, share: Share) -> Outcome | None:
     limits = limits_of(http(request))
     if limits.was_charged(share.resource, share.entity):
         return None
-    refused: Outcome | None = getattr(request, _DECIDED, None)
+    # Not by getattr, which looks for what is not there in the request of Django as well.
+    refused: Outcome | None = vars(request).get(_DECIDED)
     if refused is None:
         refused = _refused(limits, request, view, share)
-        setattr(request, _DECIDED, refused)
+        if refused is not None:
+            setattr(request, _DECIDED, refused)
     return refused
 
 
 def _refused(limits: RequestLimits, request: Request, view: APIView, share: Share) -> Outcome | None:
     try:
-        limits.charge_all(_shares(request, view, share))
+        if not isinstance(view, APIView) or len(view.throttle_classes) == 1:
+            limits.charge_share(share)
+        else:
+            limits.charge_all(_shares(request, view, share))
         _tell(limits, view)
     except NeverAdmissible as error:
         limits.undo()
@@ -129,8 +134,6 @@ def _refused(limits: RequestLimits, request: Request, view: APIView, share: Shar
 
 def _shares(request: Request, view: APIView, own: Share) -> Iterable[Share]:
     """The shares of all throttles of the view, the own one first."""
-    if not isinstance(view, APIView) or len(view.throttle_classes) == 1:
-        return [own]
     throttles = [one for one in view.get_throttles() if isinstance(one, LimitThrottle)]
     return [own, *[share for one in throttles if (share := one.get_share(request, view)) is not None]]
 

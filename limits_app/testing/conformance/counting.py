@@ -25,7 +25,7 @@ from limits_app.testing.conformance.contract import ALGORITHMS, Contract, limits
 __all__ = ["Counting"]
 
 HOUR = 3600
-Counts = Mapping[tuple[str, str | None, bool, int, str], int]
+Counts = Mapping[tuple[str | None, str | None, bool, int, str], int]
 """Thousandths by resource, entity, shared, hour and key."""
 
 
@@ -329,7 +329,7 @@ def counting(store: Store, *limits: Limit, entity: str = "someone") -> LimitSet:
 
 def collected(store: CountingStore) -> Counts:
     """Everything that was counted."""
-    counts: Counter[tuple[str, str | None, bool, int, str]] = Counter()
+    counts: Counter[tuple[str | None, str | None, bool, int, str]] = Counter()
     while (batch := store.collect_counts()) is not None:
         for count in batch.counts:
             for key, amount in count.amounts.items():

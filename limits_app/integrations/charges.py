@@ -1,0 +1,74 @@
+"""What ways in charged for one request, so that each limit is charged once however many of them see it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount
+from limits_app.integrations.amounts import one_of_each, taken_by, the_rest
+from limits_app.services import Share
+from limits_app.services.asking import Asked
+
+__all__ = ["NOTHING", "ONE_OF_EACH", "Charges", "Key"]
+
+Key = tuple[str, str | None]
+"""A resource and an entity."""
+
+NOTHING: Final[Mapping[str, Amount]] = {}
+ONE_OF_EACH: Final = partial(one_of_each, NOTHING)
+
+
+Charge = tuple[tuple[Acquisition, ...], Mapping[str, Amount]]
+"""What ways in took of a resource for an entity, and the amounts that they named."""
+
+
+class Charges(dict[Key, Charge]):
+    """The charges of a request, also those that were given back."""
+
+    def before(self, key: Key) -> Charge | None:
+        """What was charged already, unless it was given back."""
+        charge = self.get(key)
+        return None if charge is None or charge[0][-1].settled else charge
+
+    def rest(self, key: Key, named: Mapping[str, Amount]) -> Asked:
+        """What is still to be asked; NOTHING when that is nothing."""
+        before = self.before(key)
+        if before is None:
+            return partial(one_of_each, named) if named else ONE_OF_EACH
+        new = {name: amount for name, amount in named.items() if name not in before[1]}
+        return partial(the_rest, taken_by(before[0]), new) if new else NOTHING
+
+    def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> None:
+        """Add what was taken; an amount that is named takes the place of the 1 that was taken before."""
+        before = self.before(key) if key in self else None
+        if before is None:
+            self[key] = (acquisition,), named
+            return
+        acquisitions, names = before
+        for earlier in acquisitions:
+            _give_back(earlier, named.keys() - names.keys())
+        self[key] = (*acquisitions, acquisition), {**named, **names}
+
+    def new(self, shares: Iterable[Share]) -> dict[Key, Share]:
+        """The shares that were not charged yet, each once; what asks for nothing in particular takes 1 of each."""
+        found: dict[Key, Share] = {}
+        for share in shares:
+            key = share.resource, share.entity
+            if self.before(key) is None:
+                found[key] = share if share.requested else share._replace(requested=ONE_OF_EACH)
+        return found
+
+    def give_back(self) -> None:
+        """Report nothing as used of all that was charged and is held, calls included."""
+        for acquisitions, _ in self.values():
+            for acquisition in acquisitions:
+                if not acquisition.settled:
+                    _give_back(acquisition, acquisition.acquisitions)
+
+
+def _give_back(acquisition: Acquisition, keys: Container[str]) -> None:
+    """Report nothing as used of some limits, unless somebody reported otherwise."""
+    acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if key in keys and use.used is None})

@@ -1,0 +1,53 @@
+"""Using up what a limit has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from limits_app import services
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount
+from limits_app.core.errors import NeverAdmissible
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.outcome import Outcome
+from limits_app.integrations.identity import of_user
+
+__all__ = ["exhaust"]
+
+
+def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None = None) -> Acquisition:
+    """Take all that is left of the limits on a resource, or of some of them, by key, and say that it was used.
+
+    `entity` is an identifier, or a user; None is the site itself. Permits are held until the acquisition is released,
+    at the end of its block where it has one. It is falsy when there was nothing to take, since everything is blocked.
+    """
+    name = entity if entity is None or isinstance(entity, str) else of_user(entity)
+    most: dict[str, Amount] = {}
+
+    def all_that_is_left(found: LimitSet) -> dict[str, Amount]:
+        for key, stats in found.get_stats().items():
+            left = int(stats["available"] or 0) if keys is None or key in keys else 0
+            most[key] = min(most.get(key, left), left)
+        return most
+
+    while True:
+        before = dict(most)
+        try:
+            acquisition = services.try_acquire(resource, entity=name, requested=all_that_is_left)
+        except NeverAdmissible as error:
+            _lower(most, error.outcome)
+            continue
+        if acquisition or before == most:
+            break
+        _lower(most, acquisition.outcome)
+    if acquisition:
+        uses = acquisition.acquisitions
+        acquisition.update({key: uses[key].requested for key in acquisition.plan.reports})
+    return acquisition
+
+
+def _lower(most: dict[str, Amount], outcome: Outcome) -> None:
+    """Ask no more than those have left that refused: several scopes may limit the same key."""
+    for status in outcome.violations:
+        most[status.key] = min(most[status.key], int(status.remaining))

@@ -1,0 +1,96 @@
+"""Limits that nobody has used yet, for the time of a test."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from time import time, time_ns
+from typing import Any
+
+from django.test.utils import TestContextDecorator
+
+from limits_app.core.store import Store
+from limits_app.integrations.endpoints import endpoints
+from limits_app.resolver import resolver
+from limits_app.stores import registry
+from limits_app.stores.guards import forget_guards
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing.clock import FakeClock
+
+__all__ = ["forget", "freeze_limits", "fresh_limits"]
+
+_SECOND = 1_000_000
+
+
+def forget() -> None:
+    """Drop what this process keeps of limits: rows that it was compiled from, or stores, may be others now."""
+    forget_guards()
+    resolver.clear()
+    endpoints.clear()
+
+
+class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
+    """Put an empty memory store in the place of each of the site's, and compile all limits anew.
+
+    A context manager, and a decorator of functions, of coroutines and of test cases, each of whose tests begins anew.
+    """
+
+    def __init__(self, *, attr_name: str | None = None, kwarg_name: str | None = None) -> None:
+        super().__init__(attr_name, kwarg_name)
+        self._blocks: list[ExitStack] = []
+
+    def enable(self) -> Any:
+        """Begin."""
+        with ExitStack() as block:
+            block.callback(forget)
+            clock = self._replace(block)
+            forget()
+            self._blocks.append(block.pop_all())
+        return clock
+
+    def disable(self) -> None:
+        """Go on with what was there before."""
+        self._blocks.pop().close()
+
+    def _replace(self, block: ExitStack) -> FakeClock | None:
+        block.enter_context(registry.instead(_Memory().store))
+        return None
+
+
+class freeze_limits(fresh_limits):  # noqa: N801 - used like a function
+    """`fresh_limits` whose time stands still, and is moved by the FakeClock that the block gets.
+
+    As a decorator it hands the clock to a function as the argument `kwarg_name`, to a test case as its `attr_name`.
+    It starts at `at`, in seconds since 1970, by default now. Dates and weekly hours of policies come as it is moved.
+    """
+
+    def __init__(self, *, at: float | None = None, attr_name: str | None = None, kwarg_name: str | None = None) -> None:
+        super().__init__(attr_name=attr_name, kwarg_name=kwarg_name)
+        self._at = at
+
+    def __enter__(self) -> FakeClock:  # type: ignore[override]  # which says that it gives settings
+        clock: FakeClock = self.enable()
+        return clock
+
+    def _replace(self, block: ExitStack) -> FakeClock:
+        now = time_ns() // 1_000
+        clock = FakeClock(now if self._at is None else round(self._at * _SECOND))
+        block.enter_context(registry.instead(_Memory(clock).store))
+        block.callback(setattr, resolver, "clock", resolver.clock)
+        # Not the time of the clock itself: what a test writes begins now, which would be later than that.
+        resolver.clock = lambda: time() + (clock.now_us - now) / _SECOND
+        return clock
+
+
+class _Memory:
+    """Memory stores by alias, opened when they are first asked for."""
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self._clock = clock
+        self._stores: dict[str, Store] = {}
+
+    def store(self, alias: str) -> Store:
+        found = self._stores.get(alias)
+        if found is None:
+            opened = MemoryStore() if self._clock is None else MemoryStore(clock=self._clock)
+            found = self._stores.setdefault(alias, opened)
+        return found

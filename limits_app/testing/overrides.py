@@ -1,0 +1,104 @@
+"""Other limits than those of the database, for the time of a test; nothing is asked of a database, or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from django.test.utils import TestContextDecorator
+
+from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.layout import layout_of
+from limits_app.core.limits import Limit, checked_limits
+from limits_app.integrations.endpoints import endpoints
+from limits_app.models import Candidate, Endpoint, Link, PolicyEffect
+from limits_app.models.candidates import Chain
+from limits_app.resolver import CALL, source
+from limits_app.testing.isolation import forget
+
+__all__ = ["disable_limits", "override_limits"]
+
+_IN_FORCE: Final[list[_Override]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Override:
+    """What holds; `resource` and `entity` are None for all of them."""
+
+    resource: str | None
+    entity: str | None
+    effect: PolicyEffect
+    limits: tuple[Limit, ...] = ()
+
+    def is_about(self, resource: str, entity: str | None) -> bool:
+        return self.resource in {None, resource} and self.entity in {None, entity}
+
+    def chain(self, entity: str | None) -> Chain:
+        return Chain([Link(entity, (Candidate(CALL, self.effect, self.limits, None),))], None)
+
+
+class _Overriding(TestContextDecorator):
+    """Has an override hold, in all threads; of several that are about the same, the latest."""
+
+    def __init__(self, override: _Override) -> None:
+        super().__init__()
+        self._override = override
+
+    def enable(self) -> None:
+        """Begin."""
+        _IN_FORCE.append(self._override)
+        source.read = _read
+        endpoints.read = _read_endpoints
+        forget()
+
+    def disable(self) -> None:
+        """Go on with what was there before."""
+        _IN_FORCE.reverse()
+        _IN_FORCE.remove(self._override)
+        _IN_FORCE.reverse()
+        forget()
+
+
+class override_limits(_Overriding):  # noqa: N801 - used like a function
+    """Have just these limits hold on a resource; for one entity, by default for everybody.
+
+    None are no limit; with `blocked` everything is refused. What was used stays used, as when an administrator changes
+    limits. A context manager, and a decorator of functions, of coroutines and of test cases.
+    Raises InvalidLimit for names and limits that cannot be.
+    """
+
+    def __init__(self, resource: str, *limits: Limit, entity: str | None = None, blocked: bool = False) -> None:
+        check_resource(resource)
+        if entity is not None:
+            check_entity(entity)
+        checked = checked_limits(limits)
+        layout_of(checked)  # which says what cannot be together
+        effect = PolicyEffect.LIMITS if checked else PolicyEffect.UNLIMITED
+        super().__init__(_Override(resource, entity, PolicyEffect.BLOCKED if blocked else effect, checked))
+
+
+class disable_limits(_Overriding):  # noqa: N801 - used like a function
+    """Have nothing limited, or nothing on one resource; where nothing is, no endpoints are asked for either."""
+
+    def __init__(self, resource: str | None = None) -> None:
+        if resource is not None:
+            check_resource(resource)
+        super().__init__(_Override(resource, None, PolicyEffect.UNLIMITED))
+
+
+_in_database: Final = source.read
+_endpoints_in_database: Final = endpoints.read
+
+
+def _read(resource: str, entity: str | None, database: str, now: datetime) -> Chain:
+    for override in reversed(_IN_FORCE):
+        if override.is_about(resource, entity):
+            return override.chain(entity)
+    return _in_database(resource, entity, database, now)
+
+
+def _read_endpoints(database: str) -> Iterable[Endpoint]:
+    disabled = any(override.resource is None for override in _IN_FORCE)
+    return () if disabled else _endpoints_in_database(database)

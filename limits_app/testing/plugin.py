@@ -1,0 +1,60 @@
+"""The pytest plugin: limits start afresh with each test of a site that has them.
+
+Nothing is imported before it is needed, so the plugin is harmless where Django is not configured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from limits_app.testing.clock import FakeClock
+
+__all__ = ["limits_clock", "pytest_addoption", "pytest_configure"]
+
+_ISOLATED = "limits_isolated"
+_MARKER = "limits_stores"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a project go without isolation."""
+    parser.addini(_ISOLATED, "have each test start with limits that nobody has used", type="bool", default=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell of the marker."""
+    config.addinivalue_line("markers", f"{_MARKER}: the test uses the stores of the site's settings as they are")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_limits(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Isolate a test, unless it wants the stores of the site."""
+    if not request.config.getini(_ISOLATED) or request.node.get_closest_marker(_MARKER) or not _has_limits():
+        yield
+        return
+    from limits_app.testing.isolation import fresh_limits
+
+    with fresh_limits():
+        yield
+
+
+@pytest.fixture
+def limits_clock() -> Iterator[FakeClock]:
+    """The time of limits that nobody has used yet; it stands still until `limits_clock.advance(seconds)` moves it."""
+    from limits_app.testing.isolation import freeze_limits
+
+    with freeze_limits() as clock:
+        yield clock
+
+
+def _has_limits() -> bool:
+    """Whether this process runs a site with limits."""
+    if "django.apps" not in sys.modules:
+        return False
+    from django.apps import apps
+
+    return apps.ready and apps.is_installed("limits_app")

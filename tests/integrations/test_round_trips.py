@@ -1,0 +1,176 @@
+"""How often a site whose limits are in Redis asks it, from the server's own statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client
+from redis import Redis
+
+from limits_app import conf, limits
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.models import Endpoint
+from limits_app.stores import registry
+from limits_app.stores.redis import RedisStore
+from tests.integrations.site import Ask, afine, endpoint, fine, limit
+from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import store_on
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Trips = Callable[[], int]
+PLENTY = CallLimit(10**6, 60)
+TEN = CallLimit(10, 3600, RateLimitAlgorithm.FIXED_WINDOW)
+THREE = (PLENTY, RateLimit("tokens", 10**6, 60), ResourceLimit("connections", 10))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def store(server: RedisServer, clock: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisStore]:
+    """Limits are in a Redis."""
+    store = store_on(server)
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def trips(server: RedisServer) -> Iterator[Trips]:
+    """How often the server has heard from anybody else since it was asked last."""
+    with Redis(port=server.port) as client:
+
+        def counted() -> int:
+            heard = int(client.info("stats")["total_reads_processed"])
+            since, before[0] = heard - before[0] - 1, heard
+            return since
+
+        before = [0]
+        counted()
+        yield counted
+
+
+@pytest.fixture
+def site(serve: Any) -> None:
+    serve({"": fine, "async/": afine})
+
+
+def test_an_acquire_by_name_is_one_round_trip(trips: Trips) -> None:
+    limit("api", PLENTY)
+    assert limits.try_acquire("api", entity="ann")
+    trips()
+    for _ in range(10):
+        with limits.acquire("api", entity="ann"):
+            pass
+    assert trips() == 10
+
+
+def test_an_acquire_by_name_with_something_to_settle_is_two(trips: Trips) -> None:
+    limit("api", *THREE)
+
+    def once() -> None:
+        with limits.acquire("api", entity="ann", requested={"tokens": 10}) as acquisition:
+            acquisition.update({"tokens": 5})
+
+    once()
+    trips()
+    for _ in range(10):
+        once()
+    assert trips() == 20
+
+
+def test_tasks_ask_as_often_as_threads(trips: Trips) -> None:
+    limit("api", PLENTY)
+
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            async with await limits.aacquire("api", entity="ann"):
+                pass
+
+    async def once_and_again() -> int:
+        await ask(2)  # the first of them prepares the script, the second connects
+        trips()
+        await ask(10)
+        return trips()
+
+    assert async_to_sync(once_and_again)() == 10
+
+
+@pytest.mark.usefixtures("site")
+def test_a_request_that_an_endpoint_is_about_is_one_round_trip(client: Client, trips: Trips) -> None:
+    endpoint(limit("api", PLENTY))
+    client.get("/")
+    trips()
+    assert {client.get("/").status_code for _ in range(10)} == {200}
+    assert trips() == 10
+
+
+@pytest.mark.usefixtures("site")
+def test_an_asynchronous_request_that_an_endpoint_is_about_is_one_round_trip(
+    async_client: AsyncClient, trips: Trips
+) -> None:
+    endpoint(limit("api", PLENTY), "/async/")
+
+    async def ask(times: int) -> set[int]:
+        return {(await async_client.get("/async/")).status_code for _ in range(times)}
+
+    async def once_and_again() -> int:
+        await ask(2)  # the first of them prepares the script, the second connects
+        trips()
+        assert await ask(10) == {200}
+        return trips()
+
+    assert async_to_sync(once_and_again)() == 10
+
+
+@pytest.mark.usefixtures("site")
+def test_a_request_that_holds_a_permit_is_two(client: Client, trips: Trips) -> None:
+    endpoint(limit("api", *THREE))
+    client.get("/")
+    trips()
+    assert {client.get("/").status_code for _ in range(10)} == {200}
+    assert trips() == 20
+
+
+@pytest.mark.usefixtures("site")
+def test_an_endpoint_that_was_changed_counts_on_the_next_request(ask: Ask) -> None:
+    row = endpoint(limit("api", PLENTY))
+    closed = limit("closed", CallLimit(1, 3600))
+    change = Endpoint.objects.filter(pk=row.pk).update
+    assert ask().status_code == 200
+    change(resource=closed)
+    assert [ask().status_code for _ in range(2)] == [200, 429]
+    change(enabled=False)
+    assert ask().status_code == 200
+    change(enabled=True)
+    assert ask().status_code == 429
+
+
+@pytest.mark.usefixtures("site")
+def test_nobody_is_charged_by_an_endpoint_that_was_changed(ask: Ask) -> None:
+    row = endpoint(limit("api", TEN))
+    other = limit("other", TEN)
+    ask()
+    Endpoint.objects.filter(pk=row.pk).update(resource=other)
+    ask()
+    used = {name: limits.status(name, entity="ann").limits["call_count"]["used"] for name in ("api", "other")}
+    assert used == {"api": 1, "other": 1}
+
+
+@pytest.mark.usefixtures("site")
+def test_an_endpoint_that_was_changed_while_another_is_served_counts(ask: Ask) -> None:
+    first, second = limit("first", TEN), limit("second", TEN)
+    row = endpoint(first)
+    ask()
+    Endpoint.objects.filter(pk=row.pk).update(resource=second)
+    # The limits are those of now, and the endpoints are not yet.
+    limits.check("first", entity="ann")
+    ask()
+    assert limits.status("first", entity="ann").limits["call_count"]["used"] == 1

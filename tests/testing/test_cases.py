@@ -1,0 +1,115 @@
+"""Test cases of unittest, of each kind that Django has, run as users run them."""
+
+from __future__ import annotations
+
+import unittest
+from unittest import IsolatedAsyncioTestCase, TestCase, defaultTestLoader
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory, SimpleTestCase, TransactionTestCase
+from django.test import TestCase as DatabaseTestCase
+
+from limits_app import CallLimit, limited, services
+from limits_app.testing import FakeClock, LimitsMixin, disable_limits, freeze_limits, override_limits
+
+
+@limited("pages")
+def page(request: HttpRequest) -> HttpResponse:
+    """A view that is limited."""
+    return HttpResponse("fine")
+
+
+@override_limits("pages", CallLimit(1, 60))
+class Pages(LimitsMixin, SimpleTestCase):
+    """One call in a minute, whichever test comes first."""
+
+    __test__ = False
+
+    def ask(self) -> HttpResponse:
+        return page(RequestFactory().get("/"))
+
+    def test_first(self) -> None:
+        self.assertNotLimited(self.ask())
+        self.assertLimited(self.ask(), retry_after=60)
+        self.limits_clock.advance(60)
+        self.assertNotLimited(self.ask())
+
+    def test_second(self) -> None:
+        self.test_first()
+
+    @override_limits("pages", CallLimit(2, 60))
+    def test_that_has_its_own(self) -> None:
+        self.assertNotLimited(self.ask())
+        self.assertNotLimited(self.ask())
+        self.assertLimited(self.ask())
+
+    @disable_limits()
+    def test_without_any(self) -> None:
+        for _ in range(5):
+            self.assertNotLimited(self.ask())
+
+    async def test_of_a_coroutine(self) -> None:
+        assert await services.atry_acquire("pages")
+        assert not await services.atry_acquire("pages")
+
+    @disable_limits("pages")
+    async def test_of_a_decorated_coroutine(self) -> None:
+        assert await services.atry_acquire("pages")
+        assert await services.atry_acquire("pages")
+
+
+@override_limits("pages", CallLimit(1, 60))
+@freeze_limits(attr_name="time")
+class Decorated(SimpleTestCase):
+    """The same, without the mixin."""
+
+    __test__ = False
+    time: FakeClock
+
+    def test_first(self) -> None:
+        assert services.try_acquire("pages")
+        assert not services.try_acquire("pages")
+        self.time.advance(60)
+        assert services.try_acquire("pages")
+
+    def test_second(self) -> None:
+        self.test_first()
+
+
+def ran(case: type[TestCase]) -> unittest.TestResult:
+    """What comes of a test case."""
+    result = unittest.TestResult()
+    defaultTestLoader.loadTestsFromTestCase(case).run(result)
+    return result
+
+
+def with_base(base: type[TestCase]) -> type[TestCase]:
+    """The same tests in another kind of test case."""
+    return type(
+        base.__name__, (LimitsMixin, base), {name: value for name, value in vars(Pages).items() if name != "__dict__"}
+    )
+
+
+@pytest.mark.parametrize("case", [Pages, Decorated], ids=["mixin", "decorators"])
+def test_each_test_of_a_case_begins_anew(case: type[TestCase]) -> None:
+    result = ran(case)
+    assert result.testsRun >= 2
+    assert result.wasSuccessful(), result.failures + result.errors
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("base", [DatabaseTestCase, TransactionTestCase, IsolatedAsyncioTestCase])
+def test_it_goes_with_every_test_case(base: type[TestCase]) -> None:
+    result = ran(with_base(base))
+    assert result.testsRun >= 5
+    assert result.wasSuccessful(), result.failures + result.errors
+
+
+def test_a_failed_assertion_is_a_failure_of_the_test() -> None:
+    class Failing(LimitsMixin, SimpleTestCase):
+        def test_it(self) -> None:
+            self.assertLimited(HttpResponse())
+
+    [(_, text)] = ran(Failing).failures
+    assert "expected a refusal (429), got 200" in text

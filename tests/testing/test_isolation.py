@@ -1,0 +1,116 @@
+"""Limits that nobody has used yet, and a clock that moves all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import override_settings
+
+from limits_app import services
+from limits_app.core.limits import CallLimit, Limit
+from limits_app.core.quota import QuotaLimit
+from limits_app.models import Policy
+from limits_app.stores import registry
+from limits_app.testing import FakeClock, freeze_limits, fresh_limits, override_limits
+
+ONE: Limit = CallLimit(1, 60)
+
+
+def take() -> bool:
+    """Whether a call of the site itself is admitted."""
+    return bool(services.try_acquire("reports"))
+
+
+def test_each_block_begins_with_limits_that_nobody_has_used() -> None:
+    with override_limits("reports", ONE):
+        for _ in range(2):
+            with fresh_limits():
+                assert take()
+                assert not take()
+
+
+def test_what_was_there_before_comes_back() -> None:
+    with fresh_limits(), override_limits("reports", ONE):
+        assert take()
+        with fresh_limits():
+            assert take()
+        assert not take()
+
+
+def test_the_stores_of_the_site_come_back_when_the_block_raises() -> None:
+    def block() -> None:
+        with fresh_limits(), fresh_limits():
+            raise LookupError
+
+    before = registry.store()
+    with pytest.raises(LookupError):
+        block()
+    assert registry.store() is before
+
+
+def test_every_alias_has_a_store_of_its_own() -> None:
+    stores = {"a": {"KIND": "process"}, "b": {"KIND": "process"}}
+    with override_settings(LIMITS={"STORE": "a", "STORES": stores}), fresh_limits():
+        assert registry.store() is registry.store("a") is not registry.store("b")
+
+
+def test_settings_that_change_within_do_not_bring_back_a_store_of_the_site() -> None:
+    with fresh_limits():
+        before = registry.store()
+        with override_settings(LIMITS={"STORES": {"default": {"KIND": "process", "MAP_MEGABYTES": 1}}}):
+            assert registry.store() is before
+
+
+def test_time_stands_still_until_it_is_moved() -> None:
+    with freeze_limits() as clock, override_limits("reports", ONE):
+        assert take()
+        clock.advance(59)
+        assert not take()
+        clock.advance(1)
+        assert take()
+
+
+def test_time_starts_when_one_wants() -> None:
+    noon = datetime(2030, 3, 5, 12, tzinfo=UTC)
+    with freeze_limits(at=noon.timestamp()) as clock, override_limits("reports", QuotaLimit("calls", 1, period="day")):
+        assert services.try_acquire("reports", requested={"calls": 1})
+        clock.advance(12 * 3600 - 1)
+        assert not services.try_acquire("reports", requested={"calls": 1})
+        clock.advance(1)
+        assert services.try_acquire("reports", requested={"calls": 1})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_dates_of_policies_come_with_the_clock() -> None:
+    with freeze_limits() as clock:
+        services.set_entity_limits("ann", [ONE], resource="reports")
+        services.grant_boost("ann", "reports", [CallLimit(3, 60)], datetime.now(UTC) + timedelta(hours=1), "a launch")
+        assert services.limit_set("reports", "ann")["call_count"].capacity == 3
+        clock.advance(3601)
+        assert services.limit_set("reports", "ann")["call_count"].capacity == 1
+        assert Policy.objects.count() == 2
+
+
+@fresh_limits()
+@override_limits("reports", ONE)
+def test_a_function_that_is_decorated_is_a_block() -> None:
+    assert take()
+    assert not take()
+
+
+test_and_may_be_called_again = test_a_function_that_is_decorated_is_a_block
+
+
+def test_a_coroutine_that_is_decorated_is_a_block() -> None:
+    @freeze_limits(kwarg_name="clock")
+    @override_limits("reports", ONE)
+    async def decorated(clock: FakeClock) -> list[bool]:
+        first = await services.atry_acquire("reports")
+        await asyncio.sleep(0)
+        second = await services.atry_acquire("reports")
+        clock.advance(60)
+        return [bool(first), bool(second), bool(await services.atry_acquire("reports"))]
+
+    assert asyncio.run(decorated()) == [True, False, True]
