@@ -6,7 +6,19 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from benchmarks import footprint, growth, imports, in_process, process_store, resolver, waiting, web, workers
+from benchmarks import (
+    database_store,
+    footprint,
+    growth,
+    imports,
+    in_process,
+    process_store,
+    redis_store,
+    resolver,
+    waiting,
+    web,
+    workers,
+)
 from benchmarks.harness import Effort
 from benchmarks.report import Result, heading, table, verdict, write_json
 from benchmarks.rows import Row, Skipped
@@ -14,6 +26,8 @@ from benchmarks.rows import Row, Skipped
 ROWS: Final = (
     *in_process.ROWS,
     *process_store.ROWS,
+    *redis_store.ROWS,
+    *database_store.ROWS,
     *resolver.ROWS,
     *web.ROWS,
     *growth.ROWS,

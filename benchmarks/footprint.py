@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Effort, absolute
+from benchmarks.references import redis_server
 from benchmarks.rows import Line, Row, at_most
-from benchmarks.stores import memory_store, process_store
+from benchmarks.stores import memory_store, process_store, redis_store_at
 from benchmarks.subjects import OURS, THREE, calls, limits_of
 from limits_app import RateLimit, RateLimitAlgorithm
 from limits_app.core.limits import Limit
@@ -52,6 +53,15 @@ def _in_process_store(effort: Effort) -> Iterable[Line]:
         yield Line(f"{OURS}, {label}", absolute([added]), "bytes", at_most(250))
 
 
+def _in_redis(effort: Effort) -> Iterable[Line]:
+    bars = {"one limit": 160, "three limits": 320}
+    for label, limits in _CASES.items():
+        with redis_server() as port, redis_store_at(port) as store:
+            added = _added_by_each(store, limits, partial(_bytes_on_server, port), effort)
+        bar = at_most(bars[label]) if label in bars else None
+        yield Line(f"{OURS}, {label}", absolute([added]), "bytes", bar)
+
+
 def _added_by_each(store: Store, limits: Sequence[Limit], bytes_in_use: Callable[[], int], effort: Effort) -> float:
     """How many bytes each of many entities adds that came once and left."""
     entities = effort.sized(20_000, 5_000)
@@ -80,7 +90,15 @@ def _bytes_in_file(directory: Path) -> int:
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+def _bytes_on_server(port: int) -> int:
+    from redis import Redis
+
+    with Redis(port=port) as client:
+        return sum(int(client.memory_usage(key, samples=0) or 0) for key in client.scan_iter(count=1000))
+
+
 ROWS: Final = (
     Row("memory: bytes per idle entity and resource", _in_memory),
     Row("process store: bytes per idle entity and resource", _in_process_store),
+    Row("Redis: bytes per idle entity and resource", _in_redis),
 )

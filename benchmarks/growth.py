@@ -113,7 +113,9 @@ def _asked(name: str, store: Store, entities: int) -> Iterator[Contender]:
 ROWS: Final = (
     Row("memory: 10 against 5,000 hits in the window", _hits("memory")),
     Row("process store: 10 against 5,000 hits in the window", _hits("process store")),
+    Row("Redis: 10 against 5,000 hits in the window", _hits("Redis")),
     Row("peers: 10 against 5,000 hits in the window", _hits_of_peers),
     Row("memory: 1,000 against 1,000,000 entities seen", _entities("memory", 1_000_000)),
     Row("process store: 1,000 against 1,000,000 entities seen", _entities("process store", 1_000_000)),
+    Row("Redis: 1,000 against 1,000,000 entities seen", _entities("Redis", 1_000_000)),
 )

@@ -20,7 +20,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "slope"]
 
 _X_REF: Final = "x ref"
 _THREADS: Final = 8
@@ -136,7 +136,7 @@ def _further_limits(effort: Effort) -> Iterable[Line]:
     for label, shape in shapes.items():
         contenders = [shape(count) for count in range(1, _MOST_LIMITS + 1)]
         samples = take_turns([ref(), *contenders], effort)
-        yield Line(f"{OURS}, each further {label}", _slope(samples, contenders), _X_REF, at_most(2))
+        yield Line(f"{OURS}, each further {label}", slope(samples, contenders, REF), _X_REF, at_most(2))
 
 
 def _rates(count: int) -> Contender:
@@ -161,11 +161,11 @@ def _entities(count: int) -> Contender:
     return one_call(LimitSet.composed(scoped, store), str(count))
 
 
-def _slope(samples: Samples, contenders: Sequence[Contender]) -> Figure:
+def slope(samples: Samples, contenders: Sequence[Contender], reference: str) -> Figure:
     """What each further limit adds: the slope of a straight line through all counts, in each round."""
     counts = [int(contender.name) for contender in contenders]
     rounds = zip(*[samples.figures(contender.name) for contender in contenders], strict=True)
-    references = samples.figures(REF)
+    references = samples.figures(reference)
     slopes = [linear_regression(counts, times).slope / one for times, one in zip(rounds, references, strict=True)]
     return Figure(median(slopes), slopes[references.index(min(references))])
 

@@ -21,7 +21,7 @@ import lmdb
 from benchmarks.harness import Contender
 from benchmarks.rows import Skipped
 
-__all__ = ["REF", "REF_LMDB", "REF_REDIS", "ref", "ref_lmdb", "ref_redis"]
+__all__ = ["REF", "REF_LMDB", "REF_REDIS", "beside_redis", "redis_server", "ref", "ref_lmdb", "ref_redis"]
 
 REF: Final = "ref"
 REF_LMDB: Final = "ref-lmdb"
@@ -82,10 +82,17 @@ def ref_redis() -> Iterator[Contender]:
     Server and client share a core meanwhile, which is Redis at its best:
     waking another, idle core can take longer than everything else.
     """
+    with beside_redis() as (reference, _):
+        yield reference
+
+
+@contextmanager
+def beside_redis() -> Iterator[tuple[Contender, int]]:
+    """`ref_redis`, and the port of its server, for what is to be compared with it."""
     import hiredis  # noqa: F401 - redis-py uses it where it is there, and without it the reference would be slower
     import redis
 
-    with _one_core(), _redis_server() as port:
+    with _one_core(), redis_server() as port:
         client = redis.Redis(host="127.0.0.1", port=port)
         digest = client.script_load(_FIXED_WINDOW)
 
@@ -93,13 +100,13 @@ def ref_redis() -> Iterator[Contender]:
             client.evalsha(digest, 1, "user", 60_000, 1_000_000_000)
 
         try:
-            yield Contender(REF_REDIS, once)
+            yield Contender(REF_REDIS, once), port
         finally:
             client.close()
 
 
 @contextmanager
-def _redis_server() -> Iterator[int]:
+def redis_server() -> Iterator[int]:
     """Start a server of our own on a free port, which keeps nothing; gives the port."""
     port = _free_port()
     with tempfile.TemporaryDirectory(prefix="ref-redis-") as directory:

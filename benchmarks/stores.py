@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol
 
+from benchmarks.references import redis_server
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store
+from limits_app.stores.redis import RedisStore
 
-__all__ = ["STORES", "Opener", "memory_store", "process_store"]
+__all__ = ["STORES", "Opener", "memory_store", "process_store", "redis_store", "redis_store_at"]
 
 _MEGABYTES: Final = 16
 
@@ -47,5 +49,26 @@ def process_store(clock: Callable[[], int] | None = None, *, map_megabytes: int 
             store.close()
 
 
-STORES: Final[Mapping[str, Opener]] = {"memory": memory_store, "process store": process_store}
+@contextmanager
+def redis_store(
+    clock: Callable[[], int] | None = None,
+    *,
+    map_megabytes: int = _MEGABYTES,  # noqa: ARG001 - a server takes what it needs
+) -> Iterator[RedisStore]:
+    """A Redis store on a server of its own."""
+    with redis_server() as port, redis_store_at(port, clock) as store:
+        yield store
+
+
+@contextmanager
+def redis_store_at(port: int, clock: Callable[[], int] | None = None) -> Iterator[RedisStore]:
+    """A Redis store on a server that is there; a busy machine may keep it waiting."""
+    store = RedisStore(url=f"redis://127.0.0.1:{port}/0", clock=clock, connect_seconds=5, reply_seconds=5)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+STORES: Final[Mapping[str, Opener]] = {"memory": memory_store, "process store": process_store, "Redis": redis_store}
 """By the name that rows give them."""

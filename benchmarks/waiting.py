@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from random import random
 from threading import Event, Semaphore, Thread
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness import Effort, Turn, absolute, in_turns
 from benchmarks.rows import Bar, Line, Row, at_most
-from benchmarks.stores import memory_store, process_store
+from benchmarks.stores import memory_store, process_store, redis_store
 from benchmarks.subjects import OURS, permit
 
 if TYPE_CHECKING:
@@ -23,19 +23,22 @@ __all__ = ["ROWS", "wait_in_child"]
 
 Take = Callable[[], Callable[[], object]]
 """Take the only permit, however long it takes; gives what gives it back."""
+Contenders = Callable[[], AbstractContextManager[dict[str, Take]]]
+"""Those whose waiters are compared, by name."""
 
 _WAITERS: Final = 200
 _THREADS: Final = 8
 _HOLD_SECONDS: Final = 0.001
 _IN_MEMORY: Final = f"{OURS}, memory"
 _IN_PROCESS_STORE: Final = f"{OURS}, process store"
+_IN_REDIS: Final = f"{OURS}, Redis"
 
 
-def _wake_up(effort: Effort) -> Iterable[Line]:
-    with _contenders() as takes:
+def _wake_up(contenders: Contenders, effort: Effort) -> Iterable[Line]:
+    with contenders() as takes:
         wakes = effort.sized(200, 20)
         samples = in_turns({name: partial(_woken_after, take) for name, take in takes.items()}, wakes)
-    bars: dict[str, Bar] = {_IN_MEMORY: at_most(1), _IN_PROCESS_STORE: at_most(3)}
+    bars: dict[str, Bar] = {_IN_MEMORY: at_most(1), _IN_PROCESS_STORE: at_most(3), _IN_REDIS: at_most(3)}
     for name in takes:
         yield Line(_indented(name), absolute(samples.figures(name), tail=True), "ms", bars.get(name))
 
@@ -103,8 +106,8 @@ def wait_in_child(directory: str, orders: Connection) -> None:
         orders.send(moment)
 
 
-def _cost_of_waiting(effort: Effort) -> Iterable[Line]:
-    with _contenders() as takes:
+def _cost_of_waiting(contenders: Contenders, effort: Effort) -> Iterable[Line]:
+    with contenders() as takes:
         for name, take in takes.items():
             rounds = effort.sized(3, 1)
             shares = [_share_of_a_core(take) for _ in range(rounds)]
@@ -133,8 +136,8 @@ def _share_of_a_core(take: Take) -> float:
     return share
 
 
-def _fairness(effort: Effort) -> Iterable[Line]:
-    with _contenders() as takes:
+def _fairness(contenders: Contenders, effort: Effort) -> Iterable[Line]:
+    with contenders() as takes:
         for name, take in takes.items():
             turns = [_turns(take) for _ in range(effort.sized(3, 1))]
             ratios = absolute([max(each) / max(min(each), 1) for each in turns])
@@ -163,6 +166,12 @@ def _turns(take: Take) -> list[int]:
     for worker in workers:
         worker.join()
     return turns
+
+
+@contextmanager
+def _on_redis() -> Iterator[dict[str, Take]]:
+    with redis_store() as store:
+        yield {_IN_REDIS: permit(store)}
 
 
 @contextmanager
@@ -198,8 +207,11 @@ def _let_it_fall_asleep() -> None:
 
 
 ROWS: Final = (
-    Row("waiting: wake-up after a release, same process", _wake_up),
+    Row("waiting: wake-up after a release, same process", partial(_wake_up, _contenders)),
     Row("waiting: wake-up after a release, between two processes", _wake_up_between_processes),
-    Row("waiting: 200 waiters", _cost_of_waiting),
-    Row("waiting: 8 threads, 1 permit, 2 seconds", _fairness),
+    Row("waiting: 200 waiters", partial(_cost_of_waiting, _contenders)),
+    Row("waiting: 8 threads, 1 permit, 2 seconds", partial(_fairness, _contenders)),
+    Row("waiting on Redis: wake-up after a release", partial(_wake_up, _on_redis)),
+    Row("waiting on Redis: 200 waiters", partial(_cost_of_waiting, _on_redis)),
+    Row("waiting on Redis: 8 threads, 1 permit, 2 seconds", partial(_fairness, _on_redis)),
 )

@@ -30,12 +30,12 @@ C = TypeVar("C", bound=Claim)
 
 _GRACE_US: Final = 60_000_000
 _LOOKS_PER_NEWCOMER: Final = 2
-_SINCE_1970_NS: Final = time_ns() - monotonic_ns()
+_SINCE_1970_US: Final = (time_ns() - monotonic_ns()) // 1000
 
 
 def monotonic_us() -> int:
     """Microseconds since 1970 by a clock that never goes back: the system's says where it starts, and no more."""
-    return (monotonic_ns() + _SINCE_1970_NS) // 1000
+    return monotonic_ns() // 1000 + _SINCE_1970_US
 
 
 class MemoryStore:
@@ -174,16 +174,18 @@ class MemoryStore:
         return True
 
     def _decide(self, claim: Claim) -> bool:
-        plan, records, after = claim.plan, self._records, []
+        plan, amounts, records, after = claim.plan, claim.amounts, self._records, []
         self._check(plan)
         now = self._now()
         begins = []
         for part in plan.parts:
-            record = self._rebased(part, now)
+            record = records.get(part.key)
+            if record is None or record[-1] is not part.layout:  # a call costs more
+                record = self._rebased(part, now)
             if part.counts and now >= record[-2]:
                 begins.append((part, record))
                 record = part.layout.recounting(record, hour_ends(now))
-            charged = part.take(record, now, claim.amounts)
+            charged = part.take(record, now, amounts)
             if charged is None:
                 return self._refused(claim, now)
             after.append(charged)
@@ -193,7 +195,8 @@ class MemoryStore:
         records.update(zip(plan.scopes, after, strict=True))
         for part in plan.lending:
             self._lending.lend(part, claim, now)
-        self._enter(now)
+        if len(records) > len(self._hand):
+            self._enter(now)
         claim.decided_at = now
         claim.records = after
         claim.admitted = True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -19,7 +20,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.stores.process.files import default_directory
 
-__all__ = ["process_store", "shared_store", "state_directory", "store"]
+__all__ = ["instead", "process_store", "shared_store", "state_directory", "store"]
 
 
 def _process(chosen: StoreSettings) -> Store:
@@ -37,7 +38,8 @@ def _redis(chosen: StoreSettings) -> Store:
     from limits_app.stores.redis import open_redis_store
 
     alias = chosen.cache or (None if chosen.url else "default")
-    return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster)
+    idle_factor = chosen.idle_factor or conf.get(conf.IDLE_FACTOR)
+    return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster, idle_factor=idle_factor)
 
 
 def _database(chosen: StoreSettings) -> Store:
@@ -64,6 +66,7 @@ _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {
 }
 
 _OPENED: Final[dict[tuple[str, StoreSettings], Store]] = {}
+_INSTEAD: Final[list[Callable[[str], Store]]] = []
 _LOCK: Final = Lock()
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
@@ -75,12 +78,24 @@ def store(alias: str | None = None) -> Store:
     """
     name = conf.get(conf.STORE) if alias is None else alias
     key = (name, conf.store_settings(name))
+    if _INSTEAD:
+        return _INSTEAD[-1](name)
     opened = _OPENED.get(key)
     if opened is None:
         with _LOCK:
             opened = _OPENED.get(key) or _KINDS[key[1].kind](key[1])
             _OPENED[key] = opened
     return opened
+
+
+@contextmanager
+def instead(open_store: Callable[[str], Store]) -> Iterator[None]:
+    """Have `open_store` give the store of every alias in the block, for tests; it is asked each time."""
+    _INSTEAD.append(open_store)
+    try:
+        yield
+    finally:
+        _INSTEAD.remove(open_store)
 
 
 def state_directory() -> Path:

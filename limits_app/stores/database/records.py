@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
     def noting(self, link: int, stamp: int) -> Record:
         """The record as a link is to write it."""
-        return self._replace(trail=noted(self.trail, link, stamp))
+        return Record(self.scope, self.states, self.codec, self.leases, self.stamp, noted(self.trail, link, stamp))
 
     def under(self, layout: Layout, codec: Codec, now: int) -> Record:
         """The same use as a record of another layout."""
@@ -119,7 +119,7 @@ class Codec:
                 for place, index in enumerate(self.logs):
                     record.states[index] = cast("State", (*record.states[index][:-1], StoredLog(stored, place)))
             stored.leave()
-        return record._replace(stamp=stamp)
+        return Record(record.scope, record.states, record.codec, record.leases, stamp, record.trail)
 
     def counted(self, states: Sequence[State], leases: bytes) -> list[State]:
         """The states with as many permits as the leases say."""

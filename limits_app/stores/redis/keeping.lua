@@ -1,11 +1,18 @@
--- Put the states of a scope, and see that it lives until they are full again.
+-- Put the states of a scope, and see that it lives until they are full again; for ever, where it lasts.
+local last_second = 4294967295
 local function keep(index)
   local s, key, full_in = states[index], KEYS[before + index], full_at[index] - now
   local lives = idle(full_in)
-  local extends = s[2] * 1000000 < now + max(full_in, lives / 2)
-  if extends then s[2] = min(floor((now + lives) / 1000000), 4294967295) end
+  local lasts, lasted = lasting[index] > 0, s[2] == last_second
+  local extends = not lasts and (lasted or s[2] * 1000000 < now + max(full_in, lives / 2))
+  if lasts then
+    s[2] = last_second
+  elseif extends then
+    s[2] = min(floor((now + lives) / 1000000), last_second - 1)
+  end
   local raw = pack(formats[index], unpack(s))
   call('HSET', key, 's', raw)
   if extends then call('PEXPIRE', key, milliseconds(lives)) end
+  if lasts and not lasted then call('PERSIST', key) end
   return raw
 end

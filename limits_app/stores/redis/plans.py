@@ -16,7 +16,7 @@ from limits_app.stores.redis.scripts import SOFT, script
 
 __all__ = ["PreparedPlan", "Records"]
 
-_SCOPE: Final = Struct("<d")
+_SCOPE: Final = Struct("<dd")
 _HEAD: Final = Struct("<dddd")
 _ASK: Final = Struct("<7d")
 _VIEW: Final = Struct("<3d")
@@ -88,7 +88,10 @@ class PreparedPlan:
         keys = [names.version(first)] if versioned else []
         before = 1 + len(keys)
         keys += [names.scope(part.short_key) for part in self.parts]
-        packed = [codec.name + codec.format + b"\0" + _SCOPE.pack(codec.size) for codec in self.codecs]
+        packed = [
+            codec.name + codec.format + b"\0" + _SCOPE.pack(codec.size, part.scoped.lasting)
+            for codec, part in zip(self.codecs, self.parts, strict=True)
+        ]
         for ask in self.asks:
             place, key = places[ask.part], 0
             if ask.rule.has_log or ask.rule.is_permit:

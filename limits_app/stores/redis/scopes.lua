@@ -1,14 +1,14 @@
 -- The plan: the version that it was made for, how many keys stand before those of the scopes, how many scopes and
--- limits there are, and for each scope what names its layout, and how its states are packed.
+-- limits there are, and for each scope what names its layout, how its states are packed, and whether it lasts.
 local version, before, count, asks, at = unpack_from('<dddd', plan, at)
 calendars = wanted + asks * 8
 if version >= 0 and tonumber(call('GET', KEYS[2]) or 0) ~= version then return 'S' end
 
-local formats, raws, states, full_at, watched = {}, {}, {}, {}, {}
+local formats, raws, states, full_at, watched, lasting = {}, {}, {}, {}, {}, {}
 local newcomers, changed = false, false
 for index = 1, count do
   local name, format, size
-  name, format, size, at = unpack_from('<c6sd', plan, at)
+  name, format, size, lasting[index], at = unpack_from('<c6sdd', plan, at)
   local raw = read(KEYS[before + index], watched, index)
   if not raw then
     newcomers, raw = true, name .. string.rep('\0', size - 6)

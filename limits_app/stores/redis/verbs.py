@@ -1,0 +1,243 @@
+"""The verbs of the Redis store for threads: each is one script, run by the server in one step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
+
+from limits_app.core.claim import Claim
+from limits_app.core.clock import Clock, as_clock
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import short_key
+from limits_app.core.layout import LEASE_US
+from limits_app.core.plan import Amounts, Charges, Part
+from limits_app.core.renewal import Renewer
+from limits_app.stores.redis.choosing import ask_one_after_the_other
+from limits_app.stores.redis.codec import Codecs
+from limits_app.stores.redis.commands import Plain, Slot
+from limits_app.stores.redis.deciding import (
+    CHANGED,
+    NEWCOMERS,
+    NOT_YET,
+    REFUSED,
+    Decisions,
+)
+from limits_app.stores.redis.links import Links, Unanswered
+from limits_app.stores.redis.loading import Calls, Loader
+from limits_app.stores.redis.moments import Moments, moment_of
+from limits_app.stores.redis.names import TAGS, Names
+from limits_app.stores.redis.phrases import Phrases
+from limits_app.stores.redis.plans import PreparedPlan
+from limits_app.stores.redis.preparing import Preparations
+from limits_app.stores.redis.refusals import Refusals
+from limits_app.stores.redis.remembered import Remembered
+from limits_app.stores.redis.source import Source
+from limits_app.stores.redis.tasks import TaskLinks
+from limits_app.stores.redis.watching import EVERYBODY, Watching
+
+__all__ = ["Verbs"]
+
+C = TypeVar("C", bound=Claim)
+
+_PATIENCE_US: Final = 1_000_000
+_LEAST_IDLE_US: Final = 60_000_000
+_MOST_UNSETTLED: Final = 10_000
+
+
+class Verbs:
+    """The verbs of a Redis store for threads, and what they stand on."""
+
+    remote = True
+    counting = False
+    patience_us: int | None = _PATIENCE_US
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        "prefix": "limits:1:",
+        "lease_seconds": LEASE_US / 1e6,
+        "connect_seconds": 0.2,
+        "reply_seconds": 0.1,
+        "idle_factor": 7,
+    }
+
+    def __init__(
+        self,
+        alias: str | None = None,
+        *,
+        url: str | None = None,
+        client: Any = None,
+        prefix: str = DEFAULTS["prefix"],
+        clock: Callable[[], int] | None = None,
+        lease_seconds: float = DEFAULTS["lease_seconds"],
+        connect_seconds: float = DEFAULTS["connect_seconds"],
+        reply_seconds: float = DEFAULTS["reply_seconds"],
+        idle_factor: float = DEFAULTS["idle_factor"],
+    ) -> None:
+        self._source = Source(alias, url, client)
+        self._options: dict[str, Any] = {
+            "prefix": prefix,
+            "lease_seconds": lease_seconds,
+            "connect_seconds": connect_seconds,
+            "reply_seconds": reply_seconds,
+            "idle_factor": idle_factor,
+        }
+        self.prefix = prefix
+        self._now = clock
+        self._moments = Moments(clock, idle_factor, _LEAST_IDLE_US)
+        self.clock = Clock(self._moments.estimate) if clock is None else as_clock(clock)
+        self.lease_us = round(lease_seconds * 1_000_000)
+        self._names, self._links = self._open_links(connect_seconds, reply_seconds)
+        self._codecs = Codecs()
+        self._loader = Loader(self._names, self._codecs, self._moments)
+        self._prepared = Preparations(self._links, self._names, self._codecs)
+        self._phrases = Phrases(self._names, self._moments)
+        self._tasks = TaskLinks(self._links)
+        self._refusals = Refusals()
+        self._decisions = Decisions(self._moments, self._refusals)
+        self._unsettled = Remembered[tuple[Claim, PreparedPlan], Slot](_MOST_UNSETTLED)
+        self._watching = Watching(self._links, self._names, self._moments, self._refusals.forget)
+        self.line = self._watching.line
+        self.renewer = Renewer(self.clock, self.lease_us, self.renew)
+        self.clock.attach(self.line)
+
+    def _open_links(self, connect_seconds: float, reply_seconds: float) -> tuple[Names, Any]:
+        names, pool = Names(self._options["prefix"]), self._source.pool()
+        return names, Links(pool, names.reply, connect_seconds=connect_seconds, reply_seconds=reply_seconds)
+
+    def acquire(self, claim: Claim) -> bool:
+        """See `Store.acquire`."""
+        plan, refusals = claim.plan, self._refusals
+        if plan.version is None and refusals.refuses(claim):
+            return False
+        prepared = self._prepared.known(plan) or self._prepared.plan(plan)
+        forgotten = refusals.forgotten
+        reply = self._links.run(self._phrases.asking(claim, prepared))
+        while reply[0] in NOT_YET:
+            self._put_right(reply, plan.parts, plan.version)
+            reply = self._links.run(self._phrases.asking(claim, prepared))
+        status = self._decisions.fill(claim, prepared, reply, forgotten)
+        if status == NEWCOMERS:
+            self._prepared.define_anew(prepared.codecs)
+        return status != REFUSED
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`; claims with different limits in one scope are asked in several steps."""
+        claims = self._decisions.worth_asking(claims, emptiest_first=emptiest_first, failover=failover)
+        if len(claims) < 2:
+            return next(filter(self.acquire, claims), None)
+        choice = self._prepared.choice(claims, emptiest_first=emptiest_first, failover=failover)
+        if not choice.possible:
+            return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
+        forgotten = self._refusals.forgotten
+        reply = self._links.run(self._phrases.choosing(claims, choice))
+        while reply[0] in NOT_YET:
+            for claim in claims:
+                self._put_right(reply, claim.plan.parts, claim.plan.version)
+            reply = self._links.run(self._phrases.choosing(claims, choice))
+        chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
+        if newcomer is not None:
+            self._prepared.define_anew(newcomer.codecs)
+        return chosen
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        """See `Store.settle`; what was never answered may be settled again, and is settled once."""
+        if not claim.settled:
+            prepared = self._prepared.plan(claim.plan)
+            self._settle_in(claim, claim.plan.beside(changes), prepared)
+            self._settled(claim)
+
+    def _settle_in(self, claim: Claim, changes: Charges, prepared: PreparedPlan) -> None:
+        earlier = self._unsettled.take((claim, prepared)) if self._unsettled else None
+        try:
+            reply = self._links.run(self._phrases.changing(claim, changes, prepared), earlier)
+        except Unanswered as error:
+            self._unsettled.keep((claim, prepared), error.slot)
+            raise
+        except StoreUnavailable:
+            if earlier is not None:
+                self._unsettled.keep((claim, prepared), earlier)
+            raise
+        if reply[0] in NOT_YET:
+            if reply[0] == CHANGED:
+                member = self._phrases.member(claim) if claim.plan.permits else b""
+                self._drive(self._loader.settle(changes, claim.decided_at, member))
+            else:
+                self._moments.heard(moment_of(reply))
+                self._settle_in(claim, changes, prepared)
+        elif reply[0] == NEWCOMERS:
+            self._prepared.define_anew(prepared.codecs)
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """See `Store.renew`."""
+        return self._renew_leases(claims, None) if claims else []
+
+    def _renew_leases(self, claims: Sequence[Claim], tag: bytes | None) -> list[Claim]:
+        """Renew the leases of claims, or those of them that are beside the scopes with a tag."""
+        call, owners = self._phrases.renewing(claims, tag)
+        reply = self._links.run(call)
+        lost = {id(owner) for owner, still in zip(owners, reply, strict=True) if still != ord("1")}
+        return [claim for claim in claims if id(claim) in lost]
+
+    def peek(self, claim: Claim) -> None:
+        """See `Store.peek`."""
+        claim.decided_at, states = self._drive(self._loader.look(claim.plan.parts, claim.plan.version))
+        claim.records = states
+        self._moments.heard(claim.decided_at)
+
+    def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
+        """See `Store.reset`."""
+        shorts = [short_key(scope) for scope in scopes]
+        self._drive(self._loader.reset(shorts, keys))
+        for short in shorts:
+            self._links.run(Plain(b"PUBLISH", self._names.channel, self._names.scope(short)))
+        self._refusals.forget()
+        self.line.notify(scopes)
+
+    def version(self) -> int:
+        """See `Store.version`."""
+        return int(self._links.run(Plain(b"GET", self._names.version_at(TAGS[0]))) or 0)
+
+    def advance_version(self) -> int:
+        """See `Store.advance_version`."""
+        version = int(self._links.run(Plain(b"INCR", self._names.version_at(TAGS[0]))))
+        self._changed()
+        return version
+
+    def _changed(self) -> None:
+        """Tell everybody that anything may have changed."""
+        self._refusals.forget()
+        self.line.notify_all()
+        self._links.run(Plain(b"PUBLISH", self._names.channel, EVERYBODY))
+
+    def eviction_policy(self) -> str | None:
+        """What the server forgets when its memory is full, or `noeviction`; None where it does not say."""
+        said = re.search(rb"maxmemory_policy:(\S+)", self._links.run(Plain(b"INFO", b"memory")))
+        return None if said is None else said[1].decode()
+
+    def close(self) -> None:
+        """Close the connections that are idle; what is used again opens new ones."""
+        self._watching.close()
+        self._tasks.close()
+        self._links.close()
+
+    def _put_right(self, reply: bytes, parts: Sequence[Part], version: int | None) -> None:
+        """Do what the server needs before it can answer: follow changed limits, or learn its time."""
+        if reply[0] == CHANGED:
+            self._drive(self._loader.carry(parts, version))
+        else:
+            self._moments.heard(moment_of(reply))
+
+    def _settled(self, claim: Claim) -> None:
+        claim.settled = True
+        self._refusals.forget()
+        if self.line.busy:
+            self.line.notify(claim.plan.scopes)
+
+    def _drive(self, calls: Calls) -> Any:
+        """Run calls one after the other, each told the reply to the one before."""
+        try:
+            call = next(calls)
+            while True:
+                call = calls.send(self._links.run(call))
+        except StopIteration as ended:
+            return ended.value

@@ -1,0 +1,85 @@
+"""How long Redis keeps what nobody uses, as the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from django.test import override_settings
+from redis import Redis
+
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.stores import registry
+from limits_app.stores.redis import RedisStore
+from tests.servers.redis import RedisServer
+from tests.stores.redis.support import limits_of, record, scoped, store_on
+
+TEN_HOURS = CallLimit(10, 36_000)
+"""A call comes back after an hour."""
+
+
+@pytest.fixture
+def client(redis: RedisServer) -> Iterator[Redis]:
+    with Redis(port=redis.port) as client:
+        yield client
+
+
+def kept(client: Redis, url: str, limit: CallLimit, **settings: object) -> float:
+    """For how many seconds the state of a limit is kept after a call, in a store of such settings."""
+    own = {"KIND": "redis", "URL": url}
+    with override_settings(LIMITS={"STORES": {"default": own}} | settings):
+        store = registry.store()
+    assert isinstance(store, RedisStore)
+    limits = limits_of(store, limit)
+    client.delete(record(store, limits))
+    assert limits.try_acquire()
+    store.close()
+    return client.pttl(record(store, limits)) / 1000
+
+
+def test_state_is_kept_for_seven_times_as_long_as_it_takes_to_be_full_again(client: Redis, redis: RedisServer) -> None:
+    assert kept(client, redis.url, TEN_HOURS) == pytest.approx(7 * 3600, abs=10)
+
+
+def test_a_site_may_say_how_many_times_as_long(client: Redis, redis: RedisServer) -> None:
+    assert kept(client, redis.url, TEN_HOURS, IDLE_FACTOR=2) == pytest.approx(2 * 3600, abs=10)
+    own = {"default": {"KIND": "redis", "URL": redis.url, "IDLE_FACTOR": 3}}
+    assert kept(client, redis.url, TEN_HOURS, STORES=own, IDLE_FACTOR=2) == pytest.approx(3 * 3600, abs=10)
+
+
+def test_state_is_kept_for_a_minute_at_least(client: Redis, redis: RedisServer) -> None:
+    assert kept(client, redis.url, CallLimit(10, 0.01)) == pytest.approx(60, abs=10)
+
+
+def test_state_under_limits_that_are_set_for_an_entity_alone_is_kept_for_ever(
+    client: Redis, redis: RedisServer
+) -> None:
+    store = store_on(redis)
+    usual = limits_of(store, TEN_HOURS, ResourceLimit("db", 1))
+    own = LimitSet.composed([replace(usual.scoped[0], lasting=True)], store)
+    state = record(store, usual)
+    with usual.try_acquire():
+        assert client.pttl(state) > 0
+    with own.try_acquire() as held:
+        assert client.pttl(state) == -1
+        assert store.renew([held]) == []
+        with own.try_acquire({"db": 1}) as refused:
+            assert not refused
+        assert client.pttl(state) == -1
+    assert client.pttl(state) == -1
+    assert usual.try_acquire()
+    assert client.pttl(state) > 0, "when they are everybody's again, it goes as everybody's does"
+    store.close()
+
+
+def test_state_that_is_kept_for_ever_stays_so_while_somebody_waits_for_it(client: Redis, redis: RedisServer) -> None:
+    store = store_on(redis)
+    own = LimitSet.composed([replace(scoped(store, ResourceLimit("db", 1)), lasting=True)], store)
+    with own.try_acquire() as held:
+        assert held
+        with pytest.raises(TimeoutError):
+            own.acquire({"db": 1}, timeout=0.05)
+    assert client.pttl(record(store, own)) == -1
+    store.close()
