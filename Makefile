@@ -6,6 +6,9 @@ PY := $(VENV)/bin/python
 BENCH_PY := $(BENCH_VENV)/bin/python
 STAMP := $(VENV)/.requirements-dev
 BENCH_STAMP := $(BENCH_VENV)/.requirements-bench
+RAY_VENV := .venv-ray
+RAY_PY := $(RAY_VENV)/bin/python
+RAY_STAMP := $(RAY_VENV)/.requirements-ray
 
 # The first Python found, and only if it runs: a version manager may offer a name that leads nowhere.
 PYTHON ?= $(shell for python in python3.11 python3; do \
@@ -20,7 +23,7 @@ DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_a
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check lint format types imports migrations mutants bench docs clean
+.PHONY: help demo run test check lint format types imports migrations mutants ray bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +63,9 @@ mutants: $(STAMP)  ## change the algorithms in a thousand ways, and list what no
 	ulimit -v 4000000 && timeout 5400 $(PY) -m mutmut run --max-children 2
 	$(PY) -m mutmut results
 
+ray: $(RAY_STAMP)  ## check the workers' mode for Ray on a Ray of this machine
+	$(RAY_PY) -m tests.ray.check
+
 bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only name --rounds 5"
 	$(BENCH_PY) -m benchmarks $(ARGS)
 
@@ -72,7 +78,7 @@ clean:  ## remove what was built, measured and cached; the virtual environments 
 	rm -f db.sqlite3 db.sqlite3-shm db.sqlite3-wal
 	find limits_app project tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(PY) $(BENCH_PY):
+$(PY) $(BENCH_PY) $(RAY_PY):
 	@test -n "$(PYTHON)" || { echo "No Python was found: install Python 3.11 or later." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Python 3.11 or later is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
@@ -85,4 +91,8 @@ $(STAMP): requirements.txt requirements-dev.txt | $(PY)
 
 $(BENCH_STAMP): requirements.txt requirements-dev.txt requirements-bench.txt | $(BENCH_PY)
 	$(BENCH_PY) -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	@touch $@
+
+$(RAY_STAMP): requirements.txt requirements-dev.txt requirements-ray.txt | $(RAY_PY)
+	$(RAY_PY) -m pip install --quiet --disable-pip-version-check -r requirements-ray.txt
 	@touch $@

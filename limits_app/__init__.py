@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NeverAdmissible,
         NotShareable,
         StoreUnavailable,
+        UnknownPool,
         UsageNotReported,
     )
     from limits_app.core.limit_pool import LimitPool
@@ -52,6 +53,7 @@ __all__ = [
     "RateLimitAlgorithm",
     "ResourceLimit",
     "StoreUnavailable",
+    "UnknownPool",
     "UsageNotReported",
     "exempt",
     "limited",
@@ -70,6 +72,7 @@ _HOMES: Final = {
         "NeverAdmissible",
         "NotShareable",
         "StoreUnavailable",
+        "UnknownPool",
         "UsageNotReported",
     ),
     "limits_app.core.limit_pool": ("LimitPool",),

@@ -24,7 +24,7 @@ class LimitsConfig(AppConfig):
         """Connect the receivers and register the checks."""
         from limits_app import checks, conf, models, signals
         from limits_app.core.hooks import HOOKS
-        from limits_app.models import changes
+        from limits_app.models import changes, recording
         from limits_app.resolver import advance_version
         from limits_app.stores import registry
 
@@ -33,6 +33,7 @@ class LimitsConfig(AppConfig):
         register(checks.check_deployment, "limits_app", deploy=True)
         register(checks.check_stores, "limits_app", Tags.database)
         changes.watch(models.CONFIGURATION)
+        recording.watch(models.CONFIGURATION)
         signals.limits_changed.connect(advance_version, dispatch_uid="limits_app.version")
         setting_changed.connect(_settings_changed, dispatch_uid="limits_app.settings")
         HOOKS.unknown_keys_raise = lambda: conf.get(conf.UNKNOWN_KEYS) is conf.UnknownKeys.RAISE

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind
@@ -23,6 +24,8 @@ from limits_app.stores import registry
 __all__ = ["check_deployment", "check_hazards", "check_settings", "check_stores"]
 
 _MOST_SKEW_US: Final = 1_000_000
+_NARROWEST_CROWD: Final = {4: 12, 6: 24}
+"""By the version of IP: the prefixes of public networks that are shorter have more than proxies in them."""
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
@@ -38,18 +41,25 @@ def check_settings(**options: Any) -> list[CheckMessage]:
 def check_hazards(**options: Any) -> list[CheckMessage]:
     """Report settings that are allowed and probably not meant."""
     return _reported(
-        _local_without_processes, _shared_directories, _ignored_exceptions, _middleware_order, _database_in_memory
+        _local_without_processes,
+        _shared_directories,
+        _ignored_exceptions,
+        _middleware_order,
+        _missing_databases,
+        _database_in_memory,
+        _believed_crowds,
+        _pooled_transactions,
     )
 
 
 def check_deployment(**options: Any) -> list[CheckMessage]:
     """Report what is fine on one's own computer and not on a real site."""
-    return _reported(_memory_store, _temporary_directory)
+    return _reported(_memory_store, _temporary_directory, _database_of_one_machine)
 
 
 def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
     """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
-    return _reported(_local_policies, _stores) if databases else []
+    return _reported(_local_policies, _stores, _evictions) if databases else []
 
 
 def _check_functions() -> list[CheckMessage]:
@@ -116,17 +126,70 @@ def _middleware_order() -> Iterator[CheckMessage]:
         )
 
 
-def _database_in_memory() -> Iterator[CheckMessage]:
+def _databases() -> Iterator[tuple[str, BaseDatabaseWrapper]]:
+    """The stores in databases, by alias, and their databases as far as there are any."""
+    for alias, using in _databases_used():
+        if using in connections.settings:
+            yield alias, connections[using]
+
+
+def _databases_used() -> Iterator[tuple[str, str]]:
     for alias in conf.get(conf.STORES):
         chosen = conf.store_settings(alias)
-        if chosen.kind is not StoreKind.DATABASE:
-            continue
-        connection = connections[chosen.using or DEFAULT_DB_ALIAS]
+        if chosen.kind is StoreKind.DATABASE:
+            yield alias, chosen.using or DEFAULT_DB_ALIAS
+
+
+def _missing_databases() -> Iterator[CheckMessage]:
+    for alias, using in _databases_used():
+        if using not in connections.settings:
+            yield Error(
+                f"the store {alias!r} is in the database {using!r}, which DATABASES does not have",
+                hint=f"Let USING be one of {', '.join(map(repr, connections.settings))}.",
+                id="limits_app.E055",
+            )
+
+
+def _database_in_memory() -> Iterator[CheckMessage]:
+    for alias, connection in _databases():
         if connection.vendor == "sqlite" and ":memory:" in str(connection.settings_dict["NAME"]):
             yield Warning(
                 f"the store {alias!r} is in an SQLite database in memory, which no second connection can open",
                 hint="Give the database a file, or use a memory store.",
                 id="limits_app.W049",
+            )
+
+
+def _pooled_transactions() -> Iterator[CheckMessage]:
+    for alias, connection in _databases():
+        if connection.vendor == "postgresql" and connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+            yield Warning(
+                f"the store {alias!r} seems to be behind a pool of transactions: its database disables server-side "
+                "cursors",
+                hint="Name a database with USING that is reached directly, or by a pool of sessions: the store "
+                "prepares statements, and sets timeouts for its session.",
+                id="limits_app.W052",
+            )
+
+
+def _database_of_one_machine() -> Iterator[CheckMessage]:
+    for alias, connection in _databases():
+        if connection.vendor == "sqlite":
+            yield Warning(
+                f"the store {alias!r} is in an SQLite database, which one machine has for itself",
+                hint="Use PostgreSQL, MySQL, MariaDB or Redis as soon as there are several machines; "
+                "on one, the process store is faster.",
+                id="limits_app.W053",
+            )
+
+
+def _believed_crowds() -> Iterator[CheckMessage]:
+    for network in conf.get(conf.TRUSTED_PROXIES):
+        if network is not None and network.is_global and network.prefixlen < _NARROWEST_CROWD[network.version]:
+            yield Warning(
+                f"LIMITS['TRUSTED_PROXIES'] believes everybody in {network}, who may then be whom they want",
+                hint="Name the addresses of the proxies, or the networks that their operator publishes.",
+                id="limits_app.W051",
             )
 
 
@@ -184,6 +247,29 @@ def _stores() -> Iterator[CheckMessage]:
                 hint="Limits go by the store's clock and stay exact; set both by NTP, or times in logs will mislead.",
                 id="limits_app.W048",
             )
+
+
+def _evictions() -> Iterator[CheckMessage]:
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is not StoreKind.REDIS:
+            continue
+        policy = _eviction_policy(alias)
+        if policy not in {None, "noeviction"}:
+            yield Warning(
+                f"the Redis of the store {alias!r} evicts keys when its memory is full: its policy is {policy!r}",
+                hint="Set maxmemory-policy noeviction, or use a server of its own: an evicted limit starts anew.",
+                id="limits_app.W050",
+            )
+
+
+def _eviction_policy(alias: str) -> str | None:
+    from limits_app.stores.redis import RedisStore
+
+    try:
+        store = registry.store(alias)
+        return store.eviction_policy() if isinstance(store, RedisStore) else None
+    except StoreUnavailable:  # reported as that, or a server that may not be asked
+        return None
 
 
 def _skew_us(store: Store) -> int:

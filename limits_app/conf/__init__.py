@@ -38,6 +38,7 @@ from limits_app.conf.table import (
     ENTITY_OF_REQUEST,
     EXPECTED_PROCESSES,
     HEADERS,
+    IDLE_FACTOR,
     IPV6_PREFIX,
     KEYS,
     MAP_MEGABYTES,
@@ -64,6 +65,7 @@ __all__ = [
     "ENTITY_OF_REQUEST",
     "EXPECTED_PROCESSES",
     "HEADERS",
+    "IDLE_FACTOR",
     "IPV6_PREFIX",
     "KEYS",
     "MAP_MEGABYTES",
@@ -111,7 +113,11 @@ class Problem:
 
 def get(key: Key[T]) -> T:
     """Give the value of a key as it is now; ImproperlyConfigured says what is wrong with `LIMITS` and what to do."""
-    value: T = _latest.parsed(_raw())[key.name]
+    raw = _FOUND.get("LIMITS")
+    source, values = _latest.pair
+    if raw is None or source is not raw:
+        values = _latest.parsed(_raw())
+    value: T = values[key.name]
     return value
 
 
@@ -126,7 +132,10 @@ def store_settings(alias: str | None = None) -> StoreSettings:
         raise ImproperlyConfigured(_no_such_store(name, stores))
     own = stores[name]
     return replace(
-        own, state_dir=own.state_dir or get(STATE_DIR), map_megabytes=own.map_megabytes or get(MAP_MEGABYTES)
+        own,
+        state_dir=own.state_dir or get(STATE_DIR),
+        map_megabytes=own.map_megabytes or get(MAP_MEGABYTES),
+        idle_factor=own.idle_factor or get(IDLE_FACTOR),
     )
 
 
@@ -161,15 +170,15 @@ class _Latest:
     """The values that were parsed last, and what from."""
 
     def __init__(self) -> None:
-        self._pair: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
+        self.pair: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
 
     def parsed(self, raw: object) -> Mapping[str, Any]:
-        source, values = self._pair
+        source, values = self.pair
         if source is not raw:
             values, found = _parse(raw)
             if found:
                 raise ImproperlyConfigured(found[0].message)
-            self._pair = (raw, values)
+            self.pair = (raw, values)
         return values
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "UnknownKeys",
     "alias",
     "directory",
+    "factor",
     "function",
     "networks",
     "one_of",
@@ -47,6 +48,7 @@ RefusalHandler = Callable[["HttpRequest", Exception], "HttpResponse | None"]
 Network = IPv4Network | IPv6Network
 
 MAX_MEGABYTES: Final = 1024 * 1024
+_MOST_TIMES: Final = 1000
 _ALIAS: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
@@ -100,6 +102,7 @@ class StoreSettings:
     cache: str | None = None
     url: str | None = None
     cluster: bool = False
+    idle_factor: float | None = None
     using: str | None = None
     lock_timeout_seconds: float | None = None
     connect_timeout_seconds: float | None = None
@@ -164,6 +167,13 @@ def share(value: object) -> float:
     return value
 
 
+def factor(value: object) -> float:
+    """Parse how many times as much something becomes."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= _MOST_TIMES:
+        raise _wrong(f"a number from 1 to {_MOST_TIMES}", value)
+    return value
+
+
 def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:
     """Make a parser that takes None, too."""
     return lambda value: None if value is None else parse(value)
@@ -212,7 +222,7 @@ def one_of(choices: type[E]) -> Callable[[object], E]:
 _STORE_OPTIONS: Final[Mapping[StoreKind, Mapping[str, Callable[[object], Any]]]] = {
     StoreKind.PROCESS: {"STATE_DIR": directory, "MAP_MEGABYTES": whole_number(1, MAX_MEGABYTES)},
     StoreKind.MEMORY: {},
-    StoreKind.REDIS: {"CACHE": alias, "URL": redis_url, "CLUSTER": yes_or_no},
+    StoreKind.REDIS: {"CACHE": alias, "URL": redis_url, "CLUSTER": yes_or_no, "IDLE_FACTOR": factor},
     StoreKind.DATABASE: {"USING": alias, "LOCK_TIMEOUT_SECONDS": seconds, "CONNECT_TIMEOUT_SECONDS": seconds},
 }
 

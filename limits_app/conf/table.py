@@ -49,7 +49,7 @@ STORES: Final = Key[Mapping[str, StoreSettings]](
     "limits_app.E011",
     expects="dict of alias to {'KIND': 'process' or 'memory' or 'redis' or 'database', ...}",
     doc="Where the state of limits lives; a process store may have a STATE_DIR and MAP_MEGABYTES of its own, "
-    "a Redis store has a CACHE (an alias of django-redis) or a URL, "
+    "a Redis store has a CACHE (an alias of django-redis) or a URL and may have an IDLE_FACTOR of its own, "
     "and a database store may say USING which alias of DATABASES.",
     parse=parsers.stores,
 )
@@ -68,6 +68,15 @@ MAP_MEGABYTES: Final = Key(
     expects="whole number from 1 to 1048576",
     doc="The size of a process store's file, reserved on the disk before use.",
     parse=parsers.whole_number(1, parsers.MAX_MEGABYTES),
+)
+IDLE_FACTOR: Final = Key[float](
+    "IDLE_FACTOR",
+    7,
+    "limits_app.E019",
+    expects="number from 1 to 1000",
+    doc="How long a Redis store keeps state that nobody uses: so many times as long as it takes to be full again, "
+    "and a minute at least; that of entities with limits of their own it keeps for ever.",
+    parse=parsers.factor,
 )
 UNKNOWN_KEYS: Final = Key(
     "UNKNOWN_KEYS",
@@ -205,6 +214,7 @@ KEYS: Final[Mapping[str, Key[Any]]] = {
         STORES,
         STATE_DIR,
         MAP_MEGABYTES,
+        IDLE_FACTOR,
         UNKNOWN_KEYS,
         ENTITY_OF_REQUEST,
         RESOLVER_TTL_SECONDS,

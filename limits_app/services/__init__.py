@@ -9,14 +9,15 @@ with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as
 
 from __future__ import annotations
 
-from limits_app.services.acquiring import aacquire, acquire, atry_acquire, check, limit_set, try_acquire
-from limits_app.services.explaining import Explanation, explain
+from limits_app.services.acquiring import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
+from limits_app.services.explaining import Explanation, aexplain, explain
 from limits_app.services.health import StoreHealth, store_health
 from limits_app.services.listing import list_entities, list_resources, list_resources_with_entities
-from limits_app.services.resetting import reset, top_up
+from limits_app.services.pools import NamedPool, pool
+from limits_app.services.resetting import areset, reset, top_up
 from limits_app.services.shadowing import shadow_refusals
-from limits_app.services.status import Status, status
-from limits_app.services.together import Share, try_acquire_all
+from limits_app.services.status import Status, astatus, status
+from limits_app.services.together import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.writing import (
     delete_entity_limits,
     delete_resource_limits,
@@ -29,12 +30,18 @@ from limits_app.services.writing import (
 
 __all__ = [
     "Explanation",
+    "NamedPool",
     "Share",
     "Status",
     "StoreHealth",
     "aacquire",
+    "acheck",
     "acquire",
+    "aexplain",
+    "areset",
+    "astatus",
     "atry_acquire",
+    "atry_acquire_all",
     "check",
     "delete_entity_limits",
     "delete_resource_limits",
@@ -45,6 +52,7 @@ __all__ = [
     "list_entities",
     "list_resources",
     "list_resources_with_entities",
+    "pool",
     "reset",
     "set_entity_limits",
     "set_resource_limits",

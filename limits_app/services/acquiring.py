@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
-
 from asgiref.sync import sync_to_async
-from django.db import InterfaceError, OperationalError
 
-from limits_app import signals
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import LimitExceeded
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
-from limits_app.resolver import Key, Limits, ResolvedSet, resolver
-from limits_app.services.asking import Asked, Requested, amounts_for
-from limits_app.services.failure import unresolved, without_store
+from limits_app.resolver import Limits, resolver
+from limits_app.services.asking import Asked, Requested, Resources, amounts_for
+from limits_app.services.freshness import afresh, fresh, tell
 from limits_app.services.patience import countdown, while_it_holds
 from limits_app.services.shadowing import afollow, follow, peek
-from limits_app.stores.breaker import TROUBLED
+from limits_app.services.together import aacquire_all, acquire_all, atry_acquire_all, shares_of, try_acquire_all
 from limits_app.stores.guards import guard_of
 
 __all__ = [
@@ -26,16 +21,13 @@ __all__ = [
     "Limits",
     "Requested",
     "aacquire",
+    "acheck",
     "acquire",
     "atry_acquire",
     "check",
-    "fresh",
     "limit_set",
-    "tell",
     "try_acquire",
 ]
-
-T = TypeVar("T")
 
 
 def limit_set(resource: str, entity: str | None = None, default_limits: Limits = ()) -> LimitSet:
@@ -54,12 +46,15 @@ def limit_set(resource: str, entity: str | None = None, default_limits: Limits =
 
 
 def try_acquire(
-    resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
+    resource: Resources, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
 ) -> Acquisition:
     """Acquire now or not at all; a refusal is a falsy acquisition whose `outcome` says why.
 
     `default_limits` hold where nothing is set. Amounts and errors are those of `LimitSet.try_acquire`.
+    A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
     """
+    if not isinstance(resource, str):
+        return try_acquire_all(shares_of(resource, entity, requested, default_limits))
     # Written out, because a call costs here as much as anything else.
     acquisition = fresh(
         resource,
@@ -75,7 +70,7 @@ def try_acquire(
 
 
 def acquire(
-    resource: str,
+    resource: Resources,
     *,
     entity: str | None = None,
     requested: Asked = None,
@@ -85,10 +80,12 @@ def acquire(
     """Acquire, waiting up to `timeout` seconds (by default not at all; None: as long as it takes).
 
     Raises LimitExceeded at once, LimitTimeout after waiting, NeverAdmissible for more than can ever be admitted;
-    each carries the outcome.
+    each carries the outcome. A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
     """
     if timeout == 0:
         return _admitted(try_acquire(resource, entity=entity, requested=requested, default_limits=default_limits))
+    if not isinstance(resource, str):
+        return acquire_all(shares_of(resource, entity, requested, default_limits), timeout)
     left = countdown(timeout)
 
     def wait(found: LimitSet) -> Acquisition:
@@ -99,10 +96,12 @@ def acquire(
 
 
 async def atry_acquire(
-    resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
+    resource: Resources, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
 ) -> Acquisition:
     """`try_acquire` for asyncio."""
-    acquisition = await _afresh(
+    if not isinstance(resource, str):
+        return await atry_acquire_all(shares_of(resource, entity, requested, default_limits))
+    acquisition = await afresh(
         resource, entity, default_limits, lambda found: found.atry_acquire(amounts_for(found, requested))
     )
     if not acquisition.admitted:
@@ -111,7 +110,7 @@ async def atry_acquire(
 
 
 async def aacquire(
-    resource: str,
+    resource: Resources,
     *,
     entity: str | None = None,
     requested: Asked = None,
@@ -123,13 +122,15 @@ async def aacquire(
         return _admitted(
             await atry_acquire(resource, entity=entity, requested=requested, default_limits=default_limits)
         )
+    if not isinstance(resource, str):
+        return await aacquire_all(shares_of(resource, entity, requested, default_limits), timeout)
     left = countdown(timeout)
 
     async def wait(found: LimitSet) -> Acquisition:
         with while_it_holds(found, left()) as seconds:
             return await found.aacquire(amounts_for(found, requested), seconds)
 
-    return await afollow(await _afresh(resource, entity, default_limits, wait), requested)
+    return await afollow(await afresh(resource, entity, default_limits, wait), requested)
 
 
 def check(resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()) -> Outcome:
@@ -137,100 +138,15 @@ def check(resource: str, *, entity: str | None = None, requested: Asked = None, 
     return fresh(resource, entity, default_limits, lambda found: peek(found, requested))
 
 
-class Resolving(Protocol):
-    """Finds out which limits hold, and forgets what is stale."""
-
-    def limit_set(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
-
-    def without_store(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
-
-    def forget(
-        self, resource: str, entity: str | None, default_limits: Limits, stale: ResolvedSet | None, /
-    ) -> None: ...
-
-
-def fresh(
-    resource: str,
-    entity: str | None,
-    default_limits: Limits,
-    use: Callable[[LimitSet], T],
-    *,
-    by: Resolving = resolver,
-) -> T:
-    """Use the limits that hold now; again with those of the latest configuration when it has changed meanwhile.
-
-    While the store is down, those that decide in its place.
-    """
-    found = None
-    while True:
-        try:
-            if not TROUBLED:
-                try:
-                    found = by.limit_set(resource, entity, default_limits)
-                    return use(found)
-                except StoreUnavailable as error:
-                    guard_of().failed(error)
-            else:
-                with guard_of().call() as granted:
-                    if granted:
-                        found = by.limit_set(resource, entity, default_limits)
-                        return use(found)
-            found = by.without_store(resource, entity, default_limits)
-            with without_store(guard_of(), found) as meanwhile:
-                return use(meanwhile)
-        except StaleConfiguration:
-            by.forget(resource, entity, default_limits, found)
-        except LimitExceeded as error:
-            tell(error.outcome)
-            raise
-        except (OperationalError, InterfaceError) as error:
-            return use(unresolved(error))
-
-
-async def _afresh(
-    resource: str, entity: str | None, default_limits: Limits, use: Callable[[LimitSet], Awaitable[T]]
-) -> T:
-    """`fresh` for asyncio."""
-    key = resource, entity, default_limits
-    found = None
-    while True:
-        try:
-            if not TROUBLED:
-                try:
-                    found = await _found(key, resolver.limit_set)
-                    return await use(found)
-                except StoreUnavailable as error:
-                    guard_of().failed(error)
-            else:
-                with guard_of().call() as granted:
-                    if granted:
-                        found = await _found(key, resolver.limit_set)
-                        return await use(found)
-            found = await _found(key, resolver.without_store)
-            with without_store(guard_of(), found) as meanwhile:
-                return await use(meanwhile)
-        except StaleConfiguration:
-            resolver.forget(*key, found)
-        except LimitExceeded as error:
-            tell(error.outcome)
-            raise
-        except (OperationalError, InterfaceError) as error:
-            return await use(unresolved(error))
-
-
-async def _found(key: Key, resolve: Callable[[str, str | None, Limits], ResolvedSet]) -> ResolvedSet:
-    """The limits that are kept; a thread asks the database when there are none."""
-    kept = resolver.kept(*key)
-    return await sync_to_async(resolve)(*key) if kept is None else kept
+async def acheck(
+    resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
+) -> Outcome:
+    """`check` for asyncio."""
+    ask = sync_to_async(check)
+    return await ask(resource, entity=entity, requested=requested, default_limits=default_limits)
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:
     if not acquisition.admitted:
         raise LimitExceeded(acquisition.outcome)
     return acquisition
-
-
-def tell(outcome: Outcome) -> None:
-    """Let those who care know about a refusal; nothing is formatted when nobody does."""
-    if signals.limit_exceeded.receivers:
-        signals.limit_exceeded.send_robust(sender=None, outcome=outcome)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import OWN, Candidate, PolicyScope
 from limits_app.resolver import CALL, Standing
+from limits_app.services.explained_pool import ExplainedMember, ExplainedPool, MemberStanding
 
 if TYPE_CHECKING:
     from limits_app.services.explaining import ExplainedLimit, ExplainedLink, Explanation
@@ -48,10 +49,30 @@ def told(explanation: Explanation) -> Iterator[str]:
         yield f"It cascades to {link.entity}, who is charged too."
         yield from _about(link)
         yield from (f"{link.entity}, {_limit(limit)}" for limit in link.limits)
+    if explanation.pool is not None:
+        yield from _pool(explanation.pool)
     for status in explanation.outcome.shadowed:
         yield f"In the shadow, {_status(status)}; it would refuse."
     if explanation.changes_at is not None:
         yield f"What holds may change at {explanation.changes_at:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _pool(pool: ExplainedPool) -> Iterator[str]:
+    how = pool.load_balancing.replace("_", " ") + ("" if pool.failover else ", no failover")
+    chosen = pool.chosen
+    serves = "none of its members would serve" if chosen is None else f"{chosen.name} would serve"
+    yield f"It is served by the pool {pool.name} ({how}): {serves}."
+    for member in pool.members:
+        limits = "".join(f"; {_status(status)}" for status in member.limits)
+        yield f"{member.name}: {_standing(member)}{limits}."
+
+
+def _standing(member: ExplainedMember) -> str:
+    if member.standing is MemberStanding.COOLING_DOWN:
+        return f"{member.standing} for {member.cooling_seconds:g} s"
+    if member.standing is MemberStanding.REFUSES:
+        return f"{member.standing}, and admits {_when(member.retry_after)}"
+    return str(member.standing)
 
 
 def _about(link: ExplainedLink) -> Iterator[str]:
@@ -89,9 +110,11 @@ def _limit(limit: ExplainedLimit) -> str:
         return f"{said}; it is soft, and overdrawn by {limit.status.overdrawn}."
     if not limit.binds:
         return f"{said}."
-    seconds = limit.status.retry_after
-    when = "when a permit is given back" if seconds is None else f"in {seconds:g} s"
-    return f"{said}; it binds, and admits {when}."
+    return f"{said}; it binds, and admits {_when(limit.status.retry_after)}."
+
+
+def _when(seconds: float | None) -> str:
+    return "when a permit is given back" if seconds is None else f"in {seconds:g} s"
 
 
 def _status(status: LimitStatus, key: str | None = None) -> str:

@@ -5,18 +5,41 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
+from asgiref.sync import sync_to_async
+
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Candidate
-from limits_app.resolver import Choice, Held, Limits, Resolution, Standing, Verdict, resolve, resolver
+from limits_app.resolver import (
+    MEMBER_LEVEL,
+    Choice,
+    Held,
+    Limits,
+    PooledSet,
+    Resolution,
+    ResolvedSet,
+    Standing,
+    Verdict,
+    resolve,
+    resolver,
+)
 from limits_app.services.asking import Requested
+from limits_app.services.explained_pool import ExplainedMember, ExplainedPool, explained_pool
 from limits_app.services.explained_text import told
 from limits_app.services.shadowing import peek
 from limits_app.stores.guards import guard_of
 
-__all__ = ["ExplainedLimit", "ExplainedLink", "Explanation", "explain"]
+__all__ = [
+    "ExplainedLimit",
+    "ExplainedLink",
+    "ExplainedMember",
+    "ExplainedPool",
+    "Explanation",
+    "aexplain",
+    "explain",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +100,7 @@ class Explanation:
     `chain` is the entity and those above it that are charged too, with the policies about each and the limits that
     hold. `dropped` are the keys that policies about the entity limit and the one that counts instead does not.
     `changes_at` is when a date or an hour comes that may change what holds.
+    `pool` is the pool that serves the resource, if any does.
     """
 
     resource: str
@@ -85,6 +109,7 @@ class Explanation:
     chain: tuple[ExplainedLink, ...]
     dropped: tuple[str, ...]
     changes_at: datetime | None
+    pool: ExplainedPool | None = None
 
     @property
     def considered(self) -> tuple[Candidate, ...]:
@@ -101,6 +126,7 @@ class Explanation:
             "considered": [_verdict(verdict) for verdict in self.chain[0].verdicts],
             "chain": [link.as_dict() for link in self.chain],
             "changes_at": None if self.changes_at is None else self.changes_at.isoformat(),
+            "pool": None if self.pool is None else self.pool.as_dict(),
         }
 
     def text(self) -> str:
@@ -125,13 +151,24 @@ def explain(
             continue
 
 
+async def aexplain(
+    resource: str, *, entity: str | None = None, requested: Requested = None, default_limits: Limits = ()
+) -> Explanation:
+    """`explain` for asyncio."""
+    ask = sync_to_async(explain)
+    return await ask(resource, entity=entity, requested=requested, default_limits=default_limits)
+
+
 def _explained(resolution: Resolution, requested: Requested) -> Explanation:
     limit_set = resolution.limit_set
-    try:
-        outcome = peek(limit_set, dict.fromkeys(limit_set.rates, 0) if requested is None else requested)
-    except NeverAdmissible as error:
-        outcome = error.outcome
-    statuses = {(status.entity, status.key): status for status in (*outcome.violations, *outcome.passed)}
+    asked = dict.fromkeys(limit_set.rates, 0) if requested is None else requested
+    pool = None
+    if isinstance(limit_set, PooledSet):
+        outcome, pool = explained_pool(limit_set, asked)
+    else:
+        outcome = _peeked(limit_set, asked)
+    all_limits = (*outcome.violations, *outcome.passed)
+    statuses = {(status.entity, status.key): status for status in all_limits if status.level != MEMBER_LEVEL}
     changes_at = limit_set.changes_at
     return Explanation(
         resolution.resource,
@@ -140,7 +177,15 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         tuple(_link(choice, statuses, outcome.binding) for choice in resolution.choices),
         _dropped(resolution.choices[0]),
         None if changes_at is None else datetime.fromtimestamp(changes_at, UTC),
+        pool,
     )
+
+
+def _peeked(limit_set: ResolvedSet, asked: Requested) -> Outcome:
+    try:
+        return peek(limit_set, asked)
+    except NeverAdmissible as error:
+        return error.outcome
 
 
 def _link(

@@ -22,7 +22,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import Outcome
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, ScopedLimits
 from limits_app.core.store import Store
 from limits_app.resolver import ResolvedSet
 from limits_app.stores.guards import Guard
@@ -95,11 +95,12 @@ def _set_on(
     made = _MADE.get(found)
     version = store.version()
     if made is None or made.store is not store or made.version != version:
-        scoped = [
-            replace(one, layout=layout_of(tuple(map(change, one.layout.limits)), store.lease_us), degraded=degraded)
-            for one in found.scoped
-        ]
-        made = _MADE[found] = LimitSet.composed(scoped, store, version=version)
+
+        def elsewhere(one: ScopedLimits) -> ScopedLimits:
+            layout = layout_of(tuple(map(change, one.layout.limits)), store.lease_us)
+            return replace(one, layout=layout, degraded=degraded)
+
+        made = _MADE[found] = found.changed(elsewhere, store)
     return made
 
 
@@ -123,11 +124,5 @@ def _part(amount: Amount, processes: int) -> Amount:
     return min(amount, max(int(amount // processes), 1))
 
 
-def _is_too_much(outcome: Outcome, found: LimitSet) -> bool:
-    ceilings = {key: _least_ceiling(found, key) for key in {status.key for status in outcome.violations}}
-    return any(status.never and status.requested > ceilings[status.key] for status in outcome.violations)
-
-
-def _least_ceiling(found: LimitSet, key: str) -> Amount:
-    """The most that can ever be admitted of a key by all scopes that limit it."""
-    return min(limit.ceiling for one in found.scoped for limit in one.layout.limits if limit.key == key)
+def _is_too_much(outcome: Outcome, found: ResolvedSet) -> bool:
+    return any(status.never and status.requested > found.ceiling(status.key) for status in outcome.violations)

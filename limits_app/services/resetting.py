@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
-from django.db import IntegrityError, router, transaction
+from asgiref.sync import sync_to_async
 
 from limits_app import audit
 from limits_app.core.amounts import Amount
@@ -12,12 +13,12 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource, scope_of, shared_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
-from limits_app.models import AuditEvent, Verb
+from limits_app.models import Verb
 from limits_app.services.acquiring import limit_set
 from limits_app.services.crediting import credit, taken
 from limits_app.stores.guards import guard_of
 
-__all__ = ["reset", "top_up"]
+__all__ = ["areset", "reset", "top_up"]
 
 
 def reset(
@@ -50,6 +51,21 @@ def reset(
 
     change = {"resource": resource, "entity": entity, "keys": sorted(keys or there)}
     return _once(forget, Verb.RESET, change, reason=reason, key=idempotency_key, actor=actor, source=source)
+
+
+async def areset(
+    resource: str,
+    *,
+    entity: str | None = None,
+    keys: Collection[str] | None = None,
+    reason: str = "",
+    idempotency_key: str | None = None,
+    actor: str = "",
+    source: str = "service",
+) -> bool:
+    """`reset` for asyncio."""
+    forget = partial(reset, resource, entity=entity, keys=keys, reason=reason, idempotency_key=idempotency_key)
+    return await sync_to_async(forget)(actor=actor, source=source)
 
 
 def top_up(
@@ -94,7 +110,9 @@ def _found(resource: str, entity: str | None) -> LimitSet:
 
 
 def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
-    """Whether a scope is the entity's own; those that all share are the site's."""
+    """Whether a scope is the entity's own; those that all share are the site's, but for members of pools."""
+    if scoped.scope.member is not None:
+        return False
     key = scoped.scope.key
     return key == scope_of(resource, entity).key or (entity is None and scoped.scope.entity is None)
 
@@ -115,19 +133,15 @@ def _once(
 ) -> bool:
     """Audit and do it in one transaction, unless the key says that it was done before.
 
-    The event comes first, so that of two at once with the same key only one does it;
-    what the store cannot do is no event.
+    The event comes first, and writers of the log wait for each other, so that of two at once with the same key only
+    one does it; what the store cannot do is no event.
     """
-    using = router.db_for_write(AuditEvent)
-    try:
-        with transaction.atomic(using=using):
-            audit.record_state(verb, change, actor=actor, source=source, reason=reason, idempotency_key=key)
-            do()
-    except IntegrityError:
-        earlier = AuditEvent.objects.using(using).filter(idempotency_key=key or "").first()
+    with audit.acting(actor=actor, source=source, reason=reason) as changes:
+        earlier = changes.find(key)
         if earlier is None:
-            raise
-        if (earlier.verb, earlier.after) != (verb, change):
-            raise InvalidRequest(f"idempotency key {key!r} was used for something else: {earlier}") from None
-        return False
-    return True
+            changes.record_state(verb, change, idempotency_key=key)
+            do()
+            return True
+    if (earlier.verb, earlier.after) != (verb, change):
+        raise InvalidRequest(f"idempotency key {key!r} was used for something else: {earlier}")
+    return False

@@ -19,7 +19,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.stores.guards import guard_of
 
-__all__ = ["ShadowedAcquisition", "afollow", "follow", "peek", "shadow_refusals"]
+__all__ = ["ShadowedAcquisition", "afollow", "beside", "follow", "peek", "shadow_refusals"]
 
 logger = logging.getLogger("limits_app")
 
@@ -58,7 +58,11 @@ async def afollow(acquisition: Acquisition, requested: Asked) -> Acquisition:
 
 def peek(found: LimitSet, requested: Asked) -> Outcome:
     """What a request would be told now, and what the policies that are tried would say to it; charges nothing."""
-    outcome = found.peek(amounts_for(found, requested))
+    return beside(found.peek(amounts_for(found, requested)), found, requested)
+
+
+def beside(outcome: Outcome, found: LimitSet, requested: Asked) -> Outcome:
+    """What a request would be told, with what the policies that are tried would say to it."""
     shadow = getattr(found, "shadow", None)
     if shadow is None or not outcome.allowed:
         return outcome

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
+from asgiref.sync import sync_to_async
+
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.stats import Stats
 from limits_app.models import Entity
-from limits_app.resolver import resolver
+from limits_app.resolver import PooledSet, ResolvedSet, resolver
 from limits_app.stores.guards import guard_of
 
-__all__ = ["Status", "status"]
+__all__ = ["Status", "astatus", "status"]
 
 T = TypeVar("T")
 
@@ -26,6 +28,7 @@ class Status:
 
     For a resource as a whole, `entities` says how many known entities were looked at,
     and `used_by_all` what they and the site itself use together.
+    `members` are the limits of each member of the pool that serves the resource, by the member's name.
     """
 
     resource: str
@@ -33,6 +36,7 @@ class Status:
     limits: dict[str, Stats]
     entities: int | None = None
     used_by_all: dict[str, Amount] = field(default_factory=dict)
+    members: dict[str, dict[str, Stats]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, object]:
         """The status as plain data, for JSON."""
@@ -46,9 +50,12 @@ def status(resource: str, *, entity: str | None = None) -> Status:
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
     if entity is not None:
-        return Status(resource, entity, _read(resource, entity, LimitSet.get_stats))
+        limits, members = _read(resource, entity, lambda found: (found.get_stats(), _members(found)))
+        return Status(resource, entity, limits, members=members)
     known = 0
-    limits, by_scope = _read(resource, None, lambda found: (found.get_stats(), _by_scope(found)))
+    limits, members, by_scope = _read(
+        resource, None, lambda found: (found.get_stats(), _members(found), _by_scope(found))
+    )
     for identifier in Entity.objects.values_list("identifier", flat=True).iterator():
         known += 1
         by_scope |= _read(resource, identifier, _by_scope)
@@ -57,10 +64,15 @@ def status(resource: str, *, entity: str | None = None) -> Status:
         for key, stats_of_key in stats.items():
             total[key] = total.get(key, 0) + _used(stats_of_key)
     total.pop(Blocked.key, None)
-    return Status(resource, None, limits, known, total)
+    return Status(resource, None, limits, known, total, members)
 
 
-def _read(resource: str, entity: str | None, read: Callable[[LimitSet], T]) -> T:
+async def astatus(resource: str, *, entity: str | None = None) -> Status:
+    """`status` for asyncio."""
+    return await sync_to_async(status)(resource, entity=entity)
+
+
+def _read(resource: str, entity: str | None, read: Callable[[ResolvedSet], T]) -> T:
     while True:
         found = None
         try:
@@ -71,10 +83,14 @@ def _read(resource: str, entity: str | None, read: Callable[[LimitSet], T]) -> T
             resolver.forget(resource, entity, (), found)
 
 
-def _by_scope(found: LimitSet) -> dict[str, dict[str, Stats]]:
+def _members(found: ResolvedSet) -> dict[str, dict[str, Stats]]:
+    return found.member_stats() if isinstance(found, PooledSet) else {}
+
+
+def _by_scope(found: ResolvedSet) -> dict[str, dict[str, Stats]]:
     """The state of each scope by itself, so that what several entities have in common is counted once."""
     return {
-        one.scope.key: LimitSet.composed([one], found.store, version=found.version).get_stats() for one in found.scoped
+        one.scope.key: LimitSet.composed([one], found.store, version=found.version).get_stats() for one in found.own
     }
 
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.errors import StaleConfiguration
+from limits_app.core.amounts import Amount, shown
+from limits_app.core.errors import InvalidRequest, StaleConfiguration
+from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
-from limits_app.resolver import Key, Limits, ResolvedSet, resolver
-from limits_app.services.acquiring import fresh, tell
-from limits_app.services.asking import Asked, amounts_for
-from limits_app.services.shadowing import follow
+from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet, resolver
+from limits_app.services.asking import Asked, Resources, amounts_for
+from limits_app.services.freshness import afresh, fresh, tell
+from limits_app.services.patience import countdown, while_it_holds
+from limits_app.services.shadowing import afollow, follow
 
-__all__ = ["Share", "try_acquire_all"]
+__all__ = ["Share", "aacquire_all", "acquire_all", "atry_acquire_all", "shares_of", "try_acquire_all"]
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
 
@@ -53,6 +55,56 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     return follow(acquisition, together.asked_of)
 
 
+async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
+    """`try_acquire_all` for asyncio."""
+    together = _Together(shares)
+    acquisition = await afresh(*shares[0].key, lambda found: found.atry_acquire(together.asked_of(found)), by=together)
+    if not acquisition.admitted:
+        tell(acquisition.outcome)
+    return await afollow(acquisition, together.asked_of)
+
+
+def acquire_all(shares: Sequence[Share], timeout: float | None) -> Acquisition:
+    """`try_acquire_all` that waits up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
+    together, left = _Together(shares), countdown(timeout)
+
+    def wait(found: LimitSet) -> Acquisition:
+        with while_it_holds(found, left()) as seconds:
+            return found.acquire(together.asked_of(found), seconds)
+
+    return follow(fresh(*shares[0].key, wait, by=together), together.asked_of)
+
+
+async def aacquire_all(shares: Sequence[Share], timeout: float | None) -> Acquisition:
+    """`acquire_all` for asyncio."""
+    together, left = _Together(shares), countdown(timeout)
+
+    async def wait(found: LimitSet) -> Acquisition:
+        with while_it_holds(found, left()) as seconds:
+            return await found.aacquire(together.asked_of(found), seconds)
+
+    return await afollow(await afresh(*shares[0].key, wait, by=together), together.asked_of)
+
+
+def shares_of(resources: Resources, entity: str | None, requested: Asked, default_limits: Limits) -> list[Share]:
+    """What an entity takes of several resources, as the caller of a verb says it.
+
+    Raises InvalidLimit for what is neither a resource nor a mapping of them, InvalidRequest for a mapping without any,
+    and for amounts that are said twice.
+    """
+    if not isinstance(resources, Mapping):
+        check_resource(resources)
+        return [Share(resources, entity, requested, default_limits)]
+    if not resources:
+        raise InvalidRequest("a mapping of resources to amounts must have some")
+    if requested is not None:
+        raise InvalidRequest("amounts of several resources are said in their mapping: leave requested= out")
+    for name, asked in resources.items():
+        if not (asked is None or isinstance(asked, Mapping) or callable(asked)):
+            raise InvalidRequest(f"{shown(name)} must be mapped to amounts by key, or to None, not to {shown(asked)}")
+    return [Share(check_resource(name), entity, asked, default_limits) for name, asked in resources.items()]
+
+
 class _Together:
     """Resolves all shares of a request; the key that each verb is given is that of one of them."""
 
@@ -60,6 +112,14 @@ class _Together:
         self._shares = shares
         self._prefixes = _prefixes(tuple([share.resource for share in shares]))
         self._sets: tuple[ResolvedSet, ...] = ()
+
+    def kept(self, *_key: object) -> ResolvedSet | None:
+        """The limits of all shares if they are there, fresh and of the same configuration."""
+        sets = tuple([found for share in self._shares if (found := resolver.kept(*share.key)) is not None])
+        if len(sets) < len(self._shares) or len({limits.version for limits in sets}) > 1:
+            return None
+        self._sets = sets
+        return _joined(sets, self._prefixes)
 
     def limit_set(self, *_key: object) -> ResolvedSet:
         """The limits of all shares; StaleConfiguration where they are not of the same configuration."""
@@ -108,17 +168,31 @@ def _prefixes(resources: tuple[str, ...]) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> ResolvedSet:
     first = sets[0]
-    joined = ResolvedSet.composed(_unique(sets, prefixes), first.store, version=first.version)
-    tried = _unique([limits.shadow for limits in sets], prefixes)
+    own = _unique([limits.own for limits in sets], prefixes)
+    supplies = {
+        limits.supply.definition.name: limits.supply.changed(partial(_prefixed, prefix=prefix))
+        for limits, prefix in reversed(list(zip(sets, prefixes, strict=True)))
+        if limits.supply is not None
+    }
+    if len(supplies) > 1:
+        raise InvalidRequest(f"a request can be served by one pool, not by {' and '.join(supplies)}: ask one by one")
+    joined = ResolvedSet.composed(own, first.store, version=first.version)
+    for supply in supplies.values():
+        joined = PooledSet.serving(own, supply, first.store, version=first.version)
+    tried = _unique([() if limits.shadow is None else limits.shadow.scoped for limits in sets], prefixes)
     if tried:
-        joined.shadow = LimitSet.composed(tried, first.store, version=first.version)
+        joined.try_out(LimitSet.composed(tried, first.store, version=first.version))
     return joined
 
 
-def _unique(sets: Sequence[LimitSet | None], prefixes: Sequence[str]) -> list[ScopedLimits]:
+def _unique(sets: Sequence[Sequence[ScopedLimits]], prefixes: Sequence[str]) -> list[ScopedLimits]:
     """The scopes of all sets, each once."""
     scoped: dict[str, ScopedLimits] = {}
     for limits, prefix in zip(sets, prefixes, strict=True):
-        for one in () if limits is None else limits.scoped:
-            scoped.setdefault(one.scope.key, replace(one, prefix=prefix))
+        for one in limits:
+            scoped.setdefault(one.scope.key, _prefixed(one, prefix))
     return list(scoped.values())
+
+
+def _prefixed(one: ScopedLimits, prefix: str) -> ScopedLimits:
+    return replace(one, prefix=prefix)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import ValidationError
-from django.db import router, transaction
+from django.db import router
 from django.utils import timezone
 
 from limits_app import audit
@@ -15,7 +15,7 @@ from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Limit as Definition
-from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource, Verb
+from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
 from limits_app.models.moments import as_setting
 
 __all__ = [
@@ -139,7 +139,7 @@ def _set(resource: str | None, entity: str | None, limits: Limits, options: Poli
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
     fields["effect"] = _effect(fields["effect"], definitions)
     try:
-        with transaction.atomic(using=router.db_for_write(Policy)):
+        with audit.acting(actor=fields.pop("actor"), source="service"):
             return _saved(resource, entity, definitions, fields)
     except ValidationError as error:
         raise InvalidLimit("; ".join(error.messages)) from error
@@ -148,13 +148,12 @@ def _set(resource: str | None, entity: str | None, limits: Limits, options: Poli
 def _saved(
     resource: str | None, entity: str | None, definitions: tuple[Definition, ...], fields: dict[str, Any]
 ) -> Policy:
-    actor, shared = fields.pop("actor"), fields.pop("shared")
+    shared = fields.pop("shared")
     policy = _find(resource, entity, _as_setting(fields["valid_from"]), fields["weekly_hours"])
-    before = None if policy is None else audit.snapshot(policy)
     if policy is None:
         policy = Policy(
-            resource=None if resource is None else _made(Resource(name=resource), "name", actor),
-            entity=None if entity is None else _made(Entity(identifier=entity), "identifier", actor),
+            resource=None if resource is None else _made(Resource(name=resource)),
+            entity=None if entity is None else _made(Entity(identifier=entity)),
         )
     for name, value in fields.items():
         setattr(policy, name, _as_setting(value))
@@ -165,15 +164,6 @@ def _saved(
         row = Limit.from_definition(policy, definition, shared=definition.key in shared)
         _check(row, "policy")
         row.save()
-    audit.record(
-        Verb.CREATE if before is None else Verb.UPDATE,
-        policy,
-        before=before,
-        after=audit.snapshot(policy),
-        actor=actor,
-        source="service",
-        reason=policy.reason,
-    )
     return policy
 
 
@@ -197,12 +187,10 @@ def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
 
 
 def _delete(resource: str | None, entity: str | None, *, reason: str, actor: str) -> bool:
-    with transaction.atomic(using=router.db_for_write(Policy)):
+    with audit.acting(actor=actor, source="service", reason=reason):
         policy = _find(resource, entity)
         if policy is None:
             return False
-        before = audit.snapshot(policy)
-        audit.record(Verb.DELETE, policy, before=before, after=None, actor=actor, source="service", reason=reason)
         policy.delete()
     return True
 
@@ -211,20 +199,19 @@ def _find(
     resource: str | None, entity: str | None, valid_from: datetime | None = None, weekly_hours: str = ""
 ) -> Policy | None:
     """The policy of a scope that always holds, or the one that begins then or holds at these hours."""
-    policies = Policy.objects.using(router.db_for_write(Policy)).select_for_update(of=("self",))
-    policies = policies.select_related("resource", "entity").filter(valid_from=valid_from, weekly_hours=weekly_hours)
+    policies = Policy.objects.using(router.db_for_write(Policy)).select_related("resource", "entity")
+    policies = policies.filter(valid_from=valid_from, weekly_hours=weekly_hours)
     of_resource = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
     found = of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
     return found.first()
 
 
-def _made(wanted: R, field: str, actor: str) -> R:
-    """The row with this name, made and audited where there is none."""
-    model, name = type(wanted), getattr(wanted, field)
-    found = model.objects.using(router.db_for_write(model)).filter(**{field: name}).first()
+def _made(wanted: R) -> R:
+    """The row with this name, made where there is none."""
+    model, name = type(wanted), getattr(wanted, wanted.named_by)
+    found = model.objects.using(router.db_for_write(model)).filter(**{wanted.named_by: name}).first()
     if found is not None:
         return found
     wanted.full_clean()
     wanted.save()
-    audit.record(Verb.CREATE, wanted, before=None, after=audit.snapshot(wanted), actor=actor, source="service")
     return wanted

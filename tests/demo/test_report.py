@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from project.demo.changing import Change
-from project.demo.report import Changed, Crowded, Permits, Report, table
+from project.demo.report import Changed, Crowded, Permits, Report, Spent, table
 from project.demo.traffic import ADMITTED, REFUSED, Response
 
 EXACT = Report(
@@ -17,6 +17,8 @@ EXACT = Report(
     changed=[Changed("amber: 40 to 90", 11, 1, 3.14, 20, 20), Changed("amber: 40 to 90", 12, 1, 12.0, 9, 9)],
     afterwards=Crowded("amber", "25 more", 50, 25, 25, 25),
     permits=Permits(2, 11, refused_before=True, back_ms=42.4, refused_meanwhile=3, came_back=1),
+    asked=[Crowded("acme", "100 tokens", 15, 4, 4, 11)],
+    spent=[Spent("east", 200, 180, 180)],
     processes=2,
     seconds=9.5,
 )
@@ -56,6 +58,12 @@ def test_the_text_has_all_figures() -> None:
         "  permits that came back: 1 (expected: 1)",
         "  after: 42 ms (at most: 1000 ms)",
         "  refused until then: 3 requests",
+        "",
+        "Tenants ask a language model in two regions, and report what each answer cost",
+        "  visitor  limit       sent  expected  admitted  refused",
+        "  acme     100 tokens    15         4         4       11",
+        "  region  tokens  expected  used",
+        "  east       200       180   180",
     ]
 
 
@@ -69,6 +77,7 @@ def test_the_text_has_all_figures() -> None:
         pytest.param("changed", {"first_right": 2, "right": 19}, "in 19 of 20 answers", id="obeyed_late"),
         pytest.param("changed", {"right": 19}, "in 19 of 20 answers", id="disobeyed_later"),
         pytest.param("changed", {"first_right": 0, "right": 0}, "in 0 of 20 answers", id="never_obeyed"),
+        pytest.param("spent", {"used": 200}, "180 tokens should have been used, not 200", id="a_region_spent_more"),
         pytest.param("permits", {"refused_before": False}, "another one was given", id="a_permit_too_many"),
         pytest.param("permits", {"came_back": 0}, "process 11, not 0", id="a_permit_lost"),
         pytest.param("permits", {"came_back": 2}, "process 11, not 2", id="a_permit_of_a_living_process_given"),

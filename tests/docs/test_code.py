@@ -42,7 +42,19 @@ def test_the_tests_that_pages_show_pass(tmp_path: Path) -> None:
         assert not file.exists(), f"{file.name} is there twice"
         file.write_text(block.text)
     environment = os.environ | {"DJANGO_SETTINGS_MODULE": "project.settings", "PYTHONPATH": str(ROOT)}
-    options = ["-q", "-p", "no:cacheprovider", "-W", "error", "-o", "markers=slow", "-k", "test_reports or timeline"]
+    options = [
+        "-q",
+        "-p",
+        "limits_app.testing.plugin",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error",
+        "-o",
+        "markers=slow",
+        "-k",
+        "test_reports or timeline",
+    ]
     command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

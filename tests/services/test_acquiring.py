@@ -124,7 +124,7 @@ def test_a_timeout_that_cannot_be_is_refused(bad: object) -> None:
         ("a b", None, "resource"),
         ("api\0", None, "resource"),
         ("a" * 65, None, "resource"),
-        ({"api": 1}, None, "resource"),
+        (["api"], None, "resource"),
         (None, None, "resource"),
         ("api", "", "entity"),
         ("api", "x" * 256, "entity"),

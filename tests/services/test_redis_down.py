@@ -12,6 +12,7 @@ from time import monotonic, perf_counter
 
 import pytest
 from pytest_django import Settings
+from redis import Redis
 
 from limits_app import CallLimit, ResourceLimit, StoreUnavailable, conf, limits
 from limits_app.conf import OnUnavailable
@@ -22,6 +23,7 @@ from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer, redis_server
 
 THREADS = 4
+MANY_THREADS = 32
 CAPACITY = 40
 PROCESSES = 4
 LONGEST_SECONDS = 0.15
@@ -53,6 +55,7 @@ def site(server: RedisServer, settings: Settings, monkeypatch: pytest.MonkeyPatc
 class Load:
     """Threads that ask without end, and what became of it."""
 
+    threads: int = THREADS
     seconds: list[float] = field(default_factory=list)
     seconds_open: list[float] = field(default_factory=list)
     recovery: float = 0.0
@@ -63,7 +66,7 @@ class Load:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Ask from several threads in the meantime."""
-        threads = [Thread(target=self._ask, args=(number,)) for number in range(THREADS)]
+        threads = [Thread(target=self._ask, args=(number,)) for number in range(self.threads)]
         for thread in threads:
             thread.start()
         try:
@@ -80,7 +83,11 @@ class Load:
 
     def wait_for(self, answers: int) -> None:
         """Wait until there are more answers than that."""
-        until(lambda: sum(map(Counter.total, list(self.answers.values()))) > answers)
+        until(lambda: self.total() > answers)
+
+    def total(self) -> int:
+        """How many answers there are."""
+        return sum(map(Counter.total, list(self.answers.values())))
 
     def taken(self) -> dict[str, Counter[str]]:
         """The answers since it was asked last."""
@@ -192,6 +199,21 @@ def test_a_frozen_redis_keeps_nobody_waiting(server: RedisServer) -> None:
     # Whoever finds out waits for a reply and for a new connection.
     assert max(load.seconds) < LONGEST_SECONDS
     assert load.open_p99 < OPEN_P99_SECONDS
+
+
+def test_a_redis_that_is_back_is_not_run_down(server: RedisServer) -> None:
+    load = Load(MANY_THREADS)
+    with load.running():
+        load.wait_for(200)
+        server.kill()
+        until(given_up)
+        server.start()
+        until(is_back)
+        load.wait_for(load.total() + 200)
+        with Redis(port=server.port) as client:
+            connections = client.info("stats")["total_connections_received"]
+    # Each thread at most one, besides those who looked whether it is there: the tests, a probe, and this.
+    assert connections <= MANY_THREADS + 4
 
 
 def test_a_redis_that_was_never_there_is_answered_for_by_policy(server: RedisServer) -> None:

@@ -1,0 +1,117 @@
+"""Explaining pools: which member would serve a request, and why not another."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.limit_pool import Foreseen
+from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.models import MemberDefinition
+from limits_app.models.references import MEMBER
+from limits_app.resolver import PooledSet
+from limits_app.services.asking import Requested
+from limits_app.services.shadowing import beside
+
+__all__ = ["ExplainedMember", "ExplainedPool", "MemberStanding", "explained_pool"]
+
+
+class MemberStanding(StrEnum):
+    """What becomes of one member; a member that stands by would serve if those before it did not."""
+
+    SERVES = "would serve"
+    STANDS_BY = "stands by"
+    REFUSES = "refuses"
+    NEVER = "can never admit as much"
+    UNABLE = "lacks what is requested"
+    COOLING_DOWN = "put aside"
+    DISABLED = "switched off"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedMember:
+    """One member: what becomes of it, and what its own limits say to the request.
+
+    `load` is the largest share in use of any limit that the request would meet there.
+    `retry_after` is when it would admit at the earliest, None when that is not known.
+    """
+
+    name: str
+    weight: int
+    standing: MemberStanding
+    limits: tuple[LimitStatus, ...] = ()
+    load: float | None = None
+    retry_after: float | None = None
+    cooling_seconds: float = 0
+
+    def as_dict(self) -> dict[str, object]:
+        """The member as plain data, for JSON."""
+        return asdict(self) | {"standing": str(self.standing)}
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPool:
+    """The pool that serves a resource, and its members in their order."""
+
+    name: str
+    load_balancing: str
+    failover: bool
+    members: tuple[ExplainedMember, ...]
+
+    @property
+    def chosen(self) -> ExplainedMember | None:
+        """The member that would serve the request; of a random choice, one of those that would."""
+        return next((member for member in self.members if member.standing is MemberStanding.SERVES), None)
+
+    def as_dict(self) -> dict[str, object]:
+        """The pool as plain data, for JSON."""
+        return {
+            "name": self.name,
+            "load_balancing": self.load_balancing,
+            "failover": self.failover,
+            "chosen": None if self.chosen is None else self.chosen.name,
+            "members": [member.as_dict() for member in self.members],
+        }
+
+
+def explained_pool(found: PooledSet, asked: Requested) -> tuple[Outcome, ExplainedPool]:
+    """What would be decided, and by whom."""
+    foreseen = found.pool.foresee(asked)
+    definition = found.supply.definition
+    asides = {str(name): found.pool.cooling_seconds(place) for place, name in enumerate(found.supply.scoped)}
+    members = tuple(_member(member, foreseen, asides.get(member.name, 0)) for member in definition.members)
+    pool = ExplainedPool(definition.name, definition.load_balancing, definition.failover, members)
+    return beside(foreseen.outcome, found, asked), pool
+
+
+def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float) -> ExplainedMember:
+    if not member.enabled:
+        return ExplainedMember(member.name, member.weight, MemberStanding.DISABLED)
+    claim = next((one for one in foreseen.able if _name_of(one) == member.name), None)
+    if claim is None:
+        return ExplainedMember(member.name, member.weight, MemberStanding.UNABLE, cooling_seconds=cooling_seconds)
+    outcome = claim.outcome
+    return ExplainedMember(
+        member.name,
+        member.weight,
+        _standing(claim, outcome, foreseen, cooling_seconds),
+        tuple(status for status in (*outcome.violations, *outcome.passed) if status.member == member.name),
+        round(claim.load(), 3),
+        outcome.retry_after,
+        cooling_seconds,
+    )
+
+
+def _standing(claim: Acquisition, outcome: Outcome, foreseen: Foreseen, cooling_seconds: float) -> MemberStanding:
+    if claim is foreseen.chosen:
+        return MemberStanding.SERVES
+    if cooling_seconds and claim not in foreseen.asked:
+        return MemberStanding.COOLING_DOWN
+    if outcome.never:
+        return MemberStanding.NEVER
+    return MemberStanding.STANDS_BY if outcome.allowed else MemberStanding.REFUSES
+
+
+def _name_of(claim: Acquisition) -> object:
+    return claim.limit_set._config[MEMBER]

@@ -1,0 +1,122 @@
+"""Using the limits that hold now: again when they have changed in between, and others while the store is down."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import InterfaceError, OperationalError
+
+from limits_app import signals
+from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.outcome import Outcome
+from limits_app.resolver import Key, Limits, ResolvedSet, resolver
+from limits_app.services.failure import unresolved, without_store
+from limits_app.stores.breaker import TROUBLED
+from limits_app.stores.guards import guard_of
+
+__all__ = ["Resolving", "afresh", "fresh", "tell"]
+
+T = TypeVar("T")
+
+
+class Resolving(Protocol):
+    """Finds out which limits hold, and forgets what is stale."""
+
+    def kept(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet | None: ...
+
+    def limit_set(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
+
+    def without_store(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
+
+    def forget(
+        self, resource: str, entity: str | None, default_limits: Limits, stale: ResolvedSet | None, /
+    ) -> None: ...
+
+
+def fresh(
+    resource: str,
+    entity: str | None,
+    default_limits: Limits,
+    use: Callable[[LimitSet], T],
+    *,
+    by: Resolving = resolver,
+) -> T:
+    """Use the limits that hold now; again with those of the latest configuration when it has changed meanwhile.
+
+    While the store is down, those that decide in its place.
+    """
+    found = None
+    while True:
+        try:
+            if not TROUBLED:
+                try:
+                    found = by.limit_set(resource, entity, default_limits)
+                    return use(found)
+                except StoreUnavailable as error:
+                    guard_of().failed(error)
+            else:
+                with guard_of().call() as granted:
+                    if granted:
+                        found = by.limit_set(resource, entity, default_limits)
+                        return use(found)
+            found = by.without_store(resource, entity, default_limits)
+            with without_store(guard_of(), found) as meanwhile:
+                return use(meanwhile)
+        except StaleConfiguration:
+            by.forget(resource, entity, default_limits, found)
+        except LimitExceeded as error:
+            tell(error.outcome)
+            raise
+        except (OperationalError, InterfaceError) as error:
+            return use(unresolved(error))
+
+
+async def afresh(
+    resource: str,
+    entity: str | None,
+    default_limits: Limits,
+    use: Callable[[LimitSet], Awaitable[T]],
+    *,
+    by: Resolving = resolver,
+) -> T:
+    """`fresh` for asyncio."""
+    key = resource, entity, default_limits
+    found = None
+    while True:
+        try:
+            if not TROUBLED:
+                try:
+                    found = await _found(key, by, by.limit_set)
+                    return await use(found)
+                except StoreUnavailable as error:
+                    guard_of().failed(error)
+            else:
+                with guard_of().call() as granted:
+                    if granted:
+                        found = await _found(key, by, by.limit_set)
+                        return await use(found)
+            found = await _found(key, by, by.without_store)
+            with without_store(guard_of(), found) as meanwhile:
+                return await use(meanwhile)
+        except StaleConfiguration:
+            by.forget(*key, found)
+        except LimitExceeded as error:
+            tell(error.outcome)
+            raise
+        except (OperationalError, InterfaceError) as error:
+            return await use(unresolved(error))
+
+
+async def _found(key: Key, by: Resolving, resolve: Callable[[str, str | None, Limits], ResolvedSet]) -> ResolvedSet:
+    """The limits that are kept; a thread asks the database when there are none."""
+    kept = by.kept(*key)
+    return await sync_to_async(resolve)(*key) if kept is None else kept
+
+
+def tell(outcome: Outcome) -> None:
+    """Let those who care know about a refusal; nothing is formatted when nobody does."""
+    if signals.limit_exceeded.receivers:
+        signals.limit_exceeded.send_robust(sender=None, outcome=outcome)

@@ -1,0 +1,39 @@
+"""Pools as rows, to test with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from limits_app.core.limits import CallLimit
+from limits_app.core.limits import Limit as Definition
+from limits_app.models import Limit, Pool, PoolMember, Resource
+
+__all__ = ["make_member", "make_pool", "serve"]
+
+NAME = "bedrock/claude"
+CALLS = CallLimit(3, 3600)
+
+
+def make_pool(members: Mapping[str, Iterable[Definition]], *, name: str = NAME, **fields: Any) -> Pool:
+    """A pool of members with these limits, in this order."""
+    pool = Pool.objects.create(name=name, **fields)
+    for order, (member, limits) in enumerate(members.items()):
+        make_member(pool, member, limits, order=order)
+    return pool
+
+
+def make_member(pool: Pool, name: str, limits: Iterable[Definition], **fields: Any) -> PoolMember:
+    """A member of a pool with these limits."""
+    member = PoolMember.objects.create(pool=pool, name=name, **fields)
+    for definition in limits:
+        row = Limit.from_definition(member, definition)
+        row.full_clean()
+        row.save()
+    return member
+
+
+def serve(resource: str, pool: Pool) -> Resource:
+    """Have a resource served by a pool."""
+    row, _ = Resource.objects.update_or_create(name=resource, defaults={"pool": pool})
+    return row

@@ -1,0 +1,556 @@
+"""Pools that administrators set: by name, and as what serves a resource."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pytest_django import Settings
+
+from limits_app import conf, limits
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import (
+    InvalidLimit,
+    InvalidRequest,
+    LimitExceeded,
+    LimitTimeout,
+    NeverAdmissible,
+    StoreUnavailable,
+    UnknownPool,
+)
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.models import Entity, Pool, PoolMember, Resource
+from limits_app.models.candidates import Chain
+from limits_app.resolver import resolver
+from limits_app.resolver.source import source
+from limits_app.resolver.supplies import Supplies
+from limits_app.resolver.supply import Desks, desks
+from limits_app.services.explained_pool import MemberStanding
+from limits_app.services.pools import member_use
+from limits_app.services.together import Share
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.services.failing import FailingStore
+from tests.services.pool_rows import CALLS, NAME, make_member, make_pool, serve
+
+TPM = RateLimit.per_minute("tpm", 60)
+
+
+@pytest.fixture(autouse=True)
+def new_desks() -> Iterator[None]:
+    """Every test begins with the first member, and none put aside."""
+    yield
+    desks.clear()
+
+
+def who(*acquisitions: Acquisition) -> str:
+    """Which members have served, in order; `-` for a refusal."""
+    return "".join(str(one.config["member"]) if one else "-" for one in acquisitions)
+
+
+def many(number: int, resource: str = NAME, **options: Any) -> str:
+    """Which members serve so many requests of a resource."""
+    return who(*[limits.try_acquire(resource, **options) for _ in range(number)])
+
+
+# ------------------------------------------------------------------------------------------ by name
+
+
+def test_a_pool_by_name_gives_out_what_its_members_have() -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]})
+    pool = limits.pool(NAME)
+    assert who(*[pool.try_acquire() for _ in range(7)]) == "ababab-"
+    with pytest.raises(LimitTimeout):
+        pool.acquire(timeout=0)
+
+
+def test_two_of_one_name_are_one_and_take_turns_together() -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]})
+    assert who(limits.pool(NAME).try_acquire(), limits.pool(NAME).try_acquire()) in {"ab", "ba"}
+    assert limits.pool(NAME).peek().allowed
+    stats: Any = limits.pool(NAME).get_stats()
+    assert [one["call_count"]["used"] for one in stats["limit_sets"]] == [1, 1]
+
+
+def test_it_is_a_pool_like_any_other() -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover", failover=False)
+    pool = limits.pool(NAME)
+    assert len(pool) == 2
+    assert [one.config["member"] for one in pool] == ["a", "b"]
+    assert pool[1]["call_count"] == CALLS
+    assert (pool.load_balancing, pool.failover, pool.weights, pool.worker_index) == ("failover", False, (1, 1), 0)
+    assert repr(pool) == "limits.pool('bedrock/claude')"
+
+
+def test_asyncio_has_it_too() -> None:
+    make_pool({"a": [CALLS]})
+
+    async def four() -> str:
+        pool = limits.pool(NAME)
+        first = await pool.aacquire()
+        return who(first, *[await pool.atry_acquire() for _ in range(3)])
+
+    assert asyncio.run(four()) == "aaa-"
+
+
+def test_it_goes_to_another_process_by_its_name() -> None:
+    make_pool({"a": [CALLS]})
+    assert who(pickle.loads(pickle.dumps(limits.pool(NAME))).try_acquire()) == "a"
+
+
+def test_names_that_cannot_be_and_names_of_nobody() -> None:
+    with pytest.raises(InvalidLimit, match="must be a letter"):
+        limits.pool("no name")
+    nobody = limits.pool("nobody")
+    with pytest.raises(UnknownPool, match="there is no pool 'nobody'"):
+        nobody.try_acquire()
+
+
+def test_a_change_counts_on_the_next_acquire() -> None:
+    pool = make_pool({"a": [CallLimit(1, 3600)]})
+    named = limits.pool(NAME)
+    assert who(named.try_acquire(), named.try_acquire()) == "a-"
+    make_member(pool, "b", [CALLS], order=9)
+    assert who(named.try_acquire()) == "b"
+    PoolMember.objects.filter(name="b").update(enabled=False)
+    assert who(named.try_acquire()) == "-"
+    pool.members.get(name="a").limits.update(capacity=2)
+    assert who(named.try_acquire(), named.try_acquire()) == "a-"
+    assert len(named) == 1
+    PoolMember.objects.filter(name="b").update(enabled=True)
+    assert len(named) == 2
+
+
+def test_what_was_rolled_back_never_counts() -> None:
+    make_pool({"a": [CALLS]})
+    named = limits.pool(NAME)
+    assert named.try_acquire()
+    with transaction.atomic():
+        PoolMember.objects.update(enabled=False)
+        resolver.clear()
+        assert not limits.pool(NAME).try_acquire()
+        transaction.set_rollback(True)
+    assert named.try_acquire()
+
+
+# ------------------------------------------------------------------------------------------ put aside
+
+
+def test_members_are_put_aside_by_name_or_place_and_come_back(clock: FakeClock) -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover"))
+    limits.pool(NAME).cool_down("a", 30)
+    assert many(1, "chat") == "b"
+    assert limits.pool(NAME).cooling_seconds(0) == 30
+    clock.advance(31)
+    assert many(1, "chat") == "a"
+    limits.pool(NAME).cool_down(1, 30)
+    assert many(3, "chat") == "aa-"
+    with pytest.raises(InvalidRequest, match="'c' is no member of bedrock/claude that is enabled: there are a, b"):
+        limits.pool(NAME).cool_down("c", 1)
+
+
+def test_who_is_put_aside_stays_so_when_the_pool_changes() -> None:
+    pool = make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    limits.pool(NAME).cool_down("a", 30)
+    make_member(pool, "c", [CALLS], order=9)
+    assert who(limits.pool(NAME).try_acquire()) == "b"
+
+
+# ------------------------------------------------------------------------------------------ serving a resource
+
+
+def test_own_limits_and_those_of_one_member_are_charged_together() -> None:
+    serve("chat", make_pool({"a": [TPM], "b": [TPM]}))
+    limits.set_resource_limits("chat", [RateLimit.per_minute("tpm", 100)])
+    for _ in range(2):
+        with limits.acquire("chat", entity="user:1", requested={"tpm": 50}) as acquisition:
+            acquisition.update({"tpm": 40})
+    status = limits.status("chat", entity="user:1")
+    assert status.limits["tpm"]["used"] == 80
+    assert {name: one["tpm"]["used"] for name, one in status.members.items()} == {"a": 40, "b": 40}
+    with pytest.raises(LimitExceeded) as caught:
+        limits.acquire("chat", entity="user:1", requested={"tpm": 25})
+    assert caught.value.outcome.violations[0].member is None
+    assert limits.acquire("chat", entity="user:2", requested={"tpm": 20})
+    assert not limits.try_acquire("chat", entity="user:3", requested={"tpm": 21})
+
+
+def test_a_refusal_charges_nobody() -> None:
+    serve("chat", make_pool({"a": [TPM], "b": [TPM]}))
+    limits.set_resource_limits("chat", [CallLimit(1, 3600)])
+    assert limits.try_acquire("chat", requested={"tpm": 10})
+    before = limits.status("chat")
+    for _ in range(5):
+        assert not limits.try_acquire("chat", requested={"tpm": 10})
+    assert limits.status("chat") == before
+
+
+def test_the_wait_is_for_the_earliest_member_and_the_own_limits() -> None:
+    serve("chat", make_pool({"slow": [TPM], "quick": [RateLimit.per_second("tpm", 10)]}, load_balancing="failover"))
+    assert who(*[limits.try_acquire("chat", requested={"tpm": n}) for n in (60, 10)]) == "slowquick"
+    refused = limits.try_acquire("chat", requested={"tpm": 5}).outcome
+    assert refused.retry_after == pytest.approx(0.5, abs=0.01)
+    assert [(one.resource, one.member, one.level) for one in refused.violations] == [(NAME, "quick", "pool_member")]
+    assert refused.summary().startswith("'tpm' of bedrock/claude at quick has 0")
+
+
+def test_what_no_member_can_ever_serve_is_refused_at_once() -> None:
+    serve("chat", make_pool({"a": [TPM], "b": [RateLimit.per_minute("tpm", 80)]}))
+    assert who(limits.acquire("chat", requested={"tpm": 70})) == "b"
+    for ask in (limits.acquire, limits.check):
+        with pytest.raises(NeverAdmissible):
+            ask("chat", requested={"tpm": 81})
+
+
+def test_members_without_a_requested_rate_are_no_candidates() -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [TPM]}))
+    limits.set_resource_limits("chat", [RateLimit.per_minute("tpm", 100), RateLimit.per_minute("images", 5)])
+    assert many(2, "chat", requested={"tpm": 1}) == "bb"
+    assert "a" in many(2, "chat", requested={"images": 1})
+    with pytest.raises(InvalidRequest, match="no limit set of the pool has all that is requested: 'words'"):
+        limits.try_acquire("chat", requested={"words": 1})
+
+
+def test_requested_amounts_may_depend_on_what_holds() -> None:
+    serve("chat", make_pool({"a": [CALLS, TPM], "b": [TPM]}))
+    assert many(1, "chat", requested=lambda found: dict.fromkeys(found.rates, 1)) == "a"
+    assert {limit.key for limit in limits.limit_set("chat")} == {"tpm"}
+
+
+def test_all_kinds_of_limits_serve_and_permits_come_back() -> None:
+    quota = QuotaLimit.per_day("tokens", 10)
+    serve("chat", make_pool({"a": [quota, ResourceLimit("slots", 1)], "b": [quota]}, load_balancing="failover"))
+    with limits.acquire("chat", requested={"tokens": 4}) as first:
+        with limits.acquire("chat", requested={"tokens": 4, "slots": 1}) as second:
+            assert who(first, second) == "ab"
+            second.update({"tokens": 1})
+        first.update({"tokens": 4})
+    with limits.acquire("chat", requested={"tokens": 6}) as third:
+        assert who(third) == "a"
+        third.update({"tokens": 6})
+    assert who(limits.try_acquire("chat", requested={"tokens": 2})) == "b"
+
+
+def test_without_a_member_that_is_enabled_nobody_is_served() -> None:
+    pool = make_pool({"a": [CALLS]})
+    serve("chat", pool)
+    PoolMember.objects.update(enabled=False)
+    assert not limits.try_acquire("chat")
+    assert limits.check("chat").summary() == "everything is blocked"
+    assert "switched off" in limits.explain("chat").text()
+    pool.members.all().delete()
+    assert not limits.try_acquire("chat")
+
+
+def test_a_member_without_limits_serves_without_end() -> None:
+    serve("chat", make_pool({"a": []}))
+    assert many(20, "chat") == "a" * 20
+
+
+def test_cascades_shared_limits_and_shadows_go_with_pools() -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}))
+    tenant = Entity.objects.create(identifier="tenant:1")
+    Entity.objects.create(identifier="user:1", parent=tenant, cascade=True)
+    limits.set_entity_limits("tenant:1", [CallLimit(4, 3600)], resource="chat")
+    limits.set_resource_limits("chat", [CallLimit(5, 3600)], shared=["call_count"])
+    limits.set_entity_limits("user:1", [CallLimit(1, 3600)], resource="chat", enforcement="shadow")
+    served = [limits.try_acquire("chat", entity="user:1") for _ in range(5)]
+    assert Counter(who(*served)) == {"a": 2, "b": 2, "-": 1}
+    assert [bool(one.outcome.shadowed) for one in served[:4]] == [False, True, True, True]
+    assert limits.status("chat").limits["call_count"]["used"] == 4
+
+
+def test_turns_are_taken_by_all_entities_together() -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS], "c": [CALLS]}))
+    served = [limits.acquire("chat", entity=f"user:{number}") for number in range(9)]
+    assert Counter(who(*served)) == {"a": 3, "b": 3, "c": 3}
+
+
+def test_a_chosen_member_alone_is_asked_without_failover() -> None:
+    serve("chat", make_pool({"a": [CallLimit(1, 60)], "b": [CALLS]}, load_balancing="failover", failover=False))
+    assert many(3, "chat") == "a--"
+
+
+def test_weights_say_who_is_asked_how_often() -> None:
+    pool = make_pool({"a": [], "b": []}, load_balancing="weighted")
+    pool.members.filter(name="a").update(weight=9)
+    serve("chat", pool)
+    served = Counter(many(400, "chat"))
+    assert 310 < served["a"] < 390
+
+
+def test_asyncio_is_served_too() -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}))
+
+    async def ask() -> tuple[str, bool, int, str]:
+        first = await limits.aacquire("chat", timeout=1)
+        second = await limits.atry_acquire("chat")
+        outcome = await limits.acheck("chat")
+        status = await limits.astatus("chat")
+        explanation = await limits.aexplain("chat")
+        assert explanation.pool is not None
+        return who(first, second), outcome.allowed, len(status.members), explanation.pool.name
+
+    served, *rest = asyncio.run(ask())
+    assert sorted(served) == ["a", "b"]
+    assert rest == [True, 2, NAME]
+    assert asyncio.run(limits.areset("chat"))
+
+
+def test_a_limit_set_of_a_pooled_resource_waits_and_travels() -> None:
+    serve("chat", make_pool({"a": [CALLS]}))
+    found = limits.limit_set("chat")
+    assert who(found.acquire()) == "a"
+    assert found.peek().allowed
+    assert found.get_stats() == {}
+    reduced: Any = found.__reduce__()
+    restore, state = reduced
+    assert who(restore(*state).try_acquire()) == "a"
+
+
+def test_resetting_a_resource_leaves_its_pool_alone() -> None:
+    serve("chat", make_pool({"a": [CALLS]}))
+    limits.set_resource_limits("chat", [CallLimit(2, 3600)])
+    assert many(3, "chat") == "aa-"
+    assert limits.reset("chat")
+    assert many(2, "chat") == "a-"
+
+
+# ------------------------------------------------------------------------------------------ config and secrets
+
+
+def test_secrets_are_looked_up_when_the_config_is_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = make_pool({"a": [CALLS]})
+    config = {"region": "eu", "auth": {"api_key": {"env": "BEDROCK_KEY"}}, "ids": [{"setting": "BEDROCK_ID"}, 1]}
+    pool.members.update(config=config)
+    serve("chat", pool)
+    settings.BEDROCK_ID = "id"
+    acquisition = limits.acquire("chat")
+    with pytest.raises(ImproperlyConfigured, match=r"member 'a' of the pool needs for 'auth' .* variable BEDROCK_KEY"):
+        _ = acquisition.config
+    monkeypatch.setenv("BEDROCK_KEY", "hush")
+    assert acquisition.config == {"region": "eu", "auth": {"api_key": "hush"}, "ids": ["id", 1], "member": "a"}
+    del settings.BEDROCK_ID
+    with pytest.raises(ImproperlyConfigured, match="for 'ids' the setting BEDROCK_ID"):
+        _ = acquisition.config
+    explanation = limits.explain("chat")
+    for shown in (
+        repr(acquisition.limit_set),
+        explanation.text(),
+        str(explanation.as_dict()),
+        str(limits.status("chat")),
+    ):
+        assert "hush" not in shown
+
+
+# ------------------------------------------------------------------------------------------ explained
+
+
+def test_an_explanation_says_who_would_serve_and_why_not_another(clock: FakeClock) -> None:
+    pool = make_pool(
+        {"a": [TPM], "b": [TPM], "c": [TPM], "d": [CALLS], "e": [TPM], "f": [RateLimit("tpm", 5, 60)]},
+        load_balancing="failover",
+    )
+    pool.members.filter(name="e").update(enabled=False)
+    serve("chat", pool)
+    assert many(1, "chat", requested={"tpm": 60}) == "a"
+    limits.pool(NAME).cool_down("b", 12)
+    found = limits.explain("chat", requested={"tpm": 10})
+    assert found.pool is not None
+    assert found.pool.chosen is not None
+    assert {one.name: one.standing for one in found.pool.members} == {
+        "a": MemberStanding.REFUSES,
+        "b": MemberStanding.COOLING_DOWN,
+        "c": MemberStanding.SERVES,
+        "d": MemberStanding.UNABLE,
+        "e": MemberStanding.DISABLED,
+        "f": MemberStanding.NEVER,
+    }
+    assert found.text().splitlines()[2:] == [
+        "It is served by the pool bedrock/claude (failover): c would serve.",
+        "a: refuses, and admits in 10 s; tpm: 0 of 60 left, 10 requested.",
+        "b: put aside for 12 s; tpm: 60 of 60 left, 10 requested.",
+        "c: would serve; tpm: 60 of 60 left, 10 requested.",
+        "d: lacks what is requested.",
+        "e: switched off.",
+        "f: can never admit as much; tpm: 5 of 5 left, 10 requested.",
+    ]
+    plain = found.as_dict()["pool"]
+    assert isinstance(plain, dict)
+    assert plain["chosen"] == "c"
+    assert limits.acquire("chat", requested={"tpm": 10}).config["member"] == "c"
+
+
+def test_an_explanation_of_what_nobody_could_ever_serve() -> None:
+    serve("chat", make_pool({"a": [TPM], "b": [TPM]}, failover=False))
+    found = limits.explain("chat", requested={"tpm": 61})
+    assert not found.outcome.allowed
+    assert found.outcome.never
+    assert found.pool is not None
+    assert found.pool.chosen is None
+    assert "(round robin, no failover): none of its members would serve." in found.text()
+
+
+# ------------------------------------------------------------------------------------------ the database
+
+
+def test_a_pool_is_read_once_for_all_entities() -> None:
+    serve("chat", make_pool({"a": [CALLS], "b": [CALLS]}))
+    limits.try_acquire("chat", entity="user:1")
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        limits.try_acquire("chat", entity="user:2")
+        limits.try_acquire("chat", entity="user:2")
+    assert len(queries) == 1
+    resolver.clear()
+    with CaptureQueriesContext(connection) as queries:
+        limits.try_acquire("chat", entity="user:2")
+    assert len(queries) == 2
+
+
+def test_a_pool_counts_as_soon_as_it_serves_and_no_longer() -> None:
+    pool = make_pool({"a": [CallLimit(1, 3600)]})
+    limits.set_resource_limits("chat", [CallLimit(9, 3600)])
+    assert limits.try_acquire("chat").config == {}
+    serve("chat", pool)
+    assert many(2, "chat") == "a-"
+    Resource.objects.filter(name="chat").update(pool=None)
+    assert limits.try_acquire("chat").config == {}
+    Pool.objects.all().delete()
+    assert limits.try_acquire("chat")
+
+
+def test_a_pool_that_was_renamed_meanwhile_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve("chat", make_pool({"a": [CALLS]}))
+    read, names = source.read, iter(["old", NAME, "gone", "gone"])
+
+    def read_before(*key: Any) -> Chain:
+        return replace(read(*key), pool=next(names))
+
+    monkeypatch.setattr(source, "read", read_before)
+    assert many(1, "chat") == "a"
+    with pytest.raises(UnknownPool):
+        limits.try_acquire("chat", entity="user:1")
+
+
+def test_only_so_many_pools_are_kept() -> None:
+    kept, tables, store = Supplies(most=2), Desks(most=2), MemoryStore()
+    for name in ("one", "two", "three"):
+        make_pool({"a": [CALLS]}, name=name)
+        tables.desk(kept.supply(name, "default", store, 0).definition)
+    with CaptureQueriesContext(connection) as queries:
+        three, two, one = [kept.supply(name, "default", store, 0) for name in ("three", "two", "one")]
+    assert len(queries) == 1
+    first = [tables.desk(supply.definition) for supply in (two, three)]
+    assert [tables.desk(supply.definition) for supply in (two, three)] == first
+    tables.desk(one.definition)
+    assert tables.desk(two.definition) not in first
+
+
+def test_the_use_of_each_member_can_be_read() -> None:
+    make_pool({"a": [CALLS], "b": [CALLS]}, load_balancing="failover")
+    limits.pool(NAME).try_acquire()
+    assert {name: one["call_count"]["used"] for name, one in member_use(NAME).items()} == {"a": 1, "b": 0}
+
+
+@pytest.mark.parametrize("limit", [CALLS, TPM, ResourceLimit("slots", 2), QuotaLimit.per_day("tokens", 5)])
+def test_a_row_of_a_member_is_read_as_it_was_written(limit: Limit) -> None:
+    make_pool({"a": [limit]})
+    assert limits.pool(NAME)[0][limit.key] == limit
+
+
+# ------------------------------------------------------------------------------------------ several resources
+
+
+def test_several_resources_are_acquired_with_one_member_of_the_pool() -> None:
+    serve("chat", make_pool({"a": [TPM], "b": [TPM]}, load_balancing="failover"))
+    limits.set_resource_limits("api", [CallLimit(3, 3600)])
+    shares = [Share("api", "user:1"), Share("chat", "user:1", {"tpm": 50}), Share("chat", "tenant:1", {"tpm": 50})]
+    first, second, third = [limits.try_acquire_all(shares) for _ in range(3)]
+    assert who(first, second, third) == "ab-"
+    assert {(one.resource, one.member) for one in first.outcome.passed} == {("api", None), (NAME, "a")}
+    assert limits.status("api", entity="user:1").limits["call_count"]["used"] == 2
+
+
+def test_several_pools_at_once_are_asked_one_by_one() -> None:
+    serve("chat", make_pool({"a": [CALLS]}))
+    serve("images", make_pool({"a": [CALLS]}, name="other"))
+    with pytest.raises(InvalidRequest, match="served by one pool, not by"):
+        limits.try_acquire_all([Share("chat"), Share("images")])
+
+
+# ------------------------------------------------------------------------------------------ while the store is down
+
+
+@pytest.mark.parametrize(("policy", "served"), [("allow", "aaaaa"), ("local", "ab---")])
+def test_while_the_store_is_down_policy_decides_for_members_too(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, policy: str, served: str
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNAVAILABLE": policy, "EXPECTED_PROCESSES": 2}
+    store = FailingStore(MemoryStore())
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    serve("chat", make_pool({"a": [CallLimit(2, 3600)], "b": [CallLimit(2, 3600)]}, load_balancing="failover"))
+    assert limits.check("chat").allowed
+    store.down = True
+    assert many(5, "chat") == served
+    assert limits.try_acquire("chat").outcome.degraded
+    if policy == "local":
+        with pytest.raises(NeverAdmissible):
+            limits.try_acquire("chat", requested={"call_count": 3})
+        with pytest.raises(StoreUnavailable):
+            limits.try_acquire("chat", requested={"call_count": 2})
+
+
+# ------------------------------------------------------------------------------------------ never in disagreement
+
+
+@hypothesis_settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(["round_robin", "least_loaded", "failover"]),
+    st.booleans(),
+    st.lists(st.lists(st.sampled_from([3, 5, 8]), max_size=2), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 20)), max_size=12),
+)
+def test_explain_check_and_acquire_never_disagree(
+    clock: FakeClock, balancing: str, failover: bool, members: list[list[int]], asked: list[tuple[int, int, int]]
+) -> None:
+    for model in (Resource, Pool):
+        model.objects.all().delete()
+    limits.delete_system_limits()
+    limits.set_system_limits([RateLimit("tpm", 12, 60)])
+    rows = {str(n): [RateLimit("tpm", capacity, 60) for capacity in one[:1]] for n, one in enumerate(members)}
+    serve("chat", make_pool(rows, load_balancing=balancing, failover=failover))
+    desks.clear()
+    for user, amount, seconds in asked:
+        options: Any = {"entity": f"user:{user}", "requested": {"tpm": amount}}
+        told = limits.explain("chat", **options)
+        assert told.pool is not None
+        if told.outcome.never:
+            for ask in (limits.check, limits.try_acquire):
+                with pytest.raises(NeverAdmissible):
+                    ask("chat", **options)
+            continue
+        checked = limits.check("chat", **options)
+        acquisition = limits.try_acquire("chat", **options)
+        assert told.outcome == checked
+        assert checked.allowed is acquisition.successful
+        assert (told.pool.chosen is None) is (not acquisition)
+        if told.pool.chosen is not None:
+            assert acquisition.config["member"] == told.pool.chosen.name
+        else:
+            assert checked.violations == acquisition.outcome.violations
+        acquisition.cancel()
+        clock.advance(seconds)
