@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiKeyOfRequest",
     "EntityOfRequest",
+    "Exporter",
     "Headers",
     "Network",
     "OnUnavailable",
@@ -31,13 +32,16 @@ __all__ = [
     "directory",
     "factor",
     "function",
+    "list_of",
     "networks",
     "one_of",
     "or_none",
     "seconds",
     "share",
+    "shares",
     "stores",
     "whole_number",
+    "yes_or_no",
 ]
 
 T = TypeVar("T")
@@ -83,6 +87,13 @@ class Headers(StrEnum):
     LEGACY = "legacy"
     BOTH = "both"
     NONE = "none"
+
+
+class Exporter(StrEnum):
+    """To whom metrics can be given."""
+
+    PROMETHEUS = "prometheus"
+    OPENTELEMETRY = "opentelemetry"
 
 
 class OnUnresolved(StrEnum):
@@ -165,6 +176,22 @@ def share(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise _wrong("a number above 0 and at most 1", value)
     return value
+
+
+def list_of(parse: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+    """Make a parser of lists, each entry of which another one parses."""
+
+    def parse_all(value: object) -> tuple[T, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise _wrong("a list", value)
+        return tuple(map(parse, value))
+
+    return parse_all
+
+
+def shares(value: object) -> tuple[float, ...]:
+    """Parse parts of a whole, which come in their order and each once."""
+    return tuple(sorted(set(list_of(share)(value))))
 
 
 def factor(value: object) -> float:

@@ -10,6 +10,7 @@ from limits_app.conf import parsers
 from limits_app.conf.parsers import (
     ApiKeyOfRequest,
     EntityOfRequest,
+    Exporter,
     Headers,
     Network,
     OnUnavailable,
@@ -182,6 +183,14 @@ TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]](
     doc="The proxies whose X-Forwarded-For is believed; 'unix' is one that connects through a Unix socket.",
     parse=parsers.networks,
 )
+IDEMPOTENCY_SECONDS: Final = Key(
+    "IDEMPOTENCY_SECONDS",
+    86_400,
+    "limits_app.E021",
+    expects="whole number from 1 to 31622400",
+    doc="How long a request that comes again with its idempotency key is not charged again.",
+    parse=parsers.whole_number(1, 31_622_400),
+)
 IPV6_PREFIX: Final = Key(
     "IPV6_PREFIX",
     64,
@@ -206,6 +215,62 @@ REFUSAL_HANDLER: Final = Key[str | RefusalHandler | None](
     doc="Takes a request and the error and gives the response of a refusal, or None for the usual one.",
     parse=parsers.or_none(parsers.function),
 )
+USAGE: Final = Key(
+    "USAGE",
+    True,
+    "limits_app.E060",
+    expects="True or False",
+    doc="Whether stores that can count what they admit do so, and refusals are counted.",
+    parse=parsers.yes_or_no,
+)
+USAGE_HOURS_KEPT: Final = Key[int | None](
+    "USAGE_HOURS_KEPT",
+    31 * 24,
+    "limits_app.E061",
+    expects="whole number from 1 to 1000000, or None",
+    doc="How many hours of hourly snapshots pruning keeps; None keeps all.",
+    parse=parsers.or_none(parsers.whole_number(1, 10**6)),
+)
+USAGE_DAYS_KEPT: Final = Key[int | None](
+    "USAGE_DAYS_KEPT",
+    2 * 366,
+    "limits_app.E062",
+    expects="whole number from 1 to 36600, or None",
+    doc="How many days of daily snapshots pruning keeps; None keeps all.",
+    parse=parsers.or_none(parsers.whole_number(1, 36_600)),
+)
+DENIALS_HOURS_KEPT: Final = Key[int | None](
+    "DENIALS_HOURS_KEPT",
+    7 * 24,
+    "limits_app.E063",
+    expects="whole number from 1 to 1000000, or None",
+    doc="How many hours of refusals by the minute pruning keeps; None keeps all.",
+    parse=parsers.or_none(parsers.whole_number(1, 10**6)),
+)
+USAGE_ARCHIVE_DIR: Final = Key(
+    "USAGE_ARCHIVE_DIR",
+    None,
+    "limits_app.E064",
+    expects="absolute path, or None",
+    doc="Where the task that prunes writes what it is about to delete, as gzipped lines of JSON; None for nowhere.",
+    parse=parsers.directory,
+)
+NEAR_THRESHOLDS: Final = Key[tuple[float, ...]](
+    "NEAR_THRESHOLDS",
+    (0.8,),
+    "limits_app.E065",
+    expects="list of numbers above 0 and at most 1",
+    doc="At which parts of a limit in use the signal limit_near is sent.",
+    parse=parsers.shares,
+)
+METRICS: Final = Key[tuple[Exporter, ...]](
+    "METRICS",
+    (),
+    "limits_app.E066",
+    expects="list of 'prometheus' and 'opentelemetry'",
+    doc="To whom metrics are given; each needs the extra of its name.",
+    parse=parsers.list_of(parsers.one_of(Exporter)),
+)
 
 KEYS: Final[Mapping[str, Key[Any]]] = {
     key.name: key
@@ -214,6 +279,7 @@ KEYS: Final[Mapping[str, Key[Any]]] = {
         STORES,
         STATE_DIR,
         MAP_MEGABYTES,
+        IDEMPOTENCY_SECONDS,
         IDLE_FACTOR,
         UNKNOWN_KEYS,
         ENTITY_OF_REQUEST,
@@ -231,5 +297,12 @@ KEYS: Final[Mapping[str, Key[Any]]] = {
         IPV6_PREFIX,
         HEADERS,
         REFUSAL_HANDLER,
+        USAGE,
+        USAGE_HOURS_KEPT,
+        USAGE_DAYS_KEPT,
+        DENIALS_HOURS_KEPT,
+        USAGE_ARCHIVE_DIR,
+        NEAR_THRESHOLDS,
+        METRICS,
     )
 }

@@ -3,7 +3,8 @@
 A key is `v1:<resource>:<entity>`: the resource's name cannot contain a colon,
 and the entity is a digest of fixed length or `-`, so two scopes can never meet in one key
 and nothing personal stands in a store in clear.
-`*<limit>` after it names a limit that all share, and `~` at the end what is only tried.
+`*<limit>` after it names a limit that all share, `!<digest>` a request that is admitted once,
+and `~` at the end what is only tried.
 `><limit>` after it names the line of those who wait for a limit.
 `v1:+<pool>:<member>` is the member of a pool, the latter as a digest too.
 """
@@ -17,15 +18,17 @@ from hashlib import blake2b
 from typing import Final
 
 from limits_app.core.amounts import shown
-from limits_app.core.errors import InvalidLimit
+from limits_app.core.errors import InvalidLimit, InvalidRequest
 
 __all__ = [
     "Scope",
     "check_entity",
+    "check_idempotency_key",
     "check_resource",
     "lease_key",
     "line_scope",
     "member_scope",
+    "once_scope",
     "private_scope",
     "scope_of",
     "shadow_scope",
@@ -82,6 +85,12 @@ def line_scope(scope: Scope, key: str) -> Scope:
     return replace(scope, key=f"{scope.key}>{key}")
 
 
+def once_scope(resource: str, entity: str | None, key: str) -> Scope:
+    """Give the scope in which it is noted that a request of an entity with an idempotency key was admitted."""
+    scope = scope_of(resource, entity)
+    return replace(scope, key=f"{scope.key}!{_digest(key)}")
+
+
 def private_scope() -> Scope:
     """Give a scope that no other limit set has."""
     return Scope(f"{_VERSION}::{uuid.uuid4().hex}")
@@ -101,6 +110,13 @@ def check_entity(identifier: object) -> str:
     if not isinstance(identifier, str) or not 0 < len(identifier) <= MAX_ENTITY_LENGTH:
         raise InvalidLimit(f"entity {shown(identifier)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
     return identifier
+
+
+def check_idempotency_key(key: object) -> str:
+    """Return an idempotency key, or raise InvalidRequest that says what is allowed."""
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_ENTITY_LENGTH:
+        raise InvalidRequest(f"idempotency key {shown(key)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
+    return key
 
 
 def short_key(key: str) -> bytes:

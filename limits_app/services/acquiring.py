@@ -6,14 +6,23 @@ from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitExceeded
+from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Limits, resolver
 from limits_app.services.asking import Asked, Requested, Resources, amounts_for
 from limits_app.services.freshness import afresh, fresh, tell
+from limits_app.services.once import Once
 from limits_app.services.patience import countdown, while_it_holds
 from limits_app.services.shadowing import afollow, follow, peek
-from limits_app.services.together import aacquire_all, acquire_all, atry_acquire_all, shares_of, try_acquire_all
+from limits_app.services.together import (
+    Together,
+    aacquire_all,
+    acquire_all,
+    atry_acquire_all,
+    shares_of,
+    try_acquire_all,
+)
 from limits_app.stores.guards import guard_of
 
 __all__ = [
@@ -46,13 +55,22 @@ def limit_set(resource: str, entity: str | None = None, default_limits: Limits =
 
 
 def try_acquire(
-    resource: Resources, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
+    resource: Resources,
+    *,
+    entity: str | None = None,
+    requested: Asked = None,
+    default_limits: Limits = (),
+    idempotency_key: str | None = None,
 ) -> Acquisition:
     """Acquire now or not at all; a refusal is a falsy acquisition whose `outcome` says why.
 
     `default_limits` hold where nothing is set. Amounts and errors are those of `LimitSet.try_acquire`.
     A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
+    A request that was admitted and comes again with its `idempotency_key` is admitted without being charged again,
+    and holds nothing, for as long as `LIMITS["IDEMPOTENCY_SECONDS"]` says.
     """
+    if idempotency_key is not None:
+        return _once(idempotency_key, resource, entity, requested, default_limits).try_acquire()
     if not isinstance(resource, str):
         return try_acquire_all(shares_of(resource, entity, requested, default_limits))
     # Written out, because a call costs here as much as anything else.
@@ -76,12 +94,16 @@ def acquire(
     requested: Asked = None,
     timeout: float | None = 0,
     default_limits: Limits = (),
+    idempotency_key: str | None = None,
 ) -> Acquisition:
     """Acquire, waiting up to `timeout` seconds (by default not at all; None: as long as it takes).
 
     Raises LimitExceeded at once, LimitTimeout after waiting, NeverAdmissible for more than can ever be admitted;
-    each carries the outcome. A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
+    each carries the outcome. A mapping of resources to amounts and an idempotency key are as for `try_acquire`.
     """
+    if idempotency_key is not None:
+        once = _once(idempotency_key, resource, entity, requested, default_limits)
+        return _admitted(once.try_acquire()) if timeout == 0 else once.acquire(timeout)
     if timeout == 0:
         return _admitted(try_acquire(resource, entity=entity, requested=requested, default_limits=default_limits))
     if not isinstance(resource, str):
@@ -96,9 +118,16 @@ def acquire(
 
 
 async def atry_acquire(
-    resource: Resources, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
+    resource: Resources,
+    *,
+    entity: str | None = None,
+    requested: Asked = None,
+    default_limits: Limits = (),
+    idempotency_key: str | None = None,
 ) -> Acquisition:
     """`try_acquire` for asyncio."""
+    if idempotency_key is not None:
+        return await _once(idempotency_key, resource, entity, requested, default_limits).atry_acquire()
     if not isinstance(resource, str):
         return await atry_acquire_all(shares_of(resource, entity, requested, default_limits))
     acquisition = await afresh(
@@ -116,8 +145,12 @@ async def aacquire(
     requested: Asked = None,
     timeout: float | None = 0,
     default_limits: Limits = (),
+    idempotency_key: str | None = None,
 ) -> Acquisition:
     """`acquire` for asyncio: waits, and asks the database, without blocking the event loop."""
+    if idempotency_key is not None:
+        once = _once(idempotency_key, resource, entity, requested, default_limits)
+        return _admitted(await once.atry_acquire()) if timeout == 0 else await once.aacquire(timeout)
     if timeout == 0:
         return _admitted(
             await atry_acquire(resource, entity=entity, requested=requested, default_limits=default_limits)
@@ -144,6 +177,16 @@ async def acheck(
     """`check` for asyncio."""
     ask = sync_to_async(check)
     return await ask(resource, entity=entity, requested=requested, default_limits=default_limits)
+
+
+def _once(  # noqa: PLR0917 - the words of the verbs, in their order
+    key: object, resource: Resources, entity: str | None, requested: Asked, default_limits: Limits
+) -> Once:
+    if isinstance(resource, str):
+        return Once(key, (check_resource(resource), entity, default_limits), requested, by=resolver)
+    shares = shares_of(resource, entity, requested, default_limits)
+    together = Together(shares)
+    return Once(key, shares[0].key, together.asked_of, by=together)
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:

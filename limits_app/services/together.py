@@ -22,7 +22,7 @@ from limits_app.services.freshness import afresh, fresh, tell
 from limits_app.services.patience import countdown, while_it_holds
 from limits_app.services.shadowing import afollow, follow
 
-__all__ = ["Share", "aacquire_all", "acquire_all", "atry_acquire_all", "shares_of", "try_acquire_all"]
+__all__ = ["Share", "Together", "aacquire_all", "acquire_all", "atry_acquire_all", "shares_of", "try_acquire_all"]
 
 _STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
 
@@ -48,7 +48,7 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     after the resource, such as `api:call_count`; what two shares have in common is charged as the first one says.
     Amounts and errors are those of `try_acquire`.
     """
-    together = _Together(shares)
+    together = Together(shares)
     acquisition = fresh(*shares[0].key, lambda found: found.try_acquire(together.asked_of(found)), by=together)
     if not acquisition.admitted:
         tell(acquisition.outcome)
@@ -57,7 +57,7 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
 
 async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
     """`try_acquire_all` for asyncio."""
-    together = _Together(shares)
+    together = Together(shares)
     acquisition = await afresh(*shares[0].key, lambda found: found.atry_acquire(together.asked_of(found)), by=together)
     if not acquisition.admitted:
         tell(acquisition.outcome)
@@ -66,7 +66,7 @@ async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
 
 def acquire_all(shares: Sequence[Share], timeout: float | None) -> Acquisition:
     """`try_acquire_all` that waits up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
-    together, left = _Together(shares), countdown(timeout)
+    together, left = Together(shares), countdown(timeout)
 
     def wait(found: LimitSet) -> Acquisition:
         with while_it_holds(found, left()) as seconds:
@@ -77,7 +77,7 @@ def acquire_all(shares: Sequence[Share], timeout: float | None) -> Acquisition:
 
 async def aacquire_all(shares: Sequence[Share], timeout: float | None) -> Acquisition:
     """`acquire_all` for asyncio."""
-    together, left = _Together(shares), countdown(timeout)
+    together, left = Together(shares), countdown(timeout)
 
     async def wait(found: LimitSet) -> Acquisition:
         with while_it_holds(found, left()) as seconds:
@@ -105,7 +105,7 @@ def shares_of(resources: Resources, entity: str | None, requested: Asked, defaul
     return [Share(check_resource(name), entity, asked, default_limits) for name, asked in resources.items()]
 
 
-class _Together:
+class Together:
     """Resolves all shares of a request; the key that each verb is given is that of one of them."""
 
     def __init__(self, shares: Sequence[Share]) -> None:

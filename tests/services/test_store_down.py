@@ -125,6 +125,13 @@ def test_allow_admits_whatever_fits_at_all(store: FailingStore) -> None:
         limits.acquire("api", entity="a", requested={"tpm": 11})
 
 
+def test_nobody_knows_which_keys_were_admitted(store: FailingStore) -> None:
+    on_api("allow")
+    assert limits.try_acquire("api", entity="a", idempotency_key="order 7")
+    give_up(store)
+    assert limits.try_acquire("api", entity="a", idempotency_key="order 7").outcome.degraded
+
+
 def test_permits_that_nobody_counts_are_never_lost(store: FailingStore, caplog: pytest.LogCaptureFixture) -> None:
     on_api("allow", ResourceLimit("db", 1))
     store.down = True
