@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     BinaryField = models.BinaryField  # it takes no parameters when the code runs
 
-__all__ = ["DigestField", "LayoutDefinition", "ScopeState", "StoreVersion"]
+__all__ = ["DigestField", "LayoutDefinition", "ScopeCount", "ScopeState", "StoreVersion", "WaitingBatch"]
 
 
 class DigestField(BinaryField):
@@ -31,12 +31,15 @@ class ScopeState(models.Model):
     """What was used in one scope: the states of its limits, their logs, and who holds permits.
 
     `stamp` is a new random number with every change.
+    `counted_until` is there while something counted may stand among the states, and `label` says of whom.
     """
 
     scope = DigestField(max_length=16, primary_key=True)
     stamp = models.BigIntegerField()
     states = models.BinaryField()
     logs = models.BinaryField(null=True)
+    counted_until = models.BigIntegerField(null=True, db_index=True)
+    label = models.BinaryField(null=True)
 
     class Meta:
         db_table = "limits_app_state"
@@ -69,3 +72,31 @@ class StoreVersion(models.Model):
 
     def __str__(self) -> str:
         return str(self.version)
+
+
+class ScopeCount(models.Model):
+    """What was counted in one scope in one hour, out of its state; there may be several of one hour."""
+
+    hour = models.IntegerField(db_index=True)
+    label = models.BinaryField()
+    amounts = models.BinaryField()
+
+    class Meta:
+        db_table = "limits_app_count"
+
+    def __str__(self) -> str:
+        return f"{bytes(self.label).decode()} in hour {self.hour}"
+
+
+class WaitingBatch(models.Model):
+    """Counts that were collected together, until they are safe elsewhere; one row, or none."""
+
+    id = models.IntegerField(primary_key=True)
+    name = models.CharField(max_length=32)
+    counts = models.BinaryField()
+
+    class Meta:
+        db_table = "limits_app_batch"
+
+    def __str__(self) -> str:
+        return self.name

@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Event
 from time import monotonic
 
+from tests.servers.freezing import frozen
 from tests.servers.installing import install
 from tests.servers.ports import HOST, answers, free_ports
 
@@ -40,8 +41,9 @@ class MariaDBServer:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         make = [program("mariadb-install-db"), "--no-defaults", f"--datadir={directory / 'data'}"]
-        make += ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        make += ["--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]
+        # Two servers that use one directory for temporary tables may take each other's away.
+        make += [f"--tmpdir={directory}", "--auth-root-authentication-method=normal"]
+        make += ["--skip-test-db", "--skip-name-resolve", "--innodb-flush-method=nosync", "--innodb-log-file-size=8M"]
         if os.geteuid() == 0:
             make.append("--user=root")
         done = subprocess.run(make, check=False, capture_output=True)
@@ -67,7 +69,12 @@ class MariaDBServer:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         command = [program("mariadbd"), "--no-defaults", f"--datadir={self._directory / 'data'}", f"--port={self.port}"]
-        command += [f"--bind-address={HOST}", f"--socket={self._directory / 'socket'}", "--skip-name-resolve"]
+        command += [
+            f"--tmpdir={self._directory}",
+            f"--bind-address={HOST}",
+            f"--socket={self._directory / 'socket'}",
+            "--skip-name-resolve",
+        ]
         command += [f"--init-file={self._directory / 'init.sql'}", "--innodb-flush-log-at-trx-commit=2"]
         command += ["--innodb-flush-method=nosync", "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"]
         if os.geteuid() == 0:
@@ -85,6 +92,11 @@ class MariaDBServer:
         assert self._process is not None
         self._process.kill()
         self._process.wait(PATIENCE)
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Stop it for a while, in the middle of whatever they do."""
+        assert self._process is not None
+        return frozen(self._process.pid)
 
     def stop(self) -> None:
         """End it, if it runs."""

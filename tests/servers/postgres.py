@@ -9,11 +9,12 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Event
 from time import monotonic
 
+from tests.servers.freezing import frozen
 from tests.servers.installing import install
 from tests.servers.ports import HOST, answers, free_ports
 
@@ -91,6 +92,11 @@ class PostgresServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(PATIENCE)
+
+    def frozen(self) -> AbstractContextManager[None]:
+        """Stop all its processes for a while, in the middle of whatever they do."""
+        assert self._process is not None
+        return frozen(self._process.pid)
 
     def stop(self) -> None:
         """End it, if it runs."""

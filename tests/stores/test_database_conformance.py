@@ -15,6 +15,7 @@ from limits_app.testing.conformance.atomicity import Atomicity
 from limits_app.testing.conformance.bounds import Bounds
 from limits_app.testing.conformance.changes import Changes
 from limits_app.testing.conformance.choosing import Choosing
+from limits_app.testing.conformance.counting import Counting
 from limits_app.testing.conformance.leases import Leases
 from limits_app.testing.conformance.permits import Permits
 from limits_app.testing.conformance.races import Races
@@ -53,20 +54,20 @@ class _OnADatabase:
         return partial(opened, self.settings)
 
 
-class TestSQLite(_OnADatabase, StoreConformance):
+class TestSQLite(_OnADatabase, StoreConformance, Counting):
     @pytest.fixture
     def settings(self, sqlite: Settings) -> Settings:
         return sqlite
 
 
-class TestPostgreSQL(_OnADatabase, StoreConformance):
+class TestPostgreSQL(_OnADatabase, StoreConformance, Counting):
     @pytest.fixture
     def settings(self, postgres: PostgresServer) -> Settings:
         return postgres.settings
 
 
 class TestMariaDB(
-    _OnADatabase, Atomicity, Choosing, Settling, Leases, Permits, Changes, Versions, Waking, Bounds, Races
+    _OnADatabase, Atomicity, Choosing, Settling, Leases, Permits, Changes, Versions, Waking, Bounds, Races, Counting
 ):
     """What its statements and locks decide; the arithmetic of the algorithms is that of the other databases."""
 

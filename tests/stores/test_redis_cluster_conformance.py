@@ -17,6 +17,7 @@ from limits_app.testing.conformance.bounds import Bounds
 from limits_app.testing.conformance.changes import Changes
 from limits_app.testing.conformance.choosing import THREADS, Choosing, in_threads, members
 from limits_app.testing.conformance.contract import available
+from limits_app.testing.conformance.counting import Counting
 from limits_app.testing.conformance.leases import Leases
 from limits_app.testing.conformance.permits import Permits
 from limits_app.testing.conformance.quotas import Quotas
@@ -36,7 +37,7 @@ def cluster() -> Iterator[list[RedisServer]]:
 
 
 class TestRedisClusterStore(
-    Atomicity, Choosing, Settling, Quotas, Leases, Permits, Changes, Versions, Waking, Bounds, Races
+    Atomicity, Choosing, Settling, Quotas, Leases, Permits, Changes, Counting, Versions, Waking, Bounds, Races
 ):
     """Every topic but `Timelines`, `Moments` and `Properties`.
 

@@ -11,6 +11,7 @@ from redis import Redis
 from limits_app.core.store import Store
 from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.testing import FakeClock, StoreConformance
+from limits_app.testing.conformance.counting import Counting
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.ageing import Ageing
 from tests.stores.redis.support import PATIENT, prefix
@@ -22,7 +23,7 @@ def server() -> Iterator[RedisServer]:
         yield started
 
 
-class TestRedisStore(StoreConformance):
+class TestRedisStore(Counting, StoreConformance):
     @pytest.fixture(autouse=True)
     def _server(self, server: RedisServer) -> Iterator[None]:
         self.server = server

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StaleConfiguration
-from limits_app.core.plan import Amounts, Ask, Plan
+from limits_app.core.plan import Amounts, Ask, Part, Plan
 from limits_app.stores.database import lending
+from limits_app.stores.database.counted import begun, settled_in
 from limits_app.stores.database.records import Record
 from limits_app.stores.settling import settle_under
 
@@ -39,16 +40,18 @@ def refused(claim: Claim, records: Sequence[Record], now: int) -> None:
 
 def charged(claim: Claim, process: int, found: Sequence[Record], now: int) -> list[Record] | None:
     """The records with all amounts of a claim, by the parts of its plan; None when a limit refuses."""
-    after = [_copy(record) for record in found]
     parts, at = claim.plan.parts, 0
+    after = [_counting(record, part, now) for record, part in zip(found, parts, strict=True)]
     for ask, amount in claim.charges:
         if ask.part is not parts[at]:
             at += 1
-        states = after[at].states
+        _, states, _, _, _, _, counts, _, _ = after[at]
         state = ask.rule.take(states[ask.index], now, amount)
         if state is None:
             return None
         states[ask.index] = state
+        if counts:
+            counts[ask.index] += amount
     for place, ask in claim.plan.leases:
         at = parts.index(ask.part)
         name, amount = _name(ask, claim, process), claim.amounts[place]
@@ -60,7 +63,7 @@ def settled(  # noqa: PLR0917 - the last two are given later
     claim: Claim, process: int, changes: Amounts, found: Sequence[Record], now: int
 ) -> list[Record]:
     """The records with the changes of a claim, by the parts among them; they may be those of other layouts."""
-    after = {record.scope: _copy(record) for record in found}
+    after = {record.scope: record.copy() for record in found}
     for ask, change in claim.plan.beside(changes):
         record = after[ask.part.short_key]
         if ask.lease_key is not None:
@@ -80,6 +83,9 @@ def settled(  # noqa: PLR0917 - the last two are given later
                 now=now,
                 taken_at=claim.decided_at,
             )
+    for part in claim.plan.parts:
+        if part.counts:
+            after[part.short_key] = settled_in(after[part.short_key], part, changes, claim.decided_at)
     return list(after.values())
 
 
@@ -101,14 +107,14 @@ def forgotten(record: Record, keys: Collection[str] | None) -> Record:
     return record._replace(states=record.codec.layout.forgotten(record.states, keys))
 
 
-def _copy(record: Record) -> Record:
-    scope, states, codec, leases, stamp, trail = record
-    return Record(scope, states.copy(), codec, leases, stamp, trail)
+def _counting(record: Record, part: Part, now: int) -> Record:
+    """A record that may be changed, and counts where its part does."""
+    return begun(record, part, now) if part.counts else record.copy()
 
 
 def _lending(record: Record, leases: bytes) -> Record:
-    scope, states, codec, _, stamp, trail = record
-    return Record(scope, states, codec, leases, stamp, trail)
+    scope, states, codec, _, stamp, trail, counts, mark, tallied = record
+    return Record(scope, states, codec, leases, stamp, trail, counts, mark, tallied)
 
 
 def _name(ask: Ask, claim: Claim, process: int) -> bytes:

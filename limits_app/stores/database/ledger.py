@@ -78,10 +78,13 @@ class Ledger:
             records.append(record)
         return Page(records, now, found.version, stamp, carried)
 
-    def open_rows(self, link: Link, scopes: Sequence[bytes]) -> Page:
-        """Begin a transaction, and see those scopes that have a row as the layouts do that wrote them."""
+    def open_rows(self, link: Link, scopes: Sequence[bytes], *, skips_locked: bool = False) -> Page:
+        """Begin a transaction, and see those scopes that have a row as the layouts do that wrote them.
+
+        With `skips_locked`, those that others change just now may be left out.
+        """
         stamp = new_stamp()
-        found = link.begin(scopes)
+        found = link.begin(scopes, skips_locked=skips_locked)
         records = [record for row in found.rows if (record := self._reading.as_stored(link, row)) is not None]
         return Page(records, self._time(found.now), found.version, stamp, [])
 
@@ -120,7 +123,7 @@ class Ledger:
             record = record.noting(link.number, stamp)
         try:
             after = decide([record], now)
-            if after is None:
+            if after is None or after[0].mark is not None or after[0].tallied:
                 return False
             change = _change(after[0])
         except LogElsewhere:
@@ -145,9 +148,12 @@ class Ledger:
             self._latest.written(record.codec.stored(record, stamp), record.stamp)
             if record.stamp is None:
                 self.housekeeping.entered()
+            if record.tallied:
+                self.housekeeping.tallied(self._clock())
         conclude()
 
 
 def _change(record: Record) -> Change:
     codec = record.codec
-    return Change(record.scope, record.stamp, codec.encode(record), codec.encode_logs(record))
+    states, logs = codec.encode(record), codec.encode_logs(record)
+    return Change(record.scope, record.stamp, states, logs, record.mark, record.tallied)

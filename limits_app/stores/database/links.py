@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -39,11 +40,21 @@ class Row(NamedTuple):
 
 
 class LinkOptions(NamedTuple):
-    """How long a link waits for locks, statements and its connection, in seconds; `local_clock` reads the time here."""
+    """How long a link waits for locks and for its connection, in seconds, and whether time is the server's."""
 
     lock_timeout: float
     connect_timeout: float
     reads_clock: bool
+
+    @property
+    def statement_timeout(self) -> float:
+        """How long a statement may take, which may wait for several locks."""
+        return 2 * self.lock_timeout
+
+    @property
+    def reply_timeout(self) -> float:
+        """How long an answer is waited for: a server that lives has ended the statement before."""
+        return self.statement_timeout + _ON_THE_WAY
 
 
 class Found(NamedTuple):
@@ -64,12 +75,18 @@ class Promise(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What an error of the driver means: whether the same may work now, and whether the connection is of no use."""
+    """What an error of the driver means: whether the same may work now, and whether the connection is of no use.
+
+    A `silent` server has not answered in time, and would keep the next one waiting as long.
+    """
 
     transient: bool
     lost: bool
+    silent: bool = False
 
 
+_ON_THE_WAY: Final = 0.5
+_BY_SCOPE: Final = attrgetter("scope")
 _RANDOM: Final = Random()
 os.register_at_fork(after_in_child=_RANDOM.seed)
 
@@ -84,6 +101,8 @@ class Link(ABC):
 
     begins: ClassVar[str] = "BEGIN"
     locks: ClassVar[str] = " FOR UPDATE"
+    skips: str = ""
+    """What makes a statement that locks rows leave out those that are locked, where the database can."""
     adds: ClassVar[tuple[str, str]] = ("INSERT INTO", " ON CONFLICT DO NOTHING")
     clock: ClassVar[str] = "0"
     has_clock: ClassVar[bool] = True
@@ -106,6 +125,8 @@ class Link(ABC):
             wrapper.connect()
             self._raw: Any = wrapper.connection
             self.cursor: Any = self._raw.cursor()
+            if wrapper.features.has_select_for_update_skip_locked:
+                self.skips = " SKIP LOCKED"
             self.prepare()
         except BaseException:
             if wrapper.connection is not None:
@@ -139,11 +160,15 @@ class Link(ABC):
     def configure(cls, wrapper: BaseDatabaseWrapper, options: LinkOptions) -> None:
         """Change the settings of a connection that is not open yet."""
 
-    def begin(self, scopes: Sequence[bytes]) -> Found:
-        """Begin a transaction in which nobody else changes the rows of these scopes."""
+    def begin(self, scopes: Sequence[bytes], *, skips_locked: bool = False) -> Found:
+        """Begin a transaction in which nobody else changes the rows of these scopes.
+
+        With `skips_locked`, rows that others change just now may be left out.
+        """
         batch: list[Statement] = [(self.begins, ())]
         if scopes:
-            batch.append((statements.rows(len(scopes)) + self.locks, scopes))
+            locks = self.locks + self.skips if skips_locked else self.locks
+            batch.append((statements.rows(len(scopes)) + locks, scopes))
         batch.append((statements.moment(self.clock), ()))
         return self._found(self.batch(batch), scopes)
 
@@ -154,13 +179,18 @@ class Link(ABC):
 
     def commit(self, changes: Sequence[Change], stamp: int, conclude: Callable[[], None]) -> bool:
         """Write and commit; False, with nothing written, when another has created one of the rows meanwhile."""
-        for change in sorted(change for change in changes if change.old is None):
-            self.run(statements.add(*self.adds), (change.scope, stamp, change.states, change.logs))
+        for change in sorted([change for change in changes if change.old is None], key=_BY_SCOPE):
+            mark = change.mark or (None, None)
+            self.run(statements.add(*self.adds), (change.scope, stamp, change.states, change.logs, *mark))
             if self.cursor.rowcount == 0:
                 self.rollback()
                 return False
+        batch = [statements.change(change, stamp) for change in changes if change.old is not None]
+        tallied = [one for change in changes for one in change.tallied]
+        if tallied:
+            batch.append(statements.tally(tallied))
         self.promise = Promise(changes[0].scope, self.number, stamp, conclude)
-        self.batch([*[statements.change(change, stamp) for change in changes if change.old is not None], COMMIT])
+        self.batch([*batch, COMMIT])
         self.promise = None
         conclude()
         return True
@@ -225,7 +255,7 @@ class Link(ABC):
         """Whether the commit of another link was done; if not, it never will be."""
         self.run(self.begins)
         # Waits for whoever is creating the row.
-        self.run(statements.add(*self.adds), (promise.scope, new_stamp(), framed(b""), None))
+        self.run(statements.add(*self.adds), (promise.scope, new_stamp(), framed(b""), None, None, None))
         if self.cursor.rowcount:
             self.rollback()
             return False

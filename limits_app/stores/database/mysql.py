@@ -33,7 +33,7 @@ class MySQLLink(Link):
         """Wait for the server not for long."""
         given = wrapper.settings_dict["OPTIONS"]
         given["connect_timeout"] = max(ceil(options.connect_timeout), 1)
-        given["read_timeout"] = given["write_timeout"] = max(ceil(2 * options.lock_timeout), 2)
+        given["read_timeout"] = given["write_timeout"] = max(ceil(options.reply_timeout), 2)
 
     def prepare(self) -> None:
         """Wait not long for locks, and lock rows only, not what lies between them."""
@@ -47,5 +47,7 @@ class MySQLLink(Link):
         """By the number of the error."""
         number = error.args[0] if error.args else _NO_ANSWER
         return Failure(
-            number == _DEADLOCK, lost=number in _FROM_THE_CLIENT or number in _SHUTTING_DOWN or number == _NO_ANSWER
+            number == _DEADLOCK,
+            lost=number in _FROM_THE_CLIENT or number in _SHUTTING_DOWN or number == _NO_ANSWER,
+            silent=isinstance(error.__context__, TimeoutError),
         )

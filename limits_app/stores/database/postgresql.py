@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from math import ceil
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.stores.database import statements
 from limits_app.stores.database.links import Failure, Link, Promise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from limits_app.stores.database.links import LinkOptions
     from limits_app.stores.database.statements import Change
+
+    Answering = Generator[int, int, object]
 
 __all__ = ["PostgresLink"]
 
@@ -43,8 +46,10 @@ class PostgresLink(Link):
 
     def prepare(self) -> None:
         """Wait neither for locks nor for anything else for long; prepare what is asked all the time."""
+        self._is_silent = False
+        self._raw.wait = partial(self._wait, self._raw.wait)
         lock, statement = (
-            round(seconds * 1000) for seconds in (self.options.lock_timeout, 2 * self.options.lock_timeout)
+            round(seconds * 1000) for seconds in (self.options.lock_timeout, self.options.statement_timeout)
         )
         self.batch([(f"SET lock_timeout = {lock}", ()), (f"SET statement_timeout = {statement}", ())])
         self._raw.prepare_threshold = 0
@@ -53,7 +58,7 @@ class PostgresLink(Link):
     def meaning(self, error: Exception) -> Failure:
         """By the code of the error, which only a server that lives sends."""
         code = getattr(error, "sqlstate", None)
-        return Failure(code in _TRANSIENT, lost=code is None or self._raw.closed)
+        return Failure(code in _TRANSIENT, lost=code is None or self._raw.closed, silent=self._is_silent)
 
     def batch(self, batch: Sequence[tuple[str, Sequence[object]]]) -> list[list[Any]]:
         """All statements in one message."""
@@ -80,6 +85,24 @@ class PostgresLink(Link):
             return None
         conclude()
         return int(written[0])
+
+    def _wait(self, wait: Callable[..., object], answering: Answering, *args: Any, **options: Any) -> object:
+        """The driver's way of waiting, which has no end of its own."""
+        return wait(self._in_time(answering), *args, **options)
+
+    def _in_time(self, answering: Answering) -> Answering:
+        """What the driver does to get an answer, given up when there is none in time."""
+        deadline = monotonic() + self.options.reply_timeout
+        try:
+            needed = next(answering)
+            while True:
+                ready = yield needed
+                if not ready and monotonic() > deadline:
+                    self._is_silent = True
+                    raise self.driver.OperationalError(f"no answer within {self.options.reply_timeout:g} seconds")
+                needed = answering.send(ready)
+        except StopIteration as end:
+            return end.value
 
 
 @cache

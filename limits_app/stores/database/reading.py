@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from limits_app.stores.database.counted import label_of
 from limits_app.stores.database.records import NAME_LENGTH, Codec, Record
 from limits_app.stores.definitions import layout_from
 
@@ -53,11 +54,13 @@ class Reading:
         """The record of a scope as a part's layout sees it."""
         codec = self.codec(part.layout)
         if row is None:
-            return Record(part.short_key, list(part.layout.start), codec, b"", None, b"")
+            return Record(part.short_key, list(part.layout.start), codec, b"", None, b"", codec.uncounted)
         record = self.as_stored(link, row)
         if record is None:
-            return Record(part.short_key, list(part.layout.start), codec, b"", row.stamp, row.trail)
-        return record if record.codec is codec else record.under(part.layout, codec, now)
+            return Record(part.short_key, list(part.layout.start), codec, b"", row.stamp, row.trail, codec.uncounted)
+        if record.codec is codec:
+            return record
+        return record.under(part.layout, codec, now=now, label=label_of(part.scoped.scope))
 
     def _fetched(self, link: Link, name: bytes) -> Codec | None:
         definitions = link.definitions(name)

@@ -1,6 +1,6 @@
 """Records: the state of a scope as a step sees it, and as a row holds it.
 
-The column `states` has the layout's name, the integers of all states and the leases;
+The column `states` has the layout's name, the integers of all states and counts, and the leases;
 the column `logs` the logs of sliding windows, read and written only when they are needed.
 """
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import Log
 from limits_app.core.layout import Layout
+from limits_app.stores.database.counted import Mark, Tallied, closed
 from limits_app.stores.database.lending import TAG_LENGTH, alive, recounted
 from limits_app.stores.database.trail import framed, noted
 from limits_app.stores.definitions import definitions_of
@@ -32,7 +33,11 @@ Fetch = Callable[[], bytes | None]
 
 
 class Record(NamedTuple):
-    """The states and leases of one scope; `stamp` and `trail` are those of its row, None and empty without a row."""
+    """The states and leases of one scope; `stamp` and `trail` are those of its row, None and empty without a row.
+
+    `counts` are what was admitted of each limit, and last until when that is one hour, where the layout counts.
+    Once it is written, the row has the `mark`, unless that is None, and what is `tallied` stands elsewhere.
+    """
 
     scope: bytes
     states: list[State]
@@ -40,6 +45,14 @@ class Record(NamedTuple):
     leases: bytes
     stamp: int | None
     trail: bytes
+    counts: list[int]
+    mark: Mark | None = None
+    tallied: tuple[Tallied, ...] = ()
+
+    def copy(self) -> Record:
+        """The record with states and counts that may be changed."""
+        scope, states, codec, leases, stamp, trail, counts, mark, tallied = self
+        return Record(scope, states.copy(), codec, leases, stamp, trail, counts.copy(), mark, tallied)
 
     def without_expired(self, now: int) -> Record:
         """The record without the leases that have run out; itself when none can have."""
@@ -51,10 +64,11 @@ class Record(NamedTuple):
 
     def noting(self, link: int, stamp: int) -> Record:
         """The record as a link is to write it."""
-        return Record(self.scope, self.states, self.codec, self.leases, self.stamp, noted(self.trail, link, stamp))
+        scope, states, codec, leases, before, trail, counts, mark, tallied = self
+        return Record(scope, states, codec, leases, before, noted(trail, link, stamp), counts, mark, tallied)
 
-    def under(self, layout: Layout, codec: Codec, now: int) -> Record:
-        """The same use as a record of another layout."""
+    def under(self, layout: Layout, codec: Codec, *, now: int, label: bytes) -> Record:
+        """The same use as a record of another layout, which begins to count anew."""
         states = [
             cast("State", (*state[:-1], Log(*log.arrays())))
             if isinstance(log := cast("object", state[-1]), StoredLog)
@@ -63,13 +77,30 @@ class Record(NamedTuple):
         ]
         # Leases outlive a limit that was taken away and came back.
         leases = alive(self.leases, now)
-        return self._replace(states=codec.counted(states, leases), codec=codec, leases=leases)
+        return self._replace(
+            states=codec.counted(states, leases),
+            codec=codec,
+            leases=leases,
+            counts=codec.uncounted,
+            tallied=closed(self, label),
+        )
 
 
 class Codec:
     """Writes and reads the records of one layout."""
 
-    __slots__ = ("_names", "_size", "_slices", "_struct", "definitions", "layout", "logs", "name", "permits")
+    __slots__ = (
+        "_size",
+        "_slices",
+        "_struct",
+        "_width",
+        "definitions",
+        "layout",
+        "logs",
+        "name",
+        "permits",
+        "uncounted",
+    )
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -78,7 +109,9 @@ class Codec:
         self.logs = [index for index, rule in enumerate(layout.rules) if rule.has_log]
         self.permits = [(index, key[-TAG_LENGTH:]) for index, key in layout.leases(b"")]
         widths = [len(rule.start) - rule.has_log for rule in layout.rules]
-        self._struct = Struct(f"={NAME_LENGTH}s{sum(widths)}q")
+        self.uncounted = [0] * (len(widths) + 1) if layout.counts else []
+        self._width = 1 + sum(widths)
+        self._struct = Struct(f"={NAME_LENGTH}s{sum(widths) + len(self.uncounted)}q")
         self._size = self._struct.size
         ends = [1 + sum(widths[: index + 1]) for index in range(len(widths))]
         self._slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
@@ -92,14 +125,15 @@ class Codec:
             stored = StoredLogs(fetch)
             for place, index in enumerate(self.logs):
                 states[index] = (*states[index], StoredLog(stored, place))
-        return Record(scope, states, self, packed[self._size :], stamp, trail)
+        return Record(scope, states, self, packed[self._size :], stamp, trail, list(flat[self._width :]))
 
     def encode(self, record: Record) -> bytes:
         """The column of states."""
         states: Sequence[State] = record.states
         if self.logs:
             states = [state[:-1] if index in self.logs else state for index, state in enumerate(states)]
-        return framed(record.trail) + self._struct.pack(self.name, *chain.from_iterable(states)) + record.leases
+        packed = self._struct.pack(self.name, *chain.from_iterable(states), *record.counts)
+        return framed(record.trail) + packed + record.leases
 
     def encode_logs(self, record: Record) -> bytes | None:
         """The column of logs, or None when it is the one that is there already."""
@@ -119,7 +153,7 @@ class Codec:
                 for place, index in enumerate(self.logs):
                     record.states[index] = cast("State", (*record.states[index][:-1], StoredLog(stored, place)))
             stored.leave()
-        return Record(record.scope, record.states, record.codec, record.leases, stamp, record.trail)
+        return Record(record.scope, record.states, record.codec, record.leases, stamp, record.trail, record.counts)
 
     def counted(self, states: Sequence[State], leases: bytes) -> list[State]:
         """The states with as many permits as the leases say."""

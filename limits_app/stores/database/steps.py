@@ -98,6 +98,8 @@ class Steps:
         meaning = link.meaning(error)
         if meaning.lost or not link.is_alive():
             self._lost(link, claim)
+            if meaning.silent:
+                raise StoreUnavailable(f"the database {self._pool.alias!r} does not answer: {error}") from error
             return
         link.promise = None
         self._pool.give(link)

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock, as_clock
+from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
@@ -28,6 +29,7 @@ from limits_app.stores.database.pool import LinkPool
 from limits_app.stores.database.records import Record
 from limits_app.stores.database.sqlite import system_us
 from limits_app.stores.database.steps import Steps
+from limits_app.stores.database.tallying import Tallying
 
 __all__ = ["DatabaseStore", "open_database_store"]
 
@@ -49,7 +51,7 @@ class DatabaseStore:
     """
 
     remote = True
-    counting = False
+    counting = True
     patience_us: int | None = _PATIENCE_US
 
     def __init__(
@@ -68,6 +70,7 @@ class DatabaseStore:
         self._steps = Steps(self._pool)
         self.clock = self._chosen_clock(clock)
         self._ledger = Ledger(self.clock)
+        self._tallying = Tallying(self._ledger, self._step)
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -161,6 +164,14 @@ class DatabaseStore:
         """See `Store.reset`."""
         self._step(partial(self._reset, sorted({short_key(scope) for scope in scopes}), keys))
         self.line.notify(scopes)
+
+    def collect_counts(self) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        return self._tallying.collect()
+
+    def forget_counts(self, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        self._tallying.forget(name)
 
     def version(self) -> int:
         """See `Store.version`."""

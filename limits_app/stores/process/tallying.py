@@ -38,6 +38,7 @@ class Tallying:
 
     def __init__(self, records: Records) -> None:
         self._records = records
+        self._hand = b""
 
     def begin(self, txn: Txn, begins: Iterable[Part], rebased: Iterable[Part], now: int) -> None:
         """Close the records of these parts, which are about to be replaced; those of `begins` count from now on."""
@@ -78,16 +79,21 @@ class Tallying:
         """A batch of what was counted, as `CountingStore.collect_counts` gives it."""
         stored = txn.get(_BATCH)
         if stored is None:
-            scopes = [key[len(_OPEN) :] for key, _ in islice(under(txn, _OPEN), _MOST)]
-            for scope in scopes:
-                self._close_counting(txn, scope, now)
+            self._close_some(txn, now)
             counts = list(self._taken(txn))
             if not counts:
                 return None
-            stored = json.dumps([uuid4().hex, counts, _MOST in {len(scopes), len(counts)}]).encode()
+            stored = json.dumps([uuid4().hex, counts, bool(self._hand) or len(counts) == _MOST]).encode()
             txn.put(_BATCH, stored)
         name, counts, is_full = json.loads(stored)
         return Batch(name, [Count(*count) for count in counts], is_full)
+
+    def _close_some(self, txn: Txn, now: int) -> None:
+        """Close records that are counting, some of them at a time: those that count again wait for another turn."""
+        scopes = [key[len(_OPEN) :] for key, _ in islice(under(txn, _OPEN, self._hand), _MOST)]
+        for scope in scopes:
+            self._close_counting(txn, scope, now)
+        self._hand = scopes[-1] + b"\0" if len(scopes) == _MOST else b""
 
     def _close_counting(self, txn: Txn, scope: bytes, now: int) -> None:
         record = self._records.stored(txn, scope)

@@ -1,6 +1,6 @@
 -- Check all, then charge all.
 -- Replies: S stale, C another layout, T another time, R refused, A admitted, N admitted with newcomers.
-local first_ask, first_wanted = at, wanted
+local first_ask, first_wanted, scopes, moment, begins = at, wanted, count, now, true
 
 if open.permits then
   for _ = 1, asks do
@@ -37,21 +37,3 @@ for _ = 1, asks do
   end
   if full > full_at[scope] then full_at[scope] = full end
 end
-
-local reply = {newcomers and 'N' or 'A', pack('<d', now)}
-if #restores > 0 then
-  -- What is told is what counts now; what is kept is what was there.
-  for index = 1, count do reply[2 + index] = pack(formats[index], unpack(states[index])) end
-  for index = 1, #restores do
-    local s, o, kept = unpack(restores[index])
-    for offset = 1, #kept do s[o + offset - 1] = kept[offset] end
-  end
-  for index = 1, count do keep(index) end
-else
-  for index = 1, count do reply[2 + index] = keep(index) end
-end
-for index = 1, #writes do call(unpack(writes[index])) end
-if tells_before then
-  for index = 1, count do reply[#reply + 1] = raws[index] end
-end
-return recorded(table.concat(reply))

@@ -1,8 +1,1 @@
 local settle = {}
-
--- The record of a scope, and until when somebody watches it.
-local function read(key, watched, index)
-  local found = call('HMGET', key, 's', 'w')
-  watched[index] = found[2]
-  return found[1]
-end

@@ -244,16 +244,16 @@ class RedisClusterStore(RedisStore):
     def _undo(self, claim: Claim, done: Sequence[tuple[PreparedPlan, bytes]]) -> None:
         """Give back what was charged a moment ago; what cannot be given back now stays spent."""
         for group, reply in done:
-            now = claim.decided_at = moment_of(reply)
-            self._moments.heard(now)
+            claim.decided_at = moment_of(reply)
+            self._moments.heard(claim.decided_at)
             leases = [
                 (self._names.leases(ask.part.short_key, ask.key), member)
                 for ask, _, member in self._phrases.leases(claim)
                 if ask in group.positions
             ]
             try:
-                if not self._drive(self._loader.put_back(group, reply, now, leases)):
-                    changes = [(ask, -amount) for ask, amount in claim.charges if ask in group.positions]
+                changes = [(ask, -amount) for ask, amount in claim.charges if ask in group.positions]
+                if not self._drive(self._loader.put_back(group, reply, changes, leases)):
                     self._links.run(self._phrases.changing(claim, changes, group, group.undo))
             except StoreUnavailable:
                 logger.warning("what a refused request took on one server could not be given back", exc_info=True)

@@ -11,7 +11,13 @@ local function keep(index)
     s[2] = min(floor((now + lives) / 1000000), last_second - 1)
   end
   local raw = pack(formats[index], unpack(s))
-  call('HSET', key, 's', raw)
+  if counts[index] then
+    call('HSET', key, 's', raw, 'c', counts[index])
+    -- What is counted has to be collected.
+    lives = max(lives, kept_us)
+  else
+    call('HSET', key, 's', raw)
+  end
   if extends then call('PEXPIRE', key, milliseconds(lives)) end
   if lasts and not lasted then call('PERSIST', key) end
   return raw

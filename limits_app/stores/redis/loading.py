@@ -15,6 +15,7 @@ from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Charges, Part
 from limits_app.stores.redis.codec import NAME_LENGTH, Codec, Codecs
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, bulk
+from limits_app.stores.redis.counting import NOTHING, Settled, counting_plan
 from limits_app.stores.redis.loaded import (
     Loaded,
     full_at,
@@ -25,10 +26,10 @@ from limits_app.stores.redis.loaded import (
     settle_loaded,
     states_of,
 )
-from limits_app.stores.redis.moments import Moments
+from limits_app.stores.redis.moments import Moments, moment_of
 from limits_app.stores.redis.names import Names
 from limits_app.stores.redis.plans import PreparedPlan
-from limits_app.stores.redis.scripts import script
+from limits_app.stores.redis.scripts import COUNTING, script
 
 __all__ = ["Calls", "Loader"]
 
@@ -85,7 +86,8 @@ class Loader:
                     returned += [(loaded, ask.key, name) for name in mine]
                 settle_loaded(loaded, ask, change=change, now=now, taken_at=taken_at)
             swapped = [(loaded, loaded.codec, loaded.states) for loaded in scopes if loaded.codec is not None]
-            if (yield from self._swap(now, swapped, returned=returned)):
+            settled = Settled(changes, taken_at, permits=False)
+            if (yield from self._swap(now, swapped, returned=returned, settled=settled)):
                 return
         raise StoreUnavailable(_TOO_FAST)
 
@@ -163,16 +165,16 @@ class Loader:
         return codec
 
     def put_back(
-        self, group: PreparedPlan, reply: bytes, now: int, leases: Sequence[tuple[bytes, bytes]]
+        self, group: PreparedPlan, reply: bytes, changes: Charges, leases: Sequence[tuple[bytes, bytes]]
     ) -> Generator[Call, Any, bool]:
-        """Undo what a group has charged a moment ago, and end its `leases`: key and member.
+        """Undo what a group has charged a moment ago, which are `changes`, and end its `leases`: key and member.
 
         False when somebody has changed something since, or a log was written.
         """
         pairs = group.before(reply)
         if pairs is None:
             return False
-        records = []
+        now, records = moment_of(reply), []
         for codec, (new, old) in zip(group.codecs, pairs, strict=True):
             expires = codec.expires_us(old)
             records += [new, old if expires else b"", b"%d" % max((expires - now) // 1000, 1)]
@@ -183,8 +185,8 @@ class Loader:
             writes += [b"ZREM", b"%d" % (1 + len(keys)), member, b""]
         extra = [*records, *writes]
         tag = self._names.tag(group.parts[0].short_key)
-        prepared = Prepared(script("swap"), keys, _COUNT.pack(len(pairs)), extra=len(extra), tag=tag)
-        reply = yield ScriptCall(prepared, self._moments.header(), b"".join(map(bulk, extra)))
+        settled = Settled(changes, now, permits=True)
+        reply = yield self._swap_call(keys, len(pairs), extra, tag=tag, settled=settled)
         return reply == b"A"
 
     def _swap(
@@ -194,6 +196,7 @@ class Loader:
         *,
         returned: Sequence[tuple[Loaded, str, bytes]] = (),
         drop_expired: bool = False,
+        settled: Settled = NOTHING,
     ) -> Generator[Call, Any, bool]:
         """Put states in the place of what was loaded; False when it has changed meanwhile."""
         if not changed and not returned:
@@ -218,6 +221,17 @@ class Loader:
             writes += [b"ZREM", b"%d" % (1 + len(keys)), member, b""]
         extra = [*records, *writes]
         tag = names.tag((changed or returned)[0][0].scope)
-        prepared = Prepared(script("swap"), keys, _COUNT.pack(len(changed)), extra=len(extra), tag=tag)
-        reply = yield ScriptCall(prepared, self._moments.header(), b"".join(map(bulk, extra)))
+        reply = yield self._swap_call(keys, len(changed), extra, tag=tag, settled=settled)
         return bool(reply == b"A")
+
+    def _swap_call(
+        self, keys: Sequence[bytes], records: int, extra: Sequence[bytes], *, tag: bytes | None, settled: Settled
+    ) -> ScriptCall:
+        asks, numbers = [ask for ask, _ in settled.changes], [change for _, change in settled.changes]
+        told = _HEAD.pack(records, len({ask.part for ask in asks}))
+        plan = told + counting_plan(asks, permits=settled.permits)
+        keys = [*keys, *self._names.counts(tag)]
+        swap = script("swap", frozenset({COUNTING}))
+        prepared = Prepared(swap, keys, plan, numbers=len(numbers), extra=len(extra), tag=tag)
+        header = self._moments.header(settled.taken_at)
+        return ScriptCall(prepared, (*header, *numbers), b"".join(map(bulk, extra)))

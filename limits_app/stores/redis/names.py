@@ -56,6 +56,19 @@ class Names:
         """The tag that all keys of a script must have; None when any will do."""
         return tag_of(scope) if self._spread else None
 
+    @property
+    def counting_tags(self) -> list[bytes]:
+        """The tags beside which there are counts."""
+        return TAGS if self._spread else TAGS[:1]
+
+    def counts(self, tag: bytes | None) -> list[bytes]:
+        """What is known of the counts of the scopes with a tag (None: of all), and under which names, by hour."""
+        return [b"%s{%s}:%s" % (self._prefix, tag or TAGS[0], what) for what in (b"counts", b"hours")]
+
+    def batch(self, tag: bytes) -> bytes:
+        """The counts that were collected and are not forgotten."""
+        return b"%s{%s}:batch" % (self._prefix, tag)
+
     def definitions(self, name: bytes) -> bytes:
         """The definitions of a layout."""
         return b"%sdefinitions:%s" % (self._prefix, name.hex().encode())

@@ -11,8 +11,9 @@ from limits_app.core.plan import Part, Plan
 from limits_app.stores.redis.calendars import Calendars
 from limits_app.stores.redis.codec import Codecs, log_of
 from limits_app.stores.redis.commands import Prepared
+from limits_app.stores.redis.counting import counting_plan
 from limits_app.stores.redis.names import Names
-from limits_app.stores.redis.scripts import SOFT, script
+from limits_app.stores.redis.scripts import COUNTING, SOFT, script
 
 __all__ = ["PreparedPlan", "Records"]
 
@@ -67,12 +68,16 @@ class PreparedPlan:
         if any(ask.rule.limit.soft for ask in self.asks):
             self.twins |= {SOFT}
         self.keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
-        self.packed = self._head(before, plan.version) + blob
+        taken, returned = (counting_plan(self.asks, permits=permits) for permits in (True, False))
+        if any(part.counts for part in self.parts):
+            self.twins |= {COUNTING}
+            self.keys += names.counts(tag)
+        self.packed = self._head(before, plan.version) + blob + taken
         # What was admitted is settled whatever has changed since.
         unchecked = self._head(before, None) + blob
         self.acquire = self._prepare("acquire" if tag is None else "join", self.packed, tag)
-        self.settle = self._prepare("settle", unchecked, tag, extra=1)
-        self.undo = self.settle if tag is None else self._prepare("undo", unchecked, tag, extra=1)
+        self.settle = self._prepare("settle", unchecked + returned, tag, extra=1)
+        self.undo = self.settle if tag is None else self._prepare("undo", unchecked + taken, tag, extra=1)
 
     def _prepare(self, verb: str, packed: bytes, tag: bytes | None, extra: int = 0) -> Prepared:
         numbers = self.numbers + (2 if self.calendars else 0)

@@ -5,35 +5,46 @@ A twin's file is what all verbs share, and sections that start with a line such 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["SOFT", "Script", "script"]
+from limits_app.core.counting import HOUR_US, KEPT_HOURS
+
+__all__ = ["COUNTING", "KEPT_US", "SOFT", "Script", "script"]
+
+KEPT_US: Final = (KEPT_HOURS + 1) * HOUR_US
+"""How long counts are kept that nobody collects."""
 
 _FOLDER: Final = Path(__file__).parent
 _NEEDS: Final = {"token_bucket": ("draining",), "leaky_bucket": ("draining",)}
 _MARK: Final = "-- @"
 SOFT: Final = "soft"
 """Among twins: some of the limits are soft, so that to acquire may be to settle."""
+COUNTING: Final = "counting"
+"""Among twins: what they charge in some of the scopes is counted."""
+
+_KEPT: Final = f"local kept_us = {KEPT_US}"
 
 
 class _Verb(NamedTuple):
     """What stands before the twins, which of their sections are wanted, and what follows.
 
-    `functions` stand between: each has a head, and files for its body.
+    `functions` stand between: each has a head, and files for its body. The file that counts is left out of scripts that
+    count nothing.
     """
 
-    before: str
+    before: str | None
     sections: frozenset[str]
     after: tuple[str, ...]
     functions: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-_ACQUIRE: Final = ("scopes", "keeping", "acquire")
-_SETTLE: Final = ("scopes", "keeping", "settle")
+_ACQUIRE: Final = ("scopes", "keeping", "acquire", "count", "admit")
+_SETTLE: Final = ("scopes", "keeping", "settle", "count", "settled")
 _VERBS: Final = {
     "acquire": _Verb("before_acquire", frozenset({"take"}), _ACQUIRE),
     # On one server of a cluster: the reply ends with the records as they were before.
@@ -47,6 +58,7 @@ _VERBS: Final = {
     "settle": _Verb("before_settle", frozenset({"settle"}), _SETTLE),
     # What was charged a moment ago, on one server of a cluster, while another one refused.
     "undo": _Verb("before_settle", frozenset({"undo"}), _SETTLE),
+    "swap": _Verb(None, frozenset(), ("swap", "count", "swapped")),
 }
 
 
@@ -66,16 +78,24 @@ def script(verb: str, twins: frozenset[str] | None = None) -> Script:
     if twins is None:
         return Script("\n".join([_read("prelude"), _read(verb)]))
     before, sections, after, functions = _VERBS[verb]
+    reading = _sections(COUNTING if COUNTING in twins else "reading", sections)
     if SOFT in twins and "take" in sections:
         sections |= {"settle"}
     needed = {name for twin in twins for name in _NEEDS.get(twin, ())}
-    parts = [_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT}))]
-    bodies = ["\n".join([f"local function {head}", *map(_read, files), "end"]) for head, files in functions]
-    return Script("\n".join([*map(_read, ("prelude", "writing", before)), *parts, *bodies, *map(_read, after)]))
+    parts = [_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))]
+    bodies = ["\n".join([f"local function {head}", _body(files, twins), "end"]) for head, files in functions]
+    beginning = [_read(name) for name in ("prelude", "writing", before) if name]
+    if COUNTING in twins:
+        beginning.append(_KEPT)
+    return Script("\n".join([*beginning, reading, *parts, *bodies, _body(after, twins)]))
 
 
 def _read(name: str) -> str:
     return (_FOLDER / f"{name}.lua").read_text()
+
+
+def _body(files: Iterable[str], twins: AbstractSet[str]) -> str:
+    return "\n".join([_read(name) for name in files if name != "count" or COUNTING in twins])
 
 
 def _sections(twin: str, wanted: AbstractSet[str]) -> str:

@@ -1,5 +1,6 @@
 -- Change what was charged, and give permits back. Replies: C another layout, T another time, A done,
 -- N done with newcomers.
+local first_wanted, scopes, moment, begins = wanted, count, admitted_at, false
 for _ = 1, asks do
   local name, scope, offset, a, b, c, key, _, change
   name, scope, offset, a, b, c, key, _, at = unpack_from('<sddddddd', plan, at)
@@ -8,13 +9,3 @@ for _ = 1, asks do
     full_at[scope] = max(full_at[scope], settle[name](states[scope], offset, now, change, a, b, c, KEYS[key]), 1)
   end
 end
-for index = 1, count do
-  if full_at[index] > 0 then
-    keep(index)
-    if watched[index] and tonumber(watched[index]) > now then
-      call('PUBLISH', ARGV[#ARGV], KEYS[before + index])
-    end
-  end
-end
-for index = 1, #writes do call(unpack(writes[index])) end
-return recorded(newcomers and 'N' or 'A')

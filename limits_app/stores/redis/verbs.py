@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock, as_clock
+from limits_app.core.counting import Batch
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
@@ -16,6 +17,7 @@ from limits_app.core.renewal import Renewer
 from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.codec import Codecs
 from limits_app.stores.redis.commands import Plain, Slot
+from limits_app.stores.redis.counting import Collecting
 from limits_app.stores.redis.deciding import (
     CHANGED,
     NEWCOMERS,
@@ -49,7 +51,7 @@ class Verbs:
     """The verbs of a Redis store for threads, and what they stand on."""
 
     remote = True
-    counting = False
+    counting = True
     patience_us: int | None = _PATIENCE_US
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
@@ -91,6 +93,7 @@ class Verbs:
         self._loader = Loader(self._names, self._codecs, self._moments)
         self._prepared = Preparations(self._links, self._names, self._codecs)
         self._phrases = Phrases(self._names, self._moments)
+        self._collecting = Collecting(self._links, self._names, self._moments)
         self._tasks = TaskLinks(self._links)
         self._refusals = Refusals()
         self._decisions = Decisions(self._moments, self._refusals)
@@ -192,6 +195,14 @@ class Verbs:
             self._links.run(Plain(b"PUBLISH", self._names.channel, self._names.scope(short)))
         self._refusals.forget()
         self.line.notify(scopes)
+
+    def collect_counts(self) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        return self._collecting.collect()
+
+    def forget_counts(self, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        self._collecting.forget(name)
 
     def version(self) -> int:
         """See `Store.version`."""

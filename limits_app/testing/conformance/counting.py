@@ -214,6 +214,25 @@ class Counting(Contract):
         assert len(counts) == 1_100
         assert sum(counts.values()) == 1_100_000
 
+    def test_scopes_that_go_on_counting_do_not_keep_others_from_their_turn(
+        self, store: CountingStore, clock: FakeClock
+    ) -> None:
+        sets = [counting(store, CallLimit(1_000, HOUR), entity=f"number {number}") for number in range(600)]
+        for limits in sets:
+            taken(limits)
+        found: set[str | None] = set()
+        batches = 0
+        while len(found) < len(sets):
+            batch = store.collect_counts()
+            assert batch is not None
+            store.forget_counts(batch.name)
+            found |= {count.entity for count in batch.counts}
+            batches += 1
+            assert batches < 10
+            clock.advance(1)
+            for count in batch.counts:
+                taken(counting(store, CallLimit(1_000, HOUR), entity=str(count.entity)))
+
     def test_what_nobody_collects_is_forgotten_in_the_end(self, store: CountingStore, clock: FakeClock) -> None:
         limits = counting(store, CallLimit(100, HOUR))
         for _ in range(KEPT_HOURS + 20):
@@ -228,12 +247,14 @@ class Counting(Contract):
         def counts(data: st.DataObject) -> None:
             clock = FakeClock()
             store = self.make_store(clock)
-            assert is_counting(store)
-            timeline = Timeline(store, clock, data.draw)
-            for _ in range(data.draw(st.integers(1, 12))):
-                data.draw(st.sampled_from([timeline.take, timeline.settle, timeline.wait, timeline.collect]))()
-            timeline.collect()
-            self.close_store(store)
+            try:
+                assert is_counting(store)
+                timeline = Timeline(store, clock, data.draw)
+                for _ in range(data.draw(st.integers(1, 12))):
+                    data.draw(st.sampled_from([timeline.take, timeline.settle, timeline.wait, timeline.collect]))()
+                timeline.collect()
+            finally:
+                self.close_store(store)
             assert timeline.difference() == {}
 
         counts()

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from limits_app.stores.database import DatabaseStore
 from limits_app.testing import FakeClock
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import Proxy, proxy
 from tests.stores.database.databases import ALIAS, Settings, database
+from tests.stores.database.losing import Loser
 
 Open = Callable[..., DatabaseStore]
 
@@ -39,3 +43,25 @@ def open_store(settings: Settings, django_db_blocker: DjangoDbBlocker) -> Iterat
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+def loser() -> Loser:
+    return Loser()
+
+
+@pytest.fixture
+def lossy(postgres: PostgresServer, loser: Loser, django_db_blocker: DjangoDbBlocker) -> Iterator[Proxy]:
+    """A way to PostgreSQL on which replies get lost."""
+    with proxy(postgres.port, loser) as made, django_db_blocker.unblock(), database(postgres.settings):
+        yield made
+
+
+@pytest.fixture
+def lossy_store(postgres: PostgresServer, lossy: Proxy) -> Iterator[DatabaseStore]:
+    """A store that goes that way."""
+    settings: Settings = {**postgres.settings, "PORT": str(lossy.port)}
+    connections[ALIAS].settings_dict.update(settings)
+    store = DatabaseStore(ALIAS)
+    yield store
+    store.close()

@@ -41,9 +41,9 @@ def forget() -> None:
 
 def models() -> list[type[Model]]:
     """The models whose tables the store uses."""
-    from limits_app.models import LayoutDefinition, ScopeState, StoreVersion
+    from limits_app.models import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 
-    return [LayoutDefinition, ScopeState, StoreVersion]
+    return [LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch]
 
 
 def empty() -> None:

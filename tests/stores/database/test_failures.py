@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from random import Random
 from threading import Barrier
 from time import monotonic
 
@@ -22,9 +21,10 @@ from limits_app.stores.database import DatabaseStore
 from limits_app.testing.conformance.contract import claim_of, limits_in, scoped
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import PostgresServer, postgres_server
-from tests.servers.proxy import Proxy, proxy
+from tests.servers.proxy import Proxy
 from tests.stores.database.conftest import Open
-from tests.stores.database.databases import ALIAS, Settings, database
+from tests.stores.database.databases import ALIAS, database
+from tests.stores.database.losing import Loser, again
 from tests.stores.support import limits_of, until, used
 
 YEAR = 366 * 86_400
@@ -91,6 +91,27 @@ def test_a_server_that_is_killed_under_load_is_an_error_and_works_again_once_it_
         store.close()
 
 
+@pytest.mark.parametrize(("start", "first"), [(postgres_server, 1.5), (mariadb_server, 3)])
+def test_a_server_that_is_frozen_is_an_error_in_time_and_what_it_did_counts_once_when_it_goes_on(
+    start: Callable[..., object], first: float, django_db_blocker: DjangoDbBlocker
+) -> None:
+    with start() as server, django_db_blocker.unblock(), database(server.settings):  # type: ignore[attr-defined]
+        store = DatabaseStore(ALIAS, lock_timeout=0.1)
+        limits = limits_of(store, CallLimit(9, YEAR, FIXED))
+        assert limits.try_acquire()
+        claim = claim_of(limits)
+        with server.frozen():
+            for seconds in (first, 4):  # the second one asks for a connection, for which the driver waits two seconds
+                started = monotonic()
+                with pytest.raises(StoreUnavailable, match=r"does not answer|cannot be reached"):
+                    store.acquire(claim)
+                assert monotonic() - started < seconds
+        again(lambda: store.acquire(claim))
+        assert claim.admitted
+        assert used(limits) == 2
+        store.close()
+
+
 def test_a_server_without_free_connections_is_an_error_until_it_has_some(django_db_blocker: DjangoDbBlocker) -> None:
     options = ("max_connections=4", "superuser_reserved_connections=0", "max_wal_senders=0")
     with postgres_server(*options) as server, django_db_blocker.unblock(), database(server.settings):
@@ -146,50 +167,6 @@ def test_a_deadlock_that_somebody_else_brings_about_is_got_out_of(
                 assert acquired.result(20)
         assert used(limits_in(store, family.scoped[0])) == 2
         store.close()
-
-
-class Loser:
-    """Loses a share of the replies to what is committed."""
-
-    def __init__(self) -> None:
-        self.share = 0.0
-        self.random = Random(1)
-
-    def __call__(self, command: bytes) -> bool:
-        """Whether the reply to a command is lost."""
-        commits = b"COMMIT" in command or b"_pg3_" in command
-        return commits and self.random.random() < self.share
-
-
-@pytest.fixture
-def loser() -> Loser:
-    return Loser()
-
-
-@pytest.fixture
-def lossy(postgres: PostgresServer, loser: Loser, django_db_blocker: DjangoDbBlocker) -> Iterator[Proxy]:
-    with proxy(postgres.port, loser) as made, django_db_blocker.unblock(), database(postgres.settings):
-        yield made
-
-
-@pytest.fixture
-def lossy_store(postgres: PostgresServer, lossy: Proxy) -> Iterator[DatabaseStore]:
-    settings: Settings = {**postgres.settings, "PORT": str(lossy.port)}
-    connections[ALIAS].settings_dict.update(settings)
-    store = DatabaseStore(ALIAS)
-    yield store
-    store.close()
-
-
-def again(verb: Callable[[], object]) -> None:
-    """Do something until it is known to be done."""
-    for _ in range(20):
-        try:
-            verb()
-        except StoreUnavailable:
-            continue
-        return
-    raise AssertionError("it never succeeds")
 
 
 @pytest.mark.parametrize("people", [["one"], ["one", "two"]], ids=["one_scope", "two_scopes"])

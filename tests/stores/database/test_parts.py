@@ -11,7 +11,7 @@ from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.models import LayoutDefinition, ScopeState, StoreVersion
+from limits_app.models import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.stores.database import DatabaseStore, latest, lending, pool, reading, steps, trail
 from limits_app.stores.database.clock import ServerClock
 from limits_app.stores.database.links import Link, Promise, new_stamp
@@ -236,5 +236,7 @@ def test_rows_say_what_they_are() -> None:
     assert str(ScopeState(scope=b"\x01\x02")) == "0102"
     assert str(LayoutDefinition(name=b"\x03")) == "03"
     assert str(StoreVersion(version=7)) == "7"
+    assert str(ScopeCount(hour=8, label=b'["api"]')) == '["api"] in hour 8'
+    assert str(WaitingBatch(name="batch")) == "batch"
     assert new_stamp() != new_stamp()
     assert ALIAS not in connections.settings

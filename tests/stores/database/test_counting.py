@@ -1,0 +1,156 @@
+"""Counting in a database: rows that are locked, collectors that meet or get no answer, and what nobody collects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+from django.db import connections, transaction
+
+from limits_app.core.claim import Claim
+from limits_app.core.counting import HOUR_US, KEPT_HOURS, Batch
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm
+from limits_app.core.plan import ScopedLimits
+from limits_app.models import LayoutDefinition, ScopeCount, ScopeState
+from limits_app.stores.database import DatabaseStore, counted, tallying
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import claim_of, limits_in, settle, taken
+from tests.stores.database.conftest import Open
+from tests.stores.database.databases import ALIAS
+from tests.stores.database.losing import Loser, again
+from tests.stores.support import until
+
+YEAR = 366 * 86_400
+FIXED = RateLimitAlgorithm.FIXED_WINDOW
+
+
+def counting(store: DatabaseStore, *limits: Limit, who: str = "someone") -> LimitSet:
+    """A set over one scope that counts."""
+    return limits_in(store, ScopedLimits(scope_of("counting", who), layout_of(limits, store.lease_us, counts=True)))
+
+
+def collected(store: DatabaseStore) -> dict[str | None, int]:
+    """Everything that was counted, in thousandths, by entity."""
+    found: Counter[str | None] = Counter()
+    while (batch := store.collect_counts()) is not None:
+        for count in batch.counts:
+            found[count.entity] += sum(count.amounts.values())
+        store.forget_counts(batch.name)
+    return dict(found)
+
+
+def test_a_row_that_somebody_has_locked_is_waited_for_and_nobody_else_waits_with_it(open_store: Open) -> None:
+    store = open_store(lock_timeout=10)
+    sets = {who: counting(store, CallLimit(9, YEAR), who=who) for who in ("locked", "free")}
+    for limits in sets.values():
+        taken(limits)
+    scope = sets["locked"]._shapes.all().parts[0].short_key
+    free = ScopeState._default_manager.using(ALIAS).exclude(scope=scope)
+    with ThreadPoolExecutor(1) as executor:
+        with transaction.atomic(using=ALIAS), connections[ALIAS].cursor() as cursor:
+            cursor.execute("UPDATE limits_app_state SET label = label WHERE scope = %s", [scope])
+            found = executor.submit(collected, store)
+            if store._pool.kind.has_clock:  # a server, which has more than one writer at a time
+                until(lambda: free.filter(counted_until=None).exists())
+                taken(sets["free"])
+            assert not found.done()
+        assert found.result(20)["locked"] == 1_000
+    assert taken(sets["free"]).admitted
+
+
+def test_those_who_collect_at_the_same_time_get_the_same_batch(open_store: Open) -> None:
+    one, other = open_store(), open_store()
+    for store in (one, other):
+        taken(counting(store, CallLimit(9, YEAR)))
+    first = one.collect_counts()
+    make = partial(tallying._batch, is_full=False)  # the other has looked for one before the first had made it
+    assert first is not None
+    assert other._steps.take(make) == first == other.collect_counts()
+    other.forget_counts(first.name)
+    assert other._steps.take(make) is None
+    assert one.collect_counts() is None
+
+
+def test_counts_are_exact_when_a_fifth_of_the_replies_is_lost(lossy_store: DatabaseStore, loser: Loser) -> None:
+    limits = counting(lossy_store, RateLimit("units", 10**6, YEAR))
+    loser.share = 0.2
+    found: dict[str, Batch] = {}
+
+    def collect() -> None:
+        while (batch := lossy_store.collect_counts()) is not None:
+            found[batch.name] = batch
+            lossy_store.forget_counts(batch.name)
+
+    for number in range(200):
+        claim = claim_of(limits, {"units": 10})
+        again(lambda claim=claim: lossy_store.acquire(claim))  # type: ignore[misc]  # bound now
+        again(lambda claim=claim: settle(limits, claim, {"units": -4}))  # type: ignore[misc]  # bound now
+        if number % 10 == 0:
+            again(collect)
+    loser.share = 0
+    collect()
+    assert sum(sum(count.amounts.values()) for batch in found.values() for count in batch.counts) == 1_200_000
+
+
+def test_who_counts_too_much_for_a_row_loses_nothing(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted, "_FULL", 2)
+    store = open_store(clock=FakeClock())
+    limits = counting(store, RateLimit("units", 100, YEAR, FIXED))
+    claims = [taken(limits, {"units": 5}) for _ in range(3)]
+    for claim in claims:
+        settle(limits, claim, {"units": 2})
+    assert collected(store) == {"someone": 21_000}
+
+
+def test_only_the_claim_that_is_chosen_is_counted(open_store: Open) -> None:
+    store = open_store()
+    tight, wide = (counting(store, CallLimit(most, YEAR), who=str(most)) for most in (1, 9))
+    claims: list[Claim] = [claim_of(limits) for limits in (tight, wide)]
+    for _ in range(3):
+        store.acquire_first(claims)
+    assert collected(store) == {"1": 1_000, "9": 2_000}
+
+
+def test_a_scope_that_counts_is_not_idle_until_what_it_counted_is_too_old(open_store: Open) -> None:
+    clock = FakeClock()
+    store = open_store(clock=clock)
+    rows = ScopeState._default_manager.using(ALIAS)
+
+    def come(*names: object) -> None:
+        for name in names:
+            taken(counting(store, CallLimit(3, 1), who=f"{name}"))
+
+    come("old")
+    clock.move(3 * HOUR_US)
+    come(*range(100))
+    assert rows.count() == 101
+    clock.move((KEPT_HOURS + 1) * HOUR_US)
+    come(*range(100, 400))
+    assert rows.count() == 300
+    assert sum(collected(store).values()) == 300_000
+
+
+def test_what_nobody_can_read_stays_where_it_is(open_store: Open) -> None:
+    taken(counting(open_store(), CallLimit(3, YEAR)))
+    LayoutDefinition._default_manager.using(ALIAS).all().delete()
+    assert open_store().collect_counts() is None
+    assert ScopeState._default_manager.using(ALIAS).exclude(counted_until=None).count() == 1
+
+
+def test_old_counts_are_swept_once_an_hour(open_store: Open) -> None:
+    clock = FakeClock()
+    store = open_store(clock=clock)
+    limits = counting(store, CallLimit(10**6, YEAR))
+    for _ in range(3):
+        taken(limits)
+        clock.move(HOUR_US)
+    assert ScopeCount._default_manager.using(ALIAS).count() == 2
+    clock.move((KEPT_HOURS + 2) * HOUR_US)
+    taken(limits)
+    assert ScopeCount._default_manager.using(ALIAS).count() == 0
+    assert collected(store) == {"someone": 1_000}

@@ -1,0 +1,306 @@
+"""Counting on Redis: in the step that admits, beside the record of a scope, and gone when it is collected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from redis import Redis
+
+from limits_app.core.counting import KEPT_HOURS, hour_of
+from limits_app.core.keys import scope_of, short_key
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.redis import RedisClusterStore, RedisStore
+from limits_app.stores.redis.names import TAGS, tag_of
+from limits_app.testing import FakeClock
+from limits_app.testing.conformance.contract import settle, taken
+from limits_app.testing.conformance.counting import collected, counting, in_scope, total
+from tests.servers.proxy import proxy
+from tests.servers.redis import RedisServer, redis_cluster
+from tests.stores.redis.support import PATIENT, prefix, record, store_on
+
+HOUR = 3600
+CALLS = CallLimit(1000, HOUR)
+TOKENS = RateLimit("tokens", 10, HOUR)
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    store = store_on(redis)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def client(redis: RedisServer) -> Iterator[Redis]:
+    with Redis(port=redis.port) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[RedisServer]]:
+    with redis_cluster() as servers:
+        yield servers
+
+
+@pytest.fixture
+def clustered(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), **PATIENT)
+    yield store
+    store.close()
+
+
+def trips(client: Redis) -> int:
+    """How many scripts the server has run."""
+    return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+def keys(client: Redis, store: RedisStore) -> list[bytes]:
+    return sorted(client.scan_iter(f"{store.prefix}*", 1000))
+
+
+def test_who_counts_asks_no_more_often(store: RedisStore, client: Redis) -> None:
+    limits = counting(store, CALLS, TOKENS)
+    settle(limits, taken(limits, {"tokens": 0}), {})
+    before = trips(client)
+    for _ in range(5):
+        settle(limits, taken(limits, {"tokens": 2}), {"tokens": -1})
+    assert trips(client) == before + 10
+    assert total(store) == 11_000
+
+
+def test_nobody_is_named_in_a_key(store: RedisStore, client: Redis) -> None:
+    limits = counting(store, CALLS, entity="ada@example.org")
+    taken(limits)
+    store.reset([one.scope.key for one in limits.scoped])
+    taken(limits)
+    assert store.collect_counts() is not None
+    taken(limits)
+    found = keys(client, store)
+    assert len(found) >= 4
+    assert not any(b"ada" in key for key in found)
+
+
+def test_what_was_collected_takes_no_room(store: RedisStore, client: Redis) -> None:
+    silent = LimitSet.composed([in_scope(store, scope_of("conformance", "silent"), CALLS, counts=False)], store)
+    limits = counting(store, CALLS)
+    for one in (silent, limits):
+        taken(one)
+    states = [record(store, one) for one in (silent, limits)]
+    assert client.hkeys(states[1]) != client.hkeys(states[0])
+    assert client.pttl(states[1]) >= KEPT_HOURS * HOUR * 1000
+    assert total(store) == 1_000
+    assert client.hkeys(states[1]) == client.hkeys(states[0])
+    assert client.memory_usage(states[1]) == client.memory_usage(states[0])
+    assert client.pttl(states[1]) <= client.pttl(states[0]) + 1000
+    assert not [key for key in keys(client, store) if key.endswith((b":counts", b":hours", b":batch"))]
+
+
+def test_what_lasts_goes_on_to_last(store: RedisStore, client: Redis) -> None:
+    usual = counting(store, CALLS)
+    own = LimitSet.composed([replace(usual.scoped[0], lasting=True)], store)
+    for _ in range(2):
+        taken(own)
+        assert client.pttl(record(store, own)) == -1
+        assert total(store) == 1_000
+    assert client.pttl(record(store, own)) == -1
+
+
+def test_counts_outlive_the_state_that_they_are_about(redis: RedisServer, client: Redis) -> None:
+    clock = FakeClock()
+    store = store_on(redis, clock=clock)
+    limits = counting(store, CallLimit(3, 1))
+    taken(limits)
+    clock.advance(20 * HOUR)
+    assert client.pttl(record(store, limits)) > HOUR * 1000
+    assert total(store) == 1_000
+    assert client.pttl(record(store, limits)) <= 61_000
+    store.close()
+
+
+def test_a_scope_that_has_nothing_left_to_report_is_passed_over(store: RedisStore) -> None:
+    limits = counting(store, TOKENS)
+    claim = taken(limits, {"tokens": 3})
+    store.reset([one.scope.key for one in limits.scoped])
+    settle(limits, claim, {"tokens": -3})
+    assert store.collect_counts() is None
+    settle(limits, taken(limits, {"tokens": 3}), {"tokens": -3})
+    assert store.collect_counts() is None
+
+
+def test_a_state_that_is_gone_takes_only_its_own_counts_along(store: RedisStore, client: Redis) -> None:
+    limits, other = (counting(store, CALLS, entity=who) for who in ("evicted", "other"))
+    taken(limits)
+    taken(other)
+    client.delete(record(store, limits))
+    assert total(store) == 1_000
+    taken(limits)
+    client.delete(store._names.counts(None)[0])
+    store.reset([one.scope.key for one in limits.scoped])
+    assert store.collect_counts() is None
+
+
+def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.counting._MOST", 2)
+    for number in range(3):
+        taken(counting(store, CALLS, entity=f"number {number}"))
+    first = store.collect_counts()
+    assert first is not None
+    assert first.is_full
+    assert store.collect_counts() == first
+    store.forget_counts(first.name)
+    second = store.collect_counts()
+    assert second is not None
+    assert not second.is_full
+    assert (len(first.counts), len(second.counts)) == (2, 1)
+
+
+def test_collecting_comes_to_an_end_while_everybody_goes_on(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.counting._MOST", 2)
+    sets = {who: counting(store, CALLS, entity=who) for who in ("one", "two", "three", "four", "five")}
+    for limits in sets.values():
+        taken(limits)
+    found: list[str | None] = []
+    is_full = True
+    while is_full:
+        batch = store.collect_counts()
+        assert batch is not None
+        found += [count.entity for count in batch.counts]
+        for limits in sets.values():
+            taken(limits)
+        store.forget_counts(batch.name)
+        is_full = batch.is_full
+    assert set(found) == set(sets)
+    assert len(found) <= 2 * len(sets)
+
+
+def test_a_name_that_the_store_has_not_given_is_no_matter(store: RedisStore) -> None:
+    taken(counting(store, CALLS))
+    batch = store.collect_counts()
+    for name in ("", "zz", "ff00", f"{TAGS[0].decode()}0", "käse"):
+        store.forget_counts(name)
+    assert store.collect_counts() == batch
+
+
+def test_only_the_chosen_one_is_counted(store: RedisStore) -> None:
+    quota = QuotaLimit.per_day("tokens", 10, soft=True)
+    silent = in_scope(store, scope_of("conformance", "silent"), TOKENS, counts=False)
+    sets = [LimitSet.composed([silent], store), counting(store, TOKENS, entity="first")]
+    sets.append(LimitSet.composed([in_scope(store, scope_of("conformance", "last"), quota), silent], store))
+    for emptiest_first in (False, True):
+        for limits in sets[:2]:
+            taken(limits, {"tokens": 6})
+        claims = [limits.claim({"tokens": 6}) for limits in sets[:2]]
+        assert store.acquire_first(claims, emptiest_first=emptiest_first) is None
+        collected(store)
+        store.reset([one.scope.key for limits in sets for one in limits.scoped])
+        taken(sets[0], {"tokens": 6})
+        claims = [limits.claim({"tokens": 6}) for limits in sets[:2]]
+        assert store.acquire_first(claims, emptiest_first=emptiest_first) is claims[1]
+        assert {key[1]: amount for key, amount in collected(store).items()} == {"first": 6_000}
+        store.reset([one.scope.key for limits in sets for one in limits.scoped])
+    assert taken(sets[2], {"tokens": 9}).admitted
+    assert {key[1]: amount for key, amount in collected(store).items()} == {"last": 9_000}
+
+
+def test_what_a_soft_limit_lets_pass_is_counted(store: RedisStore) -> None:
+    limits = counting(store, RateLimit("tokens", 10, HOUR, soft=True))
+    for _ in range(3):
+        taken(limits, {"tokens": 8})
+    assert total(store) == 24_000
+
+
+def test_what_tasks_take_is_counted_and_what_is_abandoned_is_not(store: RedisStore) -> None:
+    limits = counting(store, CALLS, TOKENS)
+
+    async def work() -> None:
+        async with await limits.atry_acquire({"tokens": 4}) as acquired:
+            acquired.update({"tokens": 1})
+        abandoned = limits.claim({"tokens": 5})
+        assert await store.aacquire(abandoned)
+        await asyncio.to_thread(store._give_back, abandoned)
+
+    asyncio.run(work())
+    assert {key[4]: amount for key, amount in collected(store).items()} == {"tokens": 1_000, "call_count": 1_000}
+
+
+def test_a_lost_reply_counts_once(redis: RedisServer) -> None:
+    asked: list[bytes] = []
+
+    def loses(command: bytes) -> bool:
+        asked.append(command)
+        return b"EVALSHA" in command and len(asked) % 2 == 0
+
+    with proxy(redis.port, loses) as lossy:
+        store = RedisStore(url=f"redis://127.0.0.1:{lossy.port}/0", prefix=prefix(), **PATIENT)
+        limits = counting(store, CALLS, TOKENS)
+        for _ in range(5):
+            settle(limits, taken(limits, {"tokens": 2}), {"tokens": -1})
+        assert total(store) == 10_000
+        assert lossy.lost >= 5
+        store.close()
+
+
+def by_tag(store: RedisClusterStore, *limits: RateLimit | ResourceLimit) -> list[LimitSet]:
+    """Sets for several people, in the order in which a cluster asks for them."""
+    sets = [counting(store, *limits, entity=f"person {number}") for number in range(4)]
+    return sorted(sets, key=lambda one: tag_of(short_key(one.scoped[0].scope.key)))
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_what_is_given_back_since_a_later_server_refused_was_never_counted(
+    clustered: RedisClusterStore, algorithm: RateLimitAlgorithm
+) -> None:
+    sets = by_tag(clustered, RateLimit("tokens", 10, HOUR, algorithm), ResourceLimit("db", 9))
+    family = LimitSet.composed([one for limits in sets for one in limits.scoped], clustered)
+    assert taken(sets[-1], {"tokens": 10, "db": 1}).admitted
+    for before in (0, 1):
+        if before:
+            assert taken(sets[0], {"tokens": before, "db": 1}).admitted
+        assert not taken(family, {"tokens": 5, "db": 2}).admitted
+    assert {key[1:2] + key[4:]: amount for key, amount in collected(clustered).items()} == {
+        (sets[-1].scoped[0].scope.entity, "tokens"): 10_000,
+        (sets[-1].scoped[0].scope.entity, "db"): 1_000,
+        (sets[0].scoped[0].scope.entity, "tokens"): 1_000,
+        (sets[0].scoped[0].scope.entity, "db"): 1_000,
+    }
+    assert clustered.collect_counts() is None
+
+
+def test_an_hour_that_ends_on_a_refusal_of_several_servers_is_counted_as_it_was(cluster: list[RedisServer]) -> None:
+    clock = FakeClock()
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
+    sets = by_tag(store, RateLimit("tokens", 10, 100 * HOUR))
+    family = LimitSet.composed([one for limits in sets for one in limits.scoped], store)
+    first = hour_of(clock())
+    taken(sets[0], {"tokens": 2})
+    taken(sets[-1], {"tokens": 10})
+    clock.advance(HOUR)
+    assert not taken(family, {"tokens": 5}).admitted
+    counts = {(key[1], key[3]): amount for key, amount in collected(store).items()}
+    assert counts == {
+        (sets[0].scoped[0].scope.entity, first): 2_000,
+        (sets[-1].scoped[0].scope.entity, first): 10_000,
+    }
+    store.close()
+
+
+def test_whoever_collects_until_a_batch_is_not_full_has_seen_all_servers(clustered: RedisClusterStore) -> None:
+    people = [f"person {number}" for number in range(40)]
+    for who in people:
+        taken(counting(clustered, CALLS, entity=who))
+    found, is_full = Counter[str | None](), True
+    while is_full:
+        batch = clustered.collect_counts()
+        assert batch is not None
+        found.update(count.entity for count in batch.counts)
+        # There is always something new beside what was collected.
+        taken(counting(clustered, CALLS, entity=batch.counts[0].entity or ""))
+        clustered.forget_counts(batch.name)
+        is_full = batch.is_full
+    assert set(found) == set(people)
+    assert found.total() <= len(people) + 1
