@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import (
+    counting,
     database_store,
     footprint,
     growth,
@@ -28,6 +29,7 @@ ROWS: Final = (
     *process_store.ROWS,
     *redis_store.ROWS,
     *database_store.ROWS,
+    *counting.ROWS,
     *resolver.ROWS,
     *web.ROWS,
     *growth.ROWS,

@@ -17,11 +17,14 @@ from benchmarks.subjects import OURS, THREE, calls, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
+from limits_app.core.limits import Limit
 from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 
 __all__ = ["ROWS", "slope"]
 
+CALL_AND_RATE: Final = (calls(), RateLimit("tokens", 1_000_000_000, 3600))
+CALL_AND_PERMIT: Final = (calls(), ResourceLimit("connections", 10))
 _X_REF: Final = "x ref"
 _THREADS: Final = 8
 _MOST_LIMITS: Final = 6
@@ -75,6 +78,31 @@ def _empty(effort: Effort) -> Iterable[Line]:
     samples = take_turns([ref(), one_call(LimitSet()), *others], effort)
     yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(1.5))
     yield from _beside(samples, others)
+
+
+def _cascade(effort: Effort) -> Iterable[Line]:
+    shapes = {"a call and a rate limit each": CALL_AND_RATE, "a call limit and a permit each": CALL_AND_PERMIT}
+    cascades = [_levels(limits, name) for name, limits in shapes.items()]
+    samples = take_turns([ref(), *cascades], effort)
+    for contender in cascades:
+        yield Line(f"{OURS}, {contender.name}", samples.ratio(contender.name, REF), _X_REF, at_most(20))
+
+
+def _levels(limits: Sequence[Limit], name: str) -> Contender:
+    """A user, a team and a tenant, each with its own limits."""
+    store = MemoryStore()
+    layout = layout_of(tuple(limits), store.lease_us)
+    scoped = [ScopedLimits(scope_of("bench", entity), layout) for entity in ("user:1", "team:1", "tenant:1")]
+    cascade = LimitSet.composed(scoped, store)
+    amounts = {"tokens": 10} if cascade.rates else None
+
+    def once() -> None:
+        with cascade.try_acquire(amounts) as acquisition:
+            if amounts is not None:
+                acquisition.update({"tokens": 8})
+
+    once()
+    return Contender(name, once)
 
 
 def _pools(effort: Effort) -> Iterable[Line]:
@@ -181,6 +209,7 @@ ROWS: Final = (
     Row("in process: three limits, update and release", _three_limits),
     Row("in process: refused", _refused),
     Row("in process: empty set", _empty),
+    Row("in process: cascade of 3 levels, 2 limits each", _cascade),
     Row("in process: pool of 6 members", _pools),
     Row("in process: 8 threads on one set", _threads),
     Row("in process: each further limit in a set", _further_limits),

@@ -85,13 +85,28 @@ def _rates(store: Store, count: int) -> Contender:
     return Contender(str(count), lambda: limits.try_acquire(amounts))
 
 
+def _counted(effort: Effort) -> Iterable[Line]:
+    with _beside() as (_, store):
+        silent, counting = (_one_and_three(store, counts=counts) for counts in (False, True))
+        samples = take_turns([*silent, *counting], effort)
+    for one, other in zip(counting, silent, strict=True):
+        yield Line(f"{OURS}, {one.name}", samples.ratio(one.name, other.name), "x uncounted", at_most(1.1))
+
+
+def _one_and_three(store: Store, *, counts: bool) -> tuple[Contender, Contender]:
+    how = "counted" if counts else "uncounted"
+    scopes = [scope_of("bench", f"{how} {number}") for number in (1, 3)]
+    layouts = [layout_of(limits, store.lease_us, counts) for limits in ((calls(),), THREE)]
+    one, three = (LimitSet.composed([ScopedLimits(*both)], store) for both in zip(scopes, layouts, strict=True))
+    return one_call(one, f"one call limit, {how}"), three_limits(three, f"three limits, {how}")
+
+
 def _pools(effort: Effort) -> Iterable[Line]:
     for name in _BALANCERS:
         # Each has a store of its own: a process rarely has more than one pool of that size.
         with _beside() as (reference, store):
             samples = take_turns([reference, one_call(_pool(store, name), name)], effort)
-        bar = at_most(1.5) if name == _BALANCERS[0] else None
-        yield Line(f"{OURS}, {name}", samples.ratio(name, REF_REDIS), _X_REDIS, bar)
+        yield Line(f"{OURS}, {name}", samples.ratio(name, REF_REDIS), _X_REDIS, at_most(1.5))
 
 
 def _pool(store: Store, load_balancing: str) -> LimitPool:
@@ -105,5 +120,6 @@ ROWS: Final = (
     Row("Redis: three limits, update and release", _three_limits),
     Row("Redis: refused again", _refused),
     Row("Redis: each further limit", _further_limits),
+    Row("Redis: counted", _counted),
     Row("Redis: pool of 6 members", _pools),
 )

@@ -6,13 +6,27 @@ from typing import Final
 
 from django.dispatch import Signal
 
-__all__ = ["lease_lost", "limit_exceeded", "limit_shadowed", "limits_changed", "store_degraded", "store_restored"]
+__all__ = [
+    "lease_lost",
+    "limit_exceeded",
+    "limit_near",
+    "limit_shadowed",
+    "limits_changed",
+    "store_degraded",
+    "store_restored",
+]
 
 limits_changed: Final = Signal()
 """Configuration changed and was committed. Arguments: `using`, the alias of the database."""
 
 limit_exceeded: Final = Signal()
 """A request was refused. Arguments: `outcome`."""
+
+limit_near: Final = Signal()
+"""Of a limit more is in use than one of NEAR_THRESHOLDS. Arguments: its `status`, and the `threshold`.
+
+Sent once for each threshold and window, by whichever process found out; in asyncio from a thread.
+"""
 
 limit_shadowed: Final = Signal()
 """A policy in the shadow would have refused a request, which went through. Arguments: `outcome` of the shadow."""

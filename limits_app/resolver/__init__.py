@@ -14,6 +14,7 @@ from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.resolving import Limits, resolve
 from limits_app.resolver.source import source
 from limits_app.resolver.supply import MEMBER_LEVEL
+from limits_app.resolver.surveying import Pair, choices, scopes
 from limits_app.resolver.versions import advance_version
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Key",
     "Limits",
     "MemberSet",
+    "Pair",
     "PoolResolver",
     "PooledSet",
     "Resolution",
@@ -33,8 +35,10 @@ __all__ = [
     "Standing",
     "Verdict",
     "advance_version",
+    "choices",
     "pool_resolver",
     "resolve",
     "resolver",
+    "scopes",
     "source",
 ]

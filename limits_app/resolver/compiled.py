@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope
-from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import Candidate, PolicyScope
 from limits_app.resolver.chosen import PRECEDENCE, Choice, Held
+from limits_app.resolver.layouts import LayOut, layouts
 from limits_app.resolver.pooled import PooledSet
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.supply import Supply
 
-__all__ = ["Resolution", "compiled"]
+__all__ = ["Resolution", "compiled", "scopes_of"]
 
 _OF_AN_ENTITY: Final = frozenset({PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value})
 
@@ -51,39 +51,39 @@ def compiled(
     supply: Supply | None = None,
 ) -> ResolvedSet:
     """Compile choices into one limit set; its on_unavailable is what the first of them that says anything says."""
-    scoped = _unique(resource, choices, store.lease_us)
+    scoped = scopes_of(resource, choices, layouts(store))
     if supply is None:
         resolved = ResolvedSet.composed(scoped, store, version=version)
     else:
         resolved = PooledSet.serving(scoped, supply, store, version=version)
     resolved.on_unavailable = next((choice.on_unavailable for choice in choices if choice.on_unavailable), None)
-    tried = [_in_the_shadow(one) for one in _unique(resource, shadows, store.lease_us)]
+    tried = [_in_the_shadow(one) for one in scopes_of(resource, shadows, layouts(store, counts=False))]
     if tried:
         resolved.try_out(LimitSet.composed(tried, store, version=version))
     return resolved
 
 
-def _unique(resource: str, choices: Iterable[Choice], lease_us: int) -> list[ScopedLimits]:
+def scopes_of(resource: str, choices: Iterable[Choice], lay_out: LayOut) -> list[ScopedLimits]:
     """The scopes of all choices; what an entity and its parent share is charged once, as the entity has it."""
     scoped: dict[str, ScopedLimits] = {}
     for choice in choices:
-        for one in _scoped(resource, choice, lease_us):
+        for one in _scoped(resource, choice, lay_out):
             scoped.setdefault(one.scope.key, one)
     return list(scoped.values())
 
 
-def _scoped(resource: str, choice: Choice, lease_us: int) -> Iterator[ScopedLimits]:
+def _scoped(resource: str, choice: Choice, lay_out: LayOut) -> Iterator[ScopedLimits]:
     own = [held for held in choice.limits if not held.shared]
     if own:
-        yield _in_scope(scope_of(resource, choice.entity), own, lease_us)
+        yield _in_scope(scope_of(resource, choice.entity), own, lay_out)
     for held in choice.limits:
         if held.shared:
-            yield _in_scope(shared_scope(resource, held.limit.key), [held], lease_us)
+            yield _in_scope(shared_scope(resource, held.limit.key), [held], lay_out)
 
 
-def _in_scope(scope: Scope, limits: Sequence[Held], lease_us: int) -> ScopedLimits:
+def _in_scope(scope: Scope, limits: Sequence[Held], lay_out: LayOut) -> ScopedLimits:
     levels = tuple(held.candidate.level for held in limits)
-    layout = layout_of(tuple(held.limit for held in limits), lease_us)
+    layout = lay_out(tuple(held.limit for held in limits))
     level = min(levels, key=PRECEDENCE.index)
     return ScopedLimits(scope, layout, level, levels=levels, lasting=level in _OF_AN_ENTITY)
 

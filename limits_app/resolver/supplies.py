@@ -11,6 +11,7 @@ from limits_app import conf
 from limits_app.core.errors import UnknownPool
 from limits_app.core.store import Store
 from limits_app.models import changes, pool_definition
+from limits_app.resolver.layouts import layouts
 from limits_app.resolver.supply import Supply
 
 __all__ = ["Supplies", "supplies"]
@@ -44,7 +45,7 @@ class Supplies:
         definition = pool_definition(pool, using)
         if definition is None:
             raise UnknownPool(f"there is no pool {pool!r}: an administrator makes them")
-        supply = Supply.of(definition, store.lease_us)
+        supply = Supply.of(definition, layouts(store))
         if not is_pending:
             self._keep(pool, _Kept(supply, store, version, monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)))
         return supply

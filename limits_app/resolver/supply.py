@@ -9,10 +9,10 @@ from typing import Final
 
 from limits_app.core.desk import Desk
 from limits_app.core.keys import member_scope
-from limits_app.core.layout import layout_of
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import MemberDefinition, PoolDefinition
+from limits_app.resolver.layouts import LayOut
 
 __all__ = ["MEMBER_LEVEL", "Desks", "Supply", "desks"]
 
@@ -31,13 +31,13 @@ class Supply:
     scoped: Mapping[str, tuple[ScopedLimits, ...]]
 
     @classmethod
-    def of(cls, definition: PoolDefinition, lease_us: int) -> Supply:
+    def of(cls, definition: PoolDefinition, lay_out: LayOut) -> Supply:
         """Compile the members of a pool."""
         members = definition.enabled
-        scoped = {member.name: _scoped(definition.name, member, lease_us) for member in members}
+        scoped = {member.name: _scoped(definition.name, member, lay_out) for member in members}
         if not members:
             nobody = replace(member_scope(definition.name, ""), member=None)
-            scoped = {"": (ScopedLimits(nobody, layout_of((Blocked(),), lease_us), MEMBER_LEVEL),)}
+            scoped = {"": (ScopedLimits(nobody, lay_out((Blocked(),)), MEMBER_LEVEL),)}
         return cls(definition, scoped)
 
     @property
@@ -90,7 +90,7 @@ class Desks:
 desks: Final = Desks()
 
 
-def _scoped(pool: str, member: MemberDefinition, lease_us: int) -> tuple[ScopedLimits, ...]:
+def _scoped(pool: str, member: MemberDefinition, lay_out: LayOut) -> tuple[ScopedLimits, ...]:
     if not member.limits:
         return ()
-    return (ScopedLimits(member_scope(pool, member.name), layout_of(member.limits, lease_us), MEMBER_LEVEL),)
+    return (ScopedLimits(member_scope(pool, member.name), lay_out(member.limits), MEMBER_LEVEL),)

@@ -8,12 +8,12 @@ from typing import Protocol, TypeVar
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError
 
-from limits_app import signals
-from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import Outcome
 from limits_app.resolver import Key, Limits, ResolvedSet, resolver
 from limits_app.services.failure import unresolved, without_store
+from limits_app.services.watching import WATCHERS, admitted, admitted_in_task, tell
+from limits_app.signals import limit_near
 from limits_app.stores.breaker import TROUBLED
 from limits_app.stores.guards import guard_of
 
@@ -54,21 +54,23 @@ def fresh(
             if not TROUBLED:
                 try:
                     found = by.limit_set(resource, entity, default_limits)
-                    return use(found)
+                    decision = use(found)
+                    # As `admitted` asks, which is a call more.
+                    return admitted(resource, decision) if WATCHERS or limit_near.receivers else decision
                 except StoreUnavailable as error:
                     guard_of().failed(error)
             else:
                 with guard_of().call() as granted:
                     if granted:
                         found = by.limit_set(resource, entity, default_limits)
-                        return use(found)
+                        return admitted(resource, use(found))
             found = by.without_store(resource, entity, default_limits)
             with without_store(guard_of(), found) as meanwhile:
-                return use(meanwhile)
+                return admitted(resource, use(meanwhile))
         except StaleConfiguration:
             by.forget(resource, entity, default_limits, found)
         except LimitExceeded as error:
-            tell(error.outcome)
+            tell(error.outcome, waited=isinstance(error, LimitTimeout))
             raise
         except (OperationalError, InterfaceError) as error:
             return use(unresolved(error))
@@ -90,21 +92,21 @@ async def afresh(
             if not TROUBLED:
                 try:
                     found = await _found(key, by, by.limit_set)
-                    return await use(found)
+                    return admitted_in_task(resource, await use(found))
                 except StoreUnavailable as error:
                     guard_of().failed(error)
             else:
                 with guard_of().call() as granted:
                     if granted:
                         found = await _found(key, by, by.limit_set)
-                        return await use(found)
+                        return admitted_in_task(resource, await use(found))
             found = await _found(key, by, by.without_store)
             with without_store(guard_of(), found) as meanwhile:
-                return await use(meanwhile)
+                return admitted_in_task(resource, await use(meanwhile))
         except StaleConfiguration:
             by.forget(*key, found)
         except LimitExceeded as error:
-            tell(error.outcome)
+            tell(error.outcome, waited=isinstance(error, LimitTimeout))
             raise
         except (OperationalError, InterfaceError) as error:
             return await use(unresolved(error))
@@ -114,9 +116,3 @@ async def _found(key: Key, by: Resolving, resolve: Callable[[str, str | None, Li
     """The limits that are kept; a thread asks the database when there are none."""
     kept = by.kept(*key)
     return await sync_to_async(resolve)(*key) if kept is None else kept
-
-
-def tell(outcome: Outcome) -> None:
-    """Let those who care know about a refusal; nothing is formatted when nobody does."""
-    if signals.limit_exceeded.receivers:
-        signals.limit_exceeded.send_robust(sender=None, outcome=outcome)

@@ -1,11 +1,13 @@
 """Usage: what the stores have counted, rolled into snapshots, and what was refused.
 
 The way of a count: a store counts in the step that admits, `rolling` collects it into hours and days, and `reading`
-sums up.
+sums up. Refusals are counted by `noting`, and `pruning` lets go of what is old.
 """
 
 from __future__ import annotations
 
+from limits_app.usage.noting import denials
+from limits_app.usage.reading import By, Use, read
 from limits_app.usage.rolling import roll_up
 
-__all__ = ["roll_up"]
+__all__ = ["By", "Use", "denials", "read", "roll_up"]

@@ -4,45 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from time import monotonic
+from typing import Any
 
 from django.db import IntegrityError, router, transaction
 
 from limits_app.core.counting import Batch, Count
 from limits_app.core.store import CountingStore
 from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
-from limits_app.models.moments import as_setting
 from limits_app.models.upsert import ADD, upsert
+from limits_app.usage.naming import HOURS_OF, bucket_of, snapshot_row, storable
 
-__all__ = ["roll_up", "storable"]
-
-_HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+__all__ = ["roll_up"]
 
 _Row = tuple[Period, int, str, Bucket, str, str]
 
 
-def roll_up(store: CountingStore) -> int:
+def roll_up(store: CountingStore, *, seconds: float = 60.0) -> int:
     """Add what a store has counted to the snapshots; returns how many counts that were.
+
+    Where there is always more, since many go on counting, the rest is left for the next time after so many seconds.
 
     Killed half-way, late, or twice at once, the totals are the same: a batch is added in one transaction with its
     name, and forgotten by the store only then. So this is nothing for the inside of another transaction, and raises
     a RuntimeError there.
     """
-    added = 0
+    added, ends = 0, monotonic() + seconds
     while (batch := store.collect_counts()) is not None:
         added += _add(batch)
         store.forget_counts(batch.name)
-        if not batch.is_full:
+        if not batch.is_full or monotonic() >= ends:
             break
     return added
-
-
-def storable(entity: str | None) -> str:
-    """An entity as every database can store it, and no longer than its column."""
-    text = (entity or "").encode("utf-8", "backslashreplace").decode()
-    return text.replace("\0", "\\x00")[: UsageSnapshot._meta.get_field("entity").max_length]
 
 
 def _add(batch: Batch) -> int:
@@ -62,28 +55,12 @@ def _add(batch: Batch) -> int:
 def _rows(counts: Iterable[Count]) -> Iterator[dict[str, Any]]:
     totals: Counter[_Row] = Counter()
     for count in counts:
-        for period, hours in _HOURS_OF.items():
+        bucket = bucket_of(shared=count.shared, member=count.member)
+        who = storable(count.entity if count.member is None else count.member)
+        for period, hours in HOURS_OF.items():
             start = count.hour // hours * hours
             for key, amount in count.amounts.items():
-                totals[period, start, count.resource or "", _bucket(count), _whose(count), key] += amount
+                totals[period, start, count.resource or "", bucket, who, key] += amount
     for (period, start, resource, bucket, entity, key), amount in totals.items():
-        yield {
-            "period": period,
-            "start": as_setting(_EPOCH + timedelta(hours=start)),
-            "resource": resource,
-            "bucket": bucket,
-            "entity": entity,
-            "key": key,
-            "admitted_milli": amount,
-            "refused": 0,
-        }
-
-
-def _bucket(count: Count) -> Bucket:
-    if count.member is not None:
-        return Bucket.MEMBER
-    return Bucket.SHARED if count.shared else Bucket.ENTITY
-
-
-def _whose(count: Count) -> str:
-    return storable(count.entity if count.member is None else count.member)
+        whose = {"resource": resource, "bucket": bucket, "entity": entity, "key": key}
+        yield snapshot_row(period, start, whose, admitted=amount)

@@ -143,6 +143,14 @@ def test_many_scopes_take_several_batches(store: MemoryStore) -> None:
     assert CollectedBatch.objects.count() == 2
 
 
+@pytest.mark.django_db
+def test_after_its_time_it_leaves_the_rest_for_later(store: MemoryStore) -> None:
+    for number in range(1_200):
+        counting(store, scope_of("api", f"user:{number}"), CallLimit(1000, HOUR)).try_acquire()
+    assert roll_up(store, seconds=0) == 1_000
+    assert roll_up(store, seconds=0) == 200
+
+
 class Killed:
     """A store whose user is killed before it forgets a batch."""
 

@@ -1,0 +1,91 @@
+"""Surveying: what holds for many entities on many resources, in two queries, for lists that people look at.
+
+Only what is said about each entity itself; what those above it are charged is a matter of `resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from django.db.models import F, Func, IntegerField, Q
+
+from limits_app.conf import OnUnavailable
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
+from limits_app.models import OWN, Candidate, Enforcement, Entity, Link, Policy, PolicyEffect, Resource
+from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.resolver.chosen import Choice, choose
+from limits_app.resolver.compiled import scopes_of
+from limits_app.resolver.layouts import layouts
+from limits_app.resolver.resolving import home
+
+__all__ = ["Pair", "choices", "scopes"]
+
+Pair = tuple[Resource | None, Entity | None]
+"""A resource (None: what is said about all of them), and an entity (None: the site itself)."""
+
+
+def choices(pairs: Collection[Pair], now: datetime) -> list[Choice]:
+    """Say what holds for each pair, in their order."""
+    about: dict[tuple[int, int], list[Candidate]] = {}
+    for policy in _policies(pairs, now):
+        about.setdefault((policy.resource_id or 0, policy.entity_id or 0), []).append(_candidate(policy))
+    return [choose(_link(resource, entity, about), now) for resource, entity in pairs]
+
+
+def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
+    """The limits of a choice, each in the scope in which a store keeps its state."""
+    return scopes_of(resource, [choice], layouts(store))
+
+
+def _policies(pairs: Collection[Pair], now: datetime) -> Iterable[Policy]:
+    resources = {0, *(resource.pk for resource, _ in pairs if resource is not None)}
+    entities = {0, *(entity.pk for _, entity in pairs if entity is not None)}
+    policies = Policy.objects.using(home()).annotate(about=_or_zero("resource_id"), whom=_or_zero("entity_id"))
+    lasting = Q(valid_until=None) | Q(valid_until__gt=now)
+    return policies.filter(lasting, about__in=resources, whom__in=entities).order_by().prefetch_related("limits")
+
+
+def _or_zero(column: str) -> Func:
+    """A key as the unique index over policies has it, with the number written out, because SQLite wants it so."""
+    return Func(F(column), template="COALESCE(%(expressions)s, 0)", output_field=IntegerField())
+
+
+def _link(resource: Resource | None, entity: Entity | None, about: dict[tuple[int, int], list[Candidate]]) -> Link:
+    resources = {0, 0 if resource is None else resource.pk}
+    entities = {0, 0 if entity is None else entity.pk}
+    found = [one for key in resources for who in entities for one in about.get((key, who), ())]
+    return Link(None if entity is None else entity.identifier, (*_own(entity), *found))
+
+
+def _own(entity: Entity | None) -> Iterable[Candidate]:
+    """What the row of an entity itself says."""
+    if entity is not None and (entity.blocked or entity.unlimited):
+        yield Candidate(OWN, PolicyEffect.BLOCKED if entity.blocked else PolicyEffect.UNLIMITED, (), None)
+
+
+def _candidate(policy: Policy) -> Candidate:
+    return Candidate(
+        level=policy.scope.value,
+        effect=PolicyEffect(policy.effect),
+        limits=policy.definitions(),
+        policy_id=policy.pk,
+        on_unavailable=OnUnavailable(policy.on_unavailable) if policy.on_unavailable else None,
+        extends=policy.extends,
+        shared=frozenset(limit.key for limit in policy.limits.all() if limit.shared),
+        enforcement=Enforcement(policy.enforcement),
+        rollout_percent=policy.rollout_percent,
+        valid_from=policy.valid_from,
+        valid_until=policy.valid_until,
+        hours=_hours(policy),
+    )
+
+
+def _hours(policy: Policy) -> WeeklyHours | None:
+    if not policy.weekly_hours:
+        return None
+    try:
+        return WeeklyHours.parse(policy.weekly_hours, policy.time_zone)
+    except ValueError:  # written past the validation of the model
+        return WeeklyHours.NEVER

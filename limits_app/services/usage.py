@@ -1,0 +1,95 @@
+"""Usage: what was admitted and refused, as far as it has been rolled up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from limits_app import conf
+from limits_app.core.errors import InvalidRequest, StoreUnavailable
+from limits_app.core.store import is_counting
+from limits_app.models import Period
+from limits_app.stores.guards import guard_of
+from limits_app.usage import By, Use, pruning, read, rolling
+
+__all__ = ["RolledUp", "prune_usage", "roll_up", "usage"]
+
+logger = logging.getLogger("limits_app")
+
+T = TypeVar("T", By, Period)
+
+
+@dataclass(frozen=True, slots=True)
+class RolledUp:
+    """How many counts of each store alias were added, and why some stores could not be asked."""
+
+    added: dict[str, int]
+    failed: dict[str, str]
+
+    def as_dict(self) -> dict[str, object]:
+        """The same as plain data, for JSON."""
+        return asdict(self)
+
+
+def usage(
+    resource: str | None = None,
+    *,
+    entity: str | None = None,
+    key: str | None = None,
+    period: str = "day",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    by: str | Iterable[str] = (),
+    most: int | None = None,
+) -> list[Use]:
+    """What was admitted and refused from `since` up to `until`, as of the last `roll_up`.
+
+    It is told apart `by` any of resource, entity and period, and always by limit; the largest use comes first, within
+    the latest period first, and `most` says how many rows are wanted: `by="entity", key="tokens", most=10` are the
+    ten who used most tokens. An empty entity is the site itself. Periods are `hour` or `day` and count as a whole
+    where they begin in that time, which is by default the last 30 days, or 48 hours.
+    Raises InvalidRequest (a ValueError) for a word that is none.
+    """
+    words = [by] if isinstance(by, str) else by
+    apart = {_word(By, "by", word) for word in words}
+    length = _word(Period, "period", period)
+    return read(resource, entity, key, period=length, since=since, until=until, by=apart, most=most)
+
+
+def roll_up() -> RolledUp:
+    """Add what the stores have counted to the snapshots, exactly once, whoever else does so at the same time.
+
+    A store that cannot be asked does not keep the others; its counts come later. Raises RuntimeError in a transaction.
+    """
+    added, failed = {}, {}
+    for alias in conf.get(conf.STORES):
+        guard = guard_of(alias)
+        try:
+            with guard.asking():
+                store = guard.store()
+                if is_counting(store):
+                    added[alias] = rolling.roll_up(store)
+        except StoreUnavailable as error:
+            logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
+            failed[alias] = str(error)
+    return RolledUp(added, failed)
+
+
+def prune_usage(*, archive: Path | str | None = None) -> dict[str, int]:
+    """Delete snapshots and refusals that are older than the settings keep; says how many of each there were.
+
+    With `archive`, a directory, all that is deleted is there first, as gzipped lines of JSON.
+    """
+    return pruning.prune(archive=None if archive is None else Path(archive))
+
+
+def _word(words: type[T], what: str, word: str) -> T:
+    try:
+        return words(word)
+    except ValueError:
+        known = ", ".join(repr(str(one)) for one in words)
+        raise InvalidRequest(f"{what} must be one of {known}, not {word!r}") from None

@@ -1,0 +1,225 @@
+"""Denials: refusals of this process, counted where they are told, and written every second beside the requests."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from threading import Lock
+from time import time
+from typing import Any, Final, NamedTuple
+
+from django.db import connections, router, transaction
+
+from limits_app import conf
+from limits_app.core.clock import Clock, as_clock
+from limits_app.core.forking import on_fork
+from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.models import Bucket, Denial, Period, UsageSnapshot
+from limits_app.models.upsert import ADD, EARLIEST, LATEST, upsert
+from limits_app.stores.attendant import Attendant
+from limits_app.stores.memory import monotonic_us
+from limits_app.usage.naming import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
+
+__all__ = ["Denials", "denials"]
+
+logger = logging.getLogger("limits_app")
+
+_EVERY_US: Final = 1_000_000
+_MOST: Final = 1_000
+_MOST_OTHERS: Final = 100
+_EXIT_SECONDS: Final = 3.0
+_MINUTES_PER_HOUR: Final = 60
+
+
+class Denied(NamedTuple):
+    """One limit that refused in one minute, which counts from 1970."""
+
+    minute: int
+    resource: str
+    bucket: Bucket
+    entity: str
+    key: str
+
+
+class Times(NamedTuple):
+    """How often it refused, and when first and last, in seconds since 1970."""
+
+    number: int
+    first: float
+    last: float
+
+    def merged(self, other: Times) -> Times:
+        """Both together."""
+        return Times(self.number + other.number, min(self.first, other.first), max(self.last, other.last))
+
+
+def _under_test() -> bool:
+    """Whether Django's databases are those of tests."""
+    utils = sys.modules.get("django.test.utils")
+    return utils is not None and hasattr(utils._TestState, "saved_data")
+
+
+class Denials:
+    """Counts refusals until they are written, `most` different ones: who comes then is among the others.
+
+    Noting one neither waits for the database nor fails. What cannot be written stays, and is written later.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = _MOST,
+        clock: Clock | None = None,
+        now: Callable[[], float] = time,
+        under_test: Callable[[], bool] = _under_test,
+    ) -> None:
+        self._most = most
+        self._now = now
+        self._under_test = under_test
+        self._leaves: Callable[[], None] | None = None
+        self._attendant = Attendant(self._look, _EVERY_US, clock=as_clock(monotonic_us) if clock is None else clock)
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """A child writes nothing of its parent's."""
+        self._lock = Lock()
+        self._writing = Lock()
+        self._noted: dict[Denied, Times] = {}
+        self._is_failing = False
+
+    @property
+    def waiting(self) -> int:
+        """How many refusals are not written yet."""
+        with self._lock:
+            return sum(times.number for times in self._noted.values())
+
+    def note(self, outcome: Outcome) -> None:
+        """Count a refusal by each of the limits that refused."""
+        if not conf.get(conf.USAGE):
+            return
+        now = self._now()
+        with self._lock:
+            is_first = not self._noted
+            for status in outcome.violations:
+                self._add(_denied(status, now), Times(1, now, now))
+        if is_first:
+            self._have_it_written()
+
+    def flush(self) -> int:
+        """Write what was counted, in one transaction; returns how many refusals that were."""
+        with self._writing:
+            with self._lock:
+                taken, self._noted = self._noted, {}
+            try:
+                _write(taken)
+            except BaseException:
+                with self._lock:
+                    for denied, times in taken.items():
+                        self._add(denied, times)
+                raise
+        return sum(times.number for times in taken.values())
+
+    def clear(self) -> None:
+        """Forget what is not written."""
+        with self._lock:
+            self._noted = {}
+
+    def _add(self, denied: Denied, times: Times) -> None:
+        noted = self._noted
+        place = next(one for one in self._places(denied) if one in noted or len(noted) < self._room(one))
+        noted[place] = times.merged(noted[place]) if place in noted else times
+
+    def _places(self, denied: Denied) -> Iterator[Denied]:
+        """Where a refusal may be counted, as exactly as there is room."""
+        yield denied
+        yield denied._replace(bucket=Bucket.OTHERS, entity="")
+        yield Denied(0, "", Bucket.OTHERS, "", "")
+
+    def _room(self, denied: Denied) -> float:
+        """How many there may be before a new one like this."""
+        if denied.bucket != Bucket.OTHERS:
+            return self._most
+        return self._most + _MOST_OTHERS if denied.minute else float("inf")
+
+    def _have_it_written(self) -> None:
+        if self._under_test():
+            return  # a test's transaction is nothing for a thread: whoever wants it written says so
+        if self._leaves is None:
+            self._leaves = atexit.register(self._at_exit)
+        try:
+            self._attendant.call()
+        except RuntimeError:  # there can be no thread any more: at the end of the process, or of what it may use
+            self._attendant.after_fork()
+
+    def _look(self) -> int | None:
+        """Write, and say when to try again."""
+        try:
+            self.flush()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            if not self._is_failing:
+                logger.warning("refusals cannot be written, and are kept until they can: %s", error)
+            self._is_failing = True
+            return _EVERY_US
+        finally:
+            connections.close_all()  # those of this thread
+        self._is_failing = False
+        return None
+
+    def _at_exit(self) -> None:
+        if self._writing.acquire(timeout=_EXIT_SECONDS):
+            self._writing.release()
+            with suppress(Exception):
+                self.flush()
+
+
+def _denied(status: LimitStatus, now: float) -> Denied:
+    who = status.entity if status.member is None else status.member
+    bucket = bucket_of(shared=status.shared, member=status.member)
+    return Denied(int(now // 60), status.resource or "", bucket, who or "", status.key)
+
+
+def _write(taken: Mapping[Denied, Times]) -> None:
+    noted: dict[Denied, Times] = {}
+    for denied, times in taken.items():
+        one = denied._replace(minute=denied.minute or int(times.first // 60), entity=storable(denied.entity))
+        noted[one] = times.merged(noted[one]) if one in noted else times
+    using = router.db_for_write(Denial)
+    with transaction.atomic(using=using):
+        upsert(Denial, list(_rows(noted)), {"count": ADD, "first": EARLIEST, "last": LATEST}, using=using)
+        upsert(UsageSnapshot, list(_snapshots(noted)), {"admitted_milli": ADD, "refused": ADD}, using=using)
+
+
+def _rows(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:
+    for denied, times in noted.items():
+        first, last = since_1970(seconds=times.first), since_1970(seconds=times.last)
+        whose = _whose(denied)
+        yield {
+            "minute": since_1970(minutes=denied.minute),
+            **whose,
+            "count": times.number,
+            "first": first,
+            "last": last,
+        }
+
+
+def _snapshots(noted: Mapping[Denied, Times]) -> Iterator[dict[str, Any]]:
+    totals: Counter[tuple[Period, Denied]] = Counter()
+    for denied, times in noted.items():
+        for period, hours in HOURS_OF.items():
+            minutes = hours * _MINUTES_PER_HOUR
+            totals[period, denied._replace(minute=denied.minute // minutes * minutes)] += times.number
+    for (period, denied), refused in totals.items():
+        yield snapshot_row(period, denied.minute // _MINUTES_PER_HOUR, _whose(denied), refused=refused)
+
+
+def _whose(denied: Denied) -> dict[str, str]:
+    return {"resource": denied.resource, "bucket": denied.bucket, "entity": denied.entity, "key": denied.key}
+
+
+denials: Final = Denials()
+"""Those of this process."""

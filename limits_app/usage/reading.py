@@ -1,0 +1,118 @@
+"""Reading: what the snapshots say about a time, summed up as somebody wants to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from django.db import router
+from django.db.models import QuerySet, Sum
+from django.utils import timezone
+
+from limits_app.core.amounts import MILLI, Amount
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.limits import CallLimit
+from limits_app.models import Bucket, Period, UsageSnapshot
+from limits_app.models.moments import as_setting
+from limits_app.usage.naming import storable
+
+__all__ = ["By", "Use", "read"]
+
+_USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)}
+
+
+class By(StrEnum):
+    """What usage can be told apart by; limits always are, since amounts of different ones mean different things."""
+
+    RESOURCE = "resource"
+    ENTITY = "entity"
+    LIMIT = "limit"
+    PERIOD = "period"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How much of a limit was admitted, in its units, and how often it refused.
+
+    `resource`, `entity` and `start` (of the period) are None where usage was not told apart by them.
+    An `entity` is empty where it is the site itself or everybody, as `bucket` says, and is the member of a pool.
+    """
+
+    bucket: Bucket
+    key: str
+    resource: str | None
+    entity: str | None
+    start: datetime | None
+    admitted: Amount
+    refused: int
+
+    @property
+    def refused_share(self) -> float | None:
+        """Which part of the calls was refused; None for other limits, whose amounts are no numbers of requests."""
+        asked = self.admitted + self.refused
+        return self.refused / asked if self.key == CallLimit.key and asked > 0 else None
+
+    def as_dict(self) -> dict[str, object]:
+        """The use as plain data, for JSON."""
+        start = None if self.start is None else self.start.isoformat()
+        return asdict(self) | {"bucket": str(self.bucket), "start": start, "refused_share": self.refused_share}
+
+
+def read(
+    resource: str | None,
+    entity: str | None,
+    key: str | None,
+    *,
+    period: Period,
+    since: datetime | None,
+    until: datetime | None,
+    by: Collection[By],
+    most: int | None,
+) -> list[Use]:
+    """Sum up the snapshots of one length that begin in a time, the largest use first within each period.
+
+    Raises InvalidRequest for `most` below 1.
+    """
+    if most is not None and most < 1:
+        raise InvalidRequest(f"most must be 1 or more, not {most}")
+    chosen = _chosen(_begun(period, since, until), resource, entity, key)
+    columns = [column for one, column in _COLUMNS.items() if one in by]
+    order = ["-start"] if By.PERIOD in by else []
+    rows = (
+        chosen.values("bucket", "key", *columns)
+        .annotate(admitted=Sum("admitted_milli"), denied=Sum("refused"))
+        .order_by(*order, "-admitted", "-denied", "key", "bucket", *columns)
+    )
+    return [_use(row) for row in rows[:most]]
+
+
+_COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PERIOD: "start"}
+
+
+def _begun(period: Period, since: datetime | None, until: datetime | None) -> QuerySet[UsageSnapshot]:
+    found = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
+    if since is None:
+        since = (datetime.now(UTC) if until is None else _aware(until)) - _USUAL[period]
+    found = found.filter(start__gte=as_setting(since))
+    return found if until is None else found.filter(start__lt=as_setting(until))
+
+
+def _chosen(
+    found: QuerySet[UsageSnapshot], resource: str | None, entity: str | None, key: str | None
+) -> QuerySet[UsageSnapshot]:
+    wanted = {"resource": resource, "entity": None if entity is None else storable(entity), "key": key}
+    return found.filter(**{column: value for column, value in wanted.items() if value is not None})
+
+
+def _aware(moment: datetime) -> datetime:
+    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+
+
+def _use(row: dict[str, Any]) -> Use:
+    units, rest = divmod(row["admitted"], MILLI)
+    admitted = row["admitted"] / MILLI if rest else units
+    bucket, told = Bucket(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
+    return Use(bucket, row["key"], *told, admitted, row["denied"])

@@ -1,0 +1,254 @@
+"""What is exported: the same to Prometheus and OpenTelemetry, with labels that nobody can make up."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import REGISTRY, CollectorRegistry
+from pytest_django import Settings
+
+from limits_app import limits, metrics
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import CallLimit
+from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.metrics import opentelemetry, prometheus
+from limits_app.metrics.catalogue import METRICS
+from limits_app.metrics.names import Known, known
+from limits_app.metrics.tallies import Tallies, tallies
+from limits_app.models import CollectedBatch, Policy
+from limits_app.services.watching import WATCHERS
+from limits_app.stores.guards import guard_of
+from limits_app.testing import fresh_limits
+from limits_app.usage import denials
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+HOUR = 3600
+
+
+@pytest.fixture(autouse=True)
+def site() -> Iterator[None]:
+    tallies.clear()
+    known.clear()
+    WATCHERS.append(tallies)
+    with fresh_limits():
+        limits.set_resource_limits("api", [CallLimit(2, HOUR)])
+        yield
+    WATCHERS.remove(tallies)
+    tallies.on_wait.clear()
+    denials.clear()
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    prometheus.install(registry)
+    return registry
+
+
+def refusal(resource: str, key: str = "call_count") -> Outcome:
+    return Outcome(False, (LimitStatus(key, resource, "user:1", "system", 1, 1, 0, 1.0, 1.0),), ())
+
+
+def test_decisions_are_counted_by_resource_and_result(registry: CollectorRegistry) -> None:
+    for _ in range(3):
+        limits.try_acquire("api", entity="user:1")
+    with pytest.raises(TimeoutError):
+        limits.acquire("api", entity="user:1", timeout=0.01)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"limits_{name}", labels)
+
+    assert value("decisions_total", resource="api", result="admitted") == 2
+    assert value("decisions_total", resource="api", result="refused") == 1
+    assert value("decisions_total", resource="api", result="timed_out") == 1
+    assert value("refusals_total", resource="api", limit="call_count") == 2
+    assert value("wait_seconds_count") == 1
+    assert value("wait_seconds_bucket", le="+Inf") == 1
+    assert value("wait_seconds_bucket", le="0.005") == 0
+    assert 0.01 <= (value("wait_seconds_sum") or 0) < 5
+    assert value("denials_unwritten") == 2
+    assert (value("resolver_misses_total") or 0) >= 1
+    assert (value("resolver_hits_total") or 0) >= 3
+    assert value("resolver_kept") == 1
+    assert value("store_state", store="default") == 0
+
+
+def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -> None:
+    for number in range(20):
+        limits.try_acquire(f"made/up/{number}")
+        tallies.refused(refusal("api", f"key{number}"), waited=False)
+    found = {tuple(sample.labels.values()): sample.value for sample in samples(registry, "limits_decisions_total")}
+    assert found == {("other", "admitted"): 20, ("api", "refused"): 20}
+    found = {tuple(sample.labels.values()): sample.value for sample in samples(registry, "limits_refusals_total")}
+    assert found == {("api", "other"): 20}
+
+
+def test_there_is_an_end_to_what_is_remembered() -> None:
+    few = Tallies(most=3)
+    for number in range(10):
+        few.admitted(f"r{number}")
+        few.refused(refusal("api", f"k{number}"), waited=True)
+    assert few.decisions == {
+        ("r0", "admitted"): 1,
+        ("api", "timed_out"): 10,
+        ("r1", "admitted"): 1,
+        ("other", "admitted"): 8,
+    }
+    assert few.refusals == {("api", "k0"): 1, ("api", "k1"): 1, ("api", "k2"): 1, ("other", "other"): 7}
+
+
+def test_policies_in_the_shadow_and_stores_in_trouble_are_told_of(
+    registry: CollectorRegistry, settings: Settings
+) -> None:
+    Policy.objects.update(enforcement="shadow")
+    before = limits.shadow_refusals().get("api", {}).get("call_count", 0)
+    for _ in range(3):
+        limits.try_acquire("api", entity="user:1")
+    labels = {"resource": "api", "limit": "call_count"}
+    assert registry.get_sample_value("limits_shadow_refusals_total", labels) == before + 1
+    Policy.objects.update(enforcement="enforce")
+    settings.LIMITS = {"ON_UNAVAILABLE": "allow", "BREAKER_MIN_CALLS": 1, "BREAKER_PROBE_SECONDS": 60}
+    guard_of().failed(StoreUnavailable("gone"))
+    assert limits.try_acquire("api").outcome.degraded
+    assert registry.get_sample_value("limits_store_state", {"store": "default"}) == 2
+    labels = {"store": "default", "policy": "allow"}
+    assert registry.get_sample_value("limits_degraded_decisions_total", labels) == 1
+    assert registry.get_sample_value("limits_store_unsettled", {"store": "default"}) == 0
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_the_lag_is_the_time_since_usage_was_added(
+    registry: CollectorRegistry, settings: Settings, use_tz: bool
+) -> None:
+    settings.USE_TZ = use_tz
+    assert registry.get_sample_value("limits_usage_lag_seconds") is None
+    CollectedBatch.objects.create(name="one")
+    CollectedBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=5))
+    assert 299 < (registry.get_sample_value("limits_usage_lag_seconds") or 0) < 400
+
+
+def test_what_cannot_be_read_does_not_keep_the_rest(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits.try_acquire("api")
+    with connections["default"].cursor() as cursor:
+        cursor.execute("ALTER TABLE limits_app_collectedbatch RENAME TO elsewhere")
+        cursor.execute("ALTER TABLE limits_app_resource RENAME TO nowhere")
+    try:
+        assert registry.get_sample_value("limits_usage_lag_seconds") is None
+        assert registry.get_sample_value("limits_store_state", {"store": "default"}) == 0
+        labels = {"resource": "other", "result": "admitted"}
+        assert registry.get_sample_value("limits_decisions_total", labels) == 1
+    finally:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO limits_app_collectedbatch")
+            cursor.execute("ALTER TABLE nowhere RENAME TO limits_app_resource")
+    assert "usage_lag_seconds cannot be read" in caplog.text
+    assert "which names are in the configuration" in caplog.text
+
+
+def test_names_are_asked_for_once_a_minute() -> None:
+    now = [0.0]
+    names = Known(clock=lambda: now[0])
+    counts = {("reports", "admitted"): 1}
+    assert names.bounded(counts) == {("other", "admitted"): 1}
+    limits.set_resource_limits("reports", [CallLimit(2, HOUR)])
+    now[0] = 59
+    assert names.bounded(counts) == {("other", "admitted"): 1}
+    now[0] = 61
+    assert names.bounded(counts) == counts
+
+
+def test_opentelemetry_is_given_the_same() -> None:
+    reader = InMemoryMetricReader()
+    opentelemetry.install(MeterProvider(metric_readers=[reader]).get_meter("test"))
+    limits.acquire("api", entity="user:1", timeout=1)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[str, list[Any]] = {
+        metric.name: list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    [point] = found["limits.decisions"]
+    assert (point.value, dict(point.attributes)) == (1, {"resource": "api", "result": "admitted"})
+    assert found["limits.wait_seconds"][0].count == 1
+    assert found.keys() <= {f"limits.{metric.name}" for metric in METRICS} | {"limits.wait_seconds"}
+    assert len(found) >= len(METRICS) - 4, "all but those that have nothing to say"
+
+
+def test_settings_say_who_is_given_metrics(settings: Settings) -> None:
+    WATCHERS.remove(tallies)
+    metrics.install()
+    assert tallies not in WATCHERS, "by default nobody is"
+    settings.LIMITS = {"METRICS": ["prometheus", "opentelemetry"]}
+    metrics.install()
+    try:
+        assert WATCHERS.count(tallies) == 1
+        assert REGISTRY.get_sample_value("limits_resolver_kept") is not None
+    finally:
+        for collector in list(REGISTRY._collector_to_names):
+            if isinstance(collector, prometheus.LimitsCollector):
+                REGISTRY.unregister(collector)
+
+
+def test_settings_that_are_wrong_are_left_to_the_checks(settings: Settings) -> None:
+    settings.LIMITS = {"METRICS": "prometheus"}
+    metrics.install()
+
+
+def samples(registry: CollectorRegistry, name: str) -> list[Any]:
+    return [sample for metric in registry.collect() for sample in metric.samples if sample.name == name]
+
+
+def exported(registry: CollectorRegistry) -> dict[str, set[str]]:
+    """Every name that can be asked for, and its labels."""
+    names = {
+        f"limits_{metric.name}" + ("_total" if metric.kind == "counter" else ""): set(metric.labels)
+        for metric in METRICS
+    }
+    assert {name.removesuffix("_total") for name in names} | {"limits_wait_seconds"} == {
+        metric.name for metric in registry.collect()
+    }
+    return names | {f"limits_wait_seconds_{part}": {"le"} for part in ("bucket", "sum", "count")}
+
+
+@pytest.mark.parametrize("page", ["grafana/limits.json", "grafana/alerts.yml", "metrics.md"])
+def test_pages_and_dashboards_name_what_is_exported(registry: CollectorRegistry, page: str) -> None:
+    known_names = exported(registry)
+    text = (DOCS / page).read_text()
+    named = set(re.findall(r"\blimits_(?!app\b)[a-z_]+\b", text)) - {"limits_wait_seconds", "limits_changed"}
+    assert named
+    assert named <= known_names.keys()
+    for name, labels in re.findall(r"\b(limits_[a-z_]+)\{([^}]*)\}", text):
+        assert set(re.findall(r"(\w+)=", labels)) <= known_names[name]
+
+
+def test_every_metric_is_on_the_page_and_on_the_dashboard(registry: CollectorRegistry) -> None:
+    page, dashboard = ((DOCS / name).read_text() for name in ("metrics.md", "grafana/limits.json"))
+    for name in {name.removesuffix("_sum").removesuffix("_count") for name in exported(registry)}:
+        assert name in page
+        assert name in dashboard
+
+
+def test_the_dashboard_is_one_that_grafana_can_import() -> None:
+    dashboard = json.loads((DOCS / "grafana/limits.json").read_text())
+    assert dashboard["title"]
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+    assert len(numbers) == len(set(numbers))
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        assert all(target["expr"] for target in panel["targets"])

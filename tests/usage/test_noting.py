@@ -1,0 +1,284 @@
+"""Refusals are counted per process and written beside the requests: who, what, which limit, how often, when."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connections
+from pytest_django import Settings
+
+from limits_app import limits, signals
+from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.models import Bucket, Denial, Period, UsageSnapshot
+from limits_app.testing import FakeClock, fresh_limits
+from limits_app.usage import noting
+from limits_app.usage.noting import Denials, denials
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR = 3600
+
+
+class Wall:
+    """The system's clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = NOON.timestamp()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def noted(wall: Wall, clock: FakeClock) -> Denials:
+    """Denials that are written when the clock is moved, also in tests."""
+    return Denials(most=5, clock=clock, now=wall, under_test=lambda: False)
+
+
+@pytest.fixture
+def site() -> Iterator[None]:
+    """Limits that nobody has used yet, and refusals that nobody has noted."""
+    with fresh_limits():
+        denials.clear()
+        yield
+        denials.clear()
+
+
+def refusal(entity: str | None = "user:1", key: str = "call_count", resource: str = "api") -> Outcome:
+    return Outcome(False, (status(entity, key, resource),), ())
+
+
+def status(entity: str | None = "user:1", key: str = "call_count", resource: str = "api") -> LimitStatus:
+    return LimitStatus(key, resource, entity, "system", 1, 1, 0, 1.0, 1.0)
+
+
+def rows() -> list[tuple[datetime, str, str, str, str, int]]:
+    found = Denial.objects.order_by("minute", "entity", "key")
+    return [(one.minute, one.resource, one.bucket, one.entity, one.key, one.count) for one in found]
+
+
+def refused(period: Period) -> dict[tuple[datetime, str], int]:
+    return {(one.start, one.entity): one.refused for one in UsageSnapshot.objects.filter(period=period)}
+
+
+@pytest.mark.django_db
+def test_refusals_are_counted_by_the_minute_with_the_first_and_the_last(noted: Denials, wall: Wall) -> None:
+    for seconds in (10, 20, 20, 45):
+        wall.now += seconds
+        noted.note(refusal())
+    assert noted.flush() == 4
+    assert [row[0::5] for row in rows()] == [(NOON, 3), (NOON + timedelta(minutes=1), 1)]
+    one = Denial.objects.earliest("minute")
+    assert (one.first, one.last) == (NOON + timedelta(seconds=10), NOON + timedelta(seconds=50))
+
+
+@pytest.mark.django_db
+def test_what_is_written_later_is_added(noted: Denials, wall: Wall) -> None:
+    for seconds in (30, 10, -35):
+        wall.now += seconds
+        noted.note(refusal())
+        noted.flush()
+    one = Denial.objects.get()
+    assert (one.count, one.first, one.last) == (3, NOON + timedelta(seconds=5), NOON + timedelta(seconds=40))
+
+
+@pytest.mark.django_db
+def test_snapshots_of_hours_and_days_say_how_often_was_refused(noted: Denials, wall: Wall) -> None:
+    for _ in range(3):
+        noted.note(refusal())
+        noted.note(refusal("user:2"))
+        noted.flush()
+        wall.now += HOUR / 2
+    later = NOON + timedelta(hours=1)
+    users = ("user:1", "user:2")
+    assert refused(Period.HOUR) == {(NOON, user): 2 for user in users} | {(later, user): 1 for user in users}
+    assert refused(Period.DAY) == {(NOON.replace(hour=0), user): 3 for user in users}
+
+
+@pytest.mark.django_db
+def test_every_limit_that_refused_is_counted(noted: Denials) -> None:
+    noted.note(Outcome(False, (status(), status(None, "tokens")), (status(key="passed"),)))
+    noted.flush()
+    assert [row[3:] for row in rows()] == [("", "tokens", 1), ("user:1", "call_count", 1)]
+
+
+@pytest.mark.django_db
+def test_names_that_a_database_cannot_store_are_counted_together(noted: Denials) -> None:
+    for entity in ("a\0", "a\\x00", "\ud800"):
+        noted.note(refusal(entity))
+    noted.flush()
+    assert [(row[3], row[5]) for row in rows()] == [("\\ud800", 1), ("a\\x00", 2)]
+
+
+@pytest.mark.django_db
+def test_who_comes_when_there_is_no_room_is_among_the_others(noted: Denials) -> None:
+    for number in range(8):
+        noted.note(refusal(f"user:{number}"))
+    noted.note(refusal("user:0"))
+    noted.flush()
+    assert [row[2:4] + row[5:] for row in rows()] == [
+        ("others", "", 3), ("entity", "user:0", 2), *(("entity", f"user:{number}", 1) for number in range(1, 5))
+    ]  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_however_many_resources_are_refused_there_is_an_end(noted: Denials) -> None:
+    for number in range(300):
+        noted.note(refusal(resource=f"made/up/{number}"))
+    assert noted.waiting == 300
+    noted.flush()
+    assert Denial.objects.count() == 5 + 100 + 1
+    [last] = [row for row in rows() if row[1] == ""]
+    assert last == (NOON, "", Bucket.OTHERS, "", "", 300 - 105)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_database_that_is_down_loses_nothing(
+    noted: Denials, caplog: pytest.LogCaptureFixture, clock: FakeClock
+) -> None:
+    with renamed("limits_app_denial"):
+        for _ in range(3):
+            noted.note(refusal())
+            clock.advance(2)
+        assert noted.waiting == 3
+    assert UsageSnapshot.objects.count() == 0, "each flush is one transaction"
+    assert caplog.text.count("refusals cannot be written") == 1
+    clock.advance(2)
+    assert [row[5] for row in rows()] == [3]
+    assert noted.waiting == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_they_are_written_within_a_second_without_being_asked(noted: Denials, clock: FakeClock) -> None:
+    noted.note(refusal())
+    noted.note(refusal())
+    assert Denial.objects.count() == 0
+    clock.advance(1)
+    assert [row[5] for row in rows()] == [2]
+    noted.note(refusal())
+    clock.advance(1)
+    assert [row[5] for row in rows()] == [3]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_left_at_the_end_of_the_process_is_written(noted: Denials) -> None:
+    noted.note(refusal())
+    noted._at_exit()
+    assert [row[5] for row in rows()] == [1]
+
+
+def test_an_end_without_a_database_is_an_end(noted: Denials) -> None:
+    noted.note(refusal())
+    noted._at_exit()
+    assert noted.waiting == 1
+
+
+def test_who_is_writing_at_the_end_is_not_waited_for_too_long(noted: Denials, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noting, "_EXIT_SECONDS", 0.01)
+    noted.note(refusal())
+    with noted._writing:
+        noted._at_exit()
+    assert noted.waiting == 1
+
+
+def test_while_tests_run_no_thread_writes(wall: Wall, clock: FakeClock) -> None:
+    noted = Denials(clock=clock, now=wall)
+    noted.note(refusal())
+    clock.advance(5)
+    assert noted.waiting == 1
+
+
+def test_where_no_thread_can_be_started_no_request_fails(wall: Wall, clock: FakeClock) -> None:
+    noted = Denials(clock=clock, now=wall, under_test=lambda: False)
+    noted._attendant = NoThreads()
+    noted.note(refusal())
+    assert noted.waiting == 1
+
+
+def test_a_forked_child_writes_nothing_of_its_parents(noted: Denials) -> None:
+    noted.note(refusal())
+    child = os.fork()
+    if not child:
+        os._exit(noted.waiting)
+    assert os.waitpid(child, 0)[1] == 0
+    assert noted.waiting == 1
+
+
+@pytest.mark.django_db
+def test_without_usage_nothing_is_counted(noted: Denials, settings: Settings) -> None:
+    settings.LIMITS = {"USAGE": False}
+    noted.note(refusal())
+    assert noted.waiting == 0
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("site")
+def test_every_refusal_that_is_told_is_counted() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, HOUR)])
+    limits.set_entity_limits("tenant:1", [CallLimit(1, HOUR)], resource="api")
+    told: list[Outcome] = []
+    receiver = lambda outcome, **details: told.append(outcome)  # noqa: E731 - kept alive by its name
+    signals.limit_exceeded.connect(receiver)
+    try:
+        for _ in range(3):
+            limits.try_acquire("api", entity="user:1")
+            limits.try_acquire("api", entity="tenant:1")
+            limits.try_acquire({"api": None}, entity="user:2")
+        with pytest.raises(TimeoutError):
+            limits.acquire("api", entity="user:1", timeout=0.01)
+    finally:
+        signals.limit_exceeded.disconnect(receiver)
+    denials.flush()
+    assert [row[3:] for row in rows()] == [
+        ("tenant:1", "call_count", 2), ("user:1", "call_count", 3), ("user:2", "call_count", 2)
+    ]  # fmt: skip
+    assert len(told) == 7
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("site")
+def test_a_look_at_what_would_be_refused_is_no_refusal() -> None:
+    limits.set_resource_limits("api", [RateLimit("tokens", 5, HOUR)])
+    assert limits.try_acquire("api", requested={"tokens": 5})
+    assert not limits.check("api", requested={"tokens": 1}).allowed
+    assert denials.waiting == 0
+
+
+class NoThreads:
+    """An attendant for whom there are no threads."""
+
+    def call(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def after_fork(self) -> None:
+        """Nothing to begin anew."""
+
+
+class renamed:  # noqa: N801 - used like a function
+    """A table that is not there in the block."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+
+    def __enter__(self) -> None:
+        self._rename(self._table, "elsewhere")
+
+    def __exit__(self, *exception: object) -> None:
+        self._rename("elsewhere", self._table)
+
+    def _rename(self, old: str, new: str) -> None:
+        with connections["default"].cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {old} RENAME TO {new}")

@@ -1,0 +1,140 @@
+"""What the snapshots say, summed up as somebody wants to see it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from pytest_django import Settings
+
+from limits_app import limits
+from limits_app.core.errors import InvalidRequest
+from limits_app.models import Bucket, Period, UsageSnapshot
+
+pytestmark = pytest.mark.django_db
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TIME = {"since": NOON - timedelta(days=1), "until": NOON + timedelta(days=1)}
+
+
+def put(entity: str = "user:1", admitted: int = 1, refused: int = 0, **fields: Any) -> None:
+    """A snapshot of an hour; amounts in units."""
+    usual: dict[str, Any] = {"period": Period.HOUR, "start": NOON, "resource": "api", "key": "call_count"}
+    UsageSnapshot.objects.create(
+        **{**usual, "entity": entity, "admitted_milli": admitted * 1000, "refused": refused, **fields}
+    )
+
+
+def hourly(*args: Any, **kwargs: Any) -> list[Any]:
+    return limits.usage(*args, period="hour", **TIME, **kwargs)
+
+
+def test_all_that_was_admitted_of_a_limit_is_one_sum() -> None:
+    put("user:1", 10, 2)
+    put("user:2", 20, 3)
+    put("user:1", 500, key="tokens")
+    assert [(one.key, one.admitted, one.refused) for one in hourly()] == [("tokens", 500, 0), ("call_count", 30, 5)]
+    assert {(one.resource, one.entity, one.start) for one in hourly()} == {(None, None, None)}
+
+
+def test_usage_is_told_apart_by_resource_entity_and_period() -> None:
+    put("user:1", 10)
+    put("user:2", 20)
+    put("user:1", 5, resource="reports", start=NOON + timedelta(hours=1))
+    assert [(one.resource, one.admitted) for one in hourly(by="resource")] == [("api", 30), ("reports", 5)]
+    assert [(one.entity, one.admitted) for one in hourly(by="entity")] == [("user:2", 20), ("user:1", 15)]
+    assert [(one.start, one.admitted) for one in hourly(by=["period", "limit"])] == [
+        (NOON + timedelta(hours=1), 5), (NOON, 30)
+    ]  # fmt: skip
+    assert len(hourly(by=("resource", "entity", "period"))) == 3
+
+
+def test_the_top_consumers_of_a_limit_come_first() -> None:
+    for number in range(5):
+        put(f"user:{number}", number)
+        put(f"user:{number}", 100, key="tokens")
+    top = hourly(by="entity", key="call_count", most=2)
+    assert [(one.entity, one.admitted) for one in top] == [("user:4", 4), ("user:3", 3)]
+
+
+def test_buckets_of_different_kinds_are_never_added_up() -> None:
+    put("", 10)
+    put("", 10, bucket=Bucket.SHARED)
+    put("eu", 10, bucket=Bucket.MEMBER)
+    assert sorted(one.bucket for one in hourly()) == ["entity", "member", "shared"]
+
+
+def test_only_what_was_asked_for_is_summed_up() -> None:
+    put("user:1", 1)
+    put("", 2)
+    put("user:1", 4, resource="reports")
+    put("a\\x00", 8, resource="reports")
+    assert [one.admitted for one in hourly("api")] == [3]
+    assert [one.admitted for one in hourly(entity="user:1")] == [5]
+    assert [one.admitted for one in hourly(entity="")] == [2]
+    assert [one.admitted for one in hourly(entity="a\0")] == [8]
+    assert hourly(key="tokens") == []
+
+
+def test_a_period_counts_where_it_begins() -> None:
+    for hours in range(4):
+        put(start=NOON + timedelta(hours=hours))
+    put(period=Period.DAY, start=NOON.replace(hour=0))
+    found = limits.usage(period="hour", since=NOON + timedelta(hours=1), until=NOON + timedelta(hours=3))
+    assert [one.admitted for one in found] == [2]
+    assert [one.admitted for one in limits.usage(**TIME)] == [1]
+
+
+def test_without_a_time_it_is_the_latest() -> None:
+    now = timezone.now().replace(minute=0)
+    put(start=now - timedelta(hours=49))
+    put(start=now - timedelta(hours=40))
+    assert [one.admitted for one in limits.usage(period="hour")] == [1]
+    before = limits.usage(period="hour", until=now - timedelta(hours=45))
+    assert [one.admitted for one in before] == [1]
+    assert limits.usage() == []
+
+
+def test_moments_may_come_without_a_time_zone(settings: Settings) -> None:
+    settings.USE_TZ = False
+    put(start=datetime(2026, 3, 1, 12))  # noqa: DTZ001 - without
+    found = limits.usage(period="hour", until=datetime(2026, 3, 1, 13))  # noqa: DTZ001 - without
+    assert [one.admitted for one in found] == [1]
+
+
+def test_thousandths_are_units() -> None:
+    put(admitted_milli=1_500, key="tokens")
+    assert [one.admitted for one in hourly()] == [1.5]
+
+
+def test_the_refused_share_is_that_of_calls() -> None:
+    put(admitted=30, refused=10)
+    put(admitted=30, refused=10, key="tokens")
+    put(admitted=0, resource="new")
+    shares = {(one.resource, one.key): one.refused_share for one in hourly(by="resource")}
+    assert shares == {("api", "call_count"): 0.25, ("api", "tokens"): None, ("new", "call_count"): None}
+
+
+def test_a_use_is_plain_data_for_json() -> None:
+    put(admitted=3, refused=1)
+    assert [one.as_dict() for one in hourly(by=("period", "entity"))] == [
+        {
+            "bucket": "entity",
+            "key": "call_count",
+            "resource": None,
+            "entity": "user:1",
+            "start": "2026-03-01T12:00:00+00:00",
+            "admitted": 3,
+            "refused": 1,
+            "refused_share": 0.25,
+        }
+    ]
+    assert hourly()[0].as_dict()["start"] is None
+
+
+@pytest.mark.parametrize("wrong", [{"by": "user"}, {"by": ["entity", "x"]}, {"period": "week"}, {"most": 0}], ids=str)
+def test_words_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="must be"):
+        limits.usage(**wrong)
