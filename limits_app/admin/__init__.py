@@ -5,10 +5,11 @@ from __future__ import annotations
 from django.contrib import admin
 
 from limits_app.admin.audit_events import AuditEventAdmin
+from limits_app.admin.pages import UsageAdmin
 from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
 from limits_app.admin.scopes import EndpointAdmin, EntityAdmin, ResourceAdmin
-from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, PoolMember, Resource
+from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = [
     "AuditEventAdmin",
@@ -18,6 +19,7 @@ __all__ = [
     "PoolAdmin",
     "PoolMemberAdmin",
     "ResourceAdmin",
+    "UsageAdmin",
 ]
 
 admin.site.register(Policy, PolicyAdmin)
@@ -27,3 +29,4 @@ admin.site.register(Resource, ResourceAdmin)
 admin.site.register(Entity, EntityAdmin)
 admin.site.register(Endpoint, EndpointAdmin)
 admin.site.register(AuditEvent, AuditEventAdmin)
+admin.site.register(UsageSnapshot, UsageAdmin)

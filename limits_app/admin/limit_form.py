@@ -29,6 +29,9 @@ class LimitForm(LimitModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for field in self.fields.values():
+            # The label of a row's field is the head of its column, which a screen reader does not connect with it.
+            field.widget.attrs["aria-label"] = str(field.label)
         for name in _NUMBERS:
             value = self.initial.get(name)
             if isinstance(value, Decimal):

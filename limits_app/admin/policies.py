@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import Q
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseInlineFormSet
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.audited import AuditedAdmin
+from limits_app.admin.exchange import ExchangeAdmin
+from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
+from limits_app.admin.granting import GrantingAdmin
 from limits_app.admin.limit_form import LimitForm
-from limits_app.models import Limit, Policy, PolicyEffect, PolicyScope
+from limits_app.admin.states import shown_limits
+from limits_app.admin.verbs import POLICY_ACTIONS
+from limits_app.models import Limit, Policy, PolicyEffect
+from limits_app.services import Standing
 from limits_app.services.dropped import dropped_keys
 
 if TYPE_CHECKING:
-    from django.contrib.admin.options import ModelAdmin
     from django.db.models import QuerySet
     from django.forms import ModelForm
     from django.http import HttpRequest
+
+    from limits_app.resolver import Pair
+    from limits_app.services import RowState
 
     LimitForms = BaseInlineFormSet[Limit, Policy, ModelForm[Limit]]
     Inline = admin.TabularInline[Limit, Policy]
@@ -35,18 +41,15 @@ __all__ = ["PolicyAdmin"]
 _MOST_DROPPED: Final = 10
 """How many dropped keys a warning names."""
 
-_SCOPES: Final[Mapping[str, Q]] = {
-    PolicyScope.SYSTEM: Q(resource=None, entity=None),
-    PolicyScope.RESOURCE: Q(resource__isnull=False, entity=None),
-    PolicyScope.ENTITY: Q(resource=None, entity__isnull=False),
-    PolicyScope.ENTITY_ON_RESOURCE: Q(resource__isnull=False, entity__isnull=False),
-}
-
-
-_HOLDS: Final[Mapping[str, Q]] = {
-    "always": Q(valid_from=None, weekly_hours=""),
-    "dates": Q(valid_from__isnull=False),
-    "hours": ~Q(weekly_hours=""),
+_COUNTING: Final = (Standing.COUNTS, Standing.EXTENDED)
+_STANDINGS: Final[Mapping[Standing, Any]] = {
+    Standing.COUNTS: _("holds"),
+    Standing.EXTENDED: _("holds, added to by another"),
+    Standing.REPLACED: _("replaced by another"),
+    Standing.NOT_NOW: _("does not hold now"),
+    Standing.NOT_ROLLED_OUT: _("not rolled out so far"),
+    Standing.SHADOW: _("is tried in the shadow"),
+    Standing.OFF: _("is off"),
 }
 
 
@@ -95,37 +98,7 @@ class LimitInline(Inline):
         return request.user.has_perm(f"limits_app.{verb}_policy")
 
 
-class ScopeFilter(admin.SimpleListFilter):
-    """For whom policies hold."""
-
-    title = _("scope")
-    parameter_name = "scope"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Offer the scopes, the most specific first."""
-        return list(PolicyScope.choices)
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
-        """Keep the policies of the chosen scope."""
-        return queryset.filter(_SCOPES.get(self.value() or "", Q()))
-
-
-class HoldsFilter(admin.SimpleListFilter):
-    """When policies hold."""
-
-    title = _("holds")
-    parameter_name = "holds"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
-        """Offer what there is beside policies that always hold."""
-        return [("always", _("always")), ("dates", _("between dates")), ("hours", _("at weekly hours"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
-        """Keep the policies that hold so."""
-        return queryset.filter(_HOLDS.get(self.value() or "", Q()))
-
-
-class PolicyAdmin(AuditedAdmin):
+class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
     """What holds for whom."""
 
     list_display = [
@@ -135,12 +108,16 @@ class PolicyAdmin(AuditedAdmin):
         "limits_in_words",
         "holds",
         "enforcement_in_words",
+        "standing",
+        "in_use",
         "reason",
-        "updated_at",
     ]
-    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, "limits__kind"]
+    list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
     list_select_related = ["resource", "entity"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "limits__key", "reason"]
+    begins_with = ("resource__name", "entity__identifier", "entity__name")
+    date_hierarchy = "valid_until"
+    actions = POLICY_ACTIONS
     autocomplete_fields = ["resource", "entity"]
     readonly_fields = ["created_at", "updated_at"]
     fieldsets = [
@@ -155,6 +132,13 @@ class PolicyAdmin(AuditedAdmin):
         """Fetch the limits of all rows at once."""
         policies: QuerySet[Any] = super().get_queryset(request)
         return policies.prefetch_related("limits")
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Offer years and months where the list is of policies with dates: few have any."""
+        found = super().get_changelist_instance(request)
+        if not any(name.startswith(("holds", "valid_until")) for name in request.GET):
+            found.date_hierarchy = None
+        return found
 
     @admin.display(description=_("scope"))
     def scope_in_words(self, policy: Policy) -> str:
@@ -177,6 +161,26 @@ class PolicyAdmin(AuditedAdmin):
     def limits_in_words(self, policy: Policy) -> str:
         """Say what it limits."""
         return ", ".join(str(limit) for limit in policy.limits.all())
+
+    @admin.display(description=_("now"))
+    def standing(self, policy: Any) -> str:
+        """Say what becomes of it at this moment."""
+        if policy.states is None:
+            return gettext("unknown")
+        return str(_STANDINGS[policy.states[0].standing.get(policy.pk, Standing.NOT_NOW)])
+
+    def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
+        """Each policy is about its entity on its resource."""
+        return [[(policy.resource, policy.entity)] for policy in rows]
+
+    def state_in_words(self, row: Any, state: RowState) -> str:
+        """Show the limits that come from it; of a policy for many, those that are one for all."""
+        if state.standing.get(row.pk) not in _COUNTING:
+            return "-"
+        own = [limit for limit in state.limits if limit.level == row.scope]
+        if row.resource_id is None or row.entity_id is None:
+            own = [limit for limit in own if limit.shared and row.resource_id is not None]
+        return shown_limits(state, own, named=False) or gettext("counted for each")
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Save and record the policy, and name the limits that it drops."""

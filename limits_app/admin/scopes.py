@@ -2,39 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.audited import AuditedAdmin
+from limits_app.admin.exchange import ExchangeAdmin
+from limits_app.admin.states import StatefulAdmin, shown_limits
+from limits_app.admin.verbs import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
+from limits_app.models import Endpoint, Policy, Resource
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
+    from django.utils.safestring import SafeString
 
-    from limits_app.models import Endpoint
+    from limits_app.resolver import Pair
+    from limits_app.services import RowState
 
 __all__ = ["EndpointAdmin", "EntityAdmin", "ResourceAdmin"]
 
 
-class ResourceAdmin(AuditedAdmin):
-    """What is consumed."""
+_MOST_RESOURCES: Final = 3
+"""Of how many resources a list shows what an entity uses."""
+_MOST_POLICIES: Final = 1000
 
-    list_display = ["name", "pool", "description"]
+
+class ResourceAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
+    """What is consumed; its state is that of the site itself, and of what all share."""
+
+    list_display = ["name", "pool", "in_use", "source", "description"]
     list_select_related = ["pool"]
     search_fields = ["name", "description"]
+    begins_with = ("name",)
     autocomplete_fields = ["pool"]
+    actions = RESOURCE_ACTIONS
+
+    def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
+        """Each resource as the site itself uses it."""
+        return [[(resource, None)] for resource in rows]
 
 
-class EntityAdmin(AuditedAdmin):
-    """Who consumes."""
+class EntityAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
+    """Who consumes; its state is that on the resources for which it has policies of its own, or else on the first."""
 
-    list_display = ["identifier", "name", "parent", "cascade", "unlimited", "blocked"]
+    list_display = ["identifier", "name", "parent", "cascade", "unlimited", "blocked", "in_use", "source"]
     list_filter = ["cascade", "unlimited", "blocked"]
     list_select_related = ["parent"]
     search_fields = ["identifier", "name"]
+    begins_with = ("identifier", "name")
     autocomplete_fields = ["parent"]
+    actions = ENTITY_ACTIONS
+
+    def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
+        """Each entity on a few resources."""
+        first = list(Resource.objects.order_by("name")[:_MOST_RESOURCES])
+        own: dict[int | None, list[Resource]] = {}
+        policies = Policy.objects.filter(entity__in=[entity.pk for entity in rows], resource__isnull=False)
+        for policy in policies.select_related("resource").order_by("resource__name")[:_MOST_POLICIES]:
+            found = own.setdefault(policy.entity_id, [])
+            if policy.resource is not None and policy.resource not in found:
+                found.append(policy.resource)
+        return [[(one, entity) for one in own.get(entity.pk, first)[:_MOST_RESOURCES]] for entity in rows]
+
+    def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
+        """Show one state of an entity, and the resource that it is about."""
+        return shown_limits(state, state.limits, named=True)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Save the entity, and point at spaces that nobody sees."""
@@ -44,13 +78,14 @@ class EntityAdmin(AuditedAdmin):
             self.message_user(request, warning, messages.WARNING)
 
 
-class EndpointAdmin(AuditedAdmin):
+class EndpointAdmin(ExchangeAdmin):
     """Which requests use what."""
 
     list_display = ["name", "order", "where", "methods", "resource", "enabled"]
-    list_filter = ["enabled", "resource"]
+    list_filter = ["enabled"]
     list_select_related = ["resource"]
     search_fields = ["name", "description", "path", "view_name", "resource__name"]
+    begins_with = ("name", "path", "view_name", "resource__name")
     autocomplete_fields = ["resource"]
 
     @admin.display(description=_("path or view"))

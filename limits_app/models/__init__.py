@@ -12,12 +12,13 @@ from limits_app.models.endpoint import Endpoint
 from limits_app.models.entity import MAX_LEVELS, Entity
 from limits_app.models.limit import Limit
 from limits_app.models.limit_rules import LimitKind
+from limits_app.models.manifest import Manifest
 from limits_app.models.policy import Policy, PolicyScope
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.pool import LoadBalancing, Pool, PoolMember
 from limits_app.models.pool_definition import MemberDefinition, PoolDefinition, pool_definition
 from limits_app.models.resource import Resource
-from limits_app.models.state import LayoutDefinition, ScopeState, StoreVersion
+from limits_app.models.state import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.models.usage import Bucket, CollectedBatch, Denial, Period, UsageSnapshot
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "LimitKind",
     "Link",
     "LoadBalancing",
+    "Manifest",
     "MemberDefinition",
     "Period",
     "Policy",
@@ -48,10 +50,12 @@ __all__ = [
     "PoolDefinition",
     "PoolMember",
     "Resource",
+    "ScopeCount",
     "ScopeState",
     "StoreVersion",
     "UsageSnapshot",
     "Verb",
+    "WaitingBatch",
     "chain",
     "pool_definition",
 ]

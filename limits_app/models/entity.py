@@ -36,6 +36,7 @@ class Entity(Configuration):
         _("name"),
         max_length=255,
         blank=True,
+        db_index=True,
         validators=[validate_text],
         help_text=_("What people call it."),
     )

@@ -148,6 +148,8 @@ class Policy(Configuration):
         verbose_name = _("policy")
         verbose_name_plural = _("policies")
         ordering = [F("resource__name").asc(nulls_first=True), F("entity__identifier").asc(nulls_first=True)]
+        permissions = [("boost_policy", "Can grant boosts")]
+        indexes = [models.Index(fields=["valid_until"], name="limits_app_policy_until")]
         constraints = CONSTRAINTS
 
     def __str__(self) -> str:

@@ -43,6 +43,10 @@ class Resource(Configuration):
         verbose_name = _("resource")
         verbose_name_plural = _("resources")
         ordering = ["name"]
+        permissions = [
+            ("reset_resource", "Can reset what was used of resources"),
+            ("top_up_resource", "Can top up limits of resources"),
+        ]
         constraints = [
             models.CheckConstraint(
                 name="limits_app_resource_has_name",

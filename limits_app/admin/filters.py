@@ -1,0 +1,94 @@
+"""What lists can be filtered by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import admin
+from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from limits_app.models import Limit, LimitKind, PolicyScope
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from django.contrib.admin.options import ModelAdmin
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+    from limits_app.models import Policy
+
+__all__ = ["HoldsFilter", "KindFilter", "ScopeFilter"]
+
+_SCOPES: Final[Mapping[str, Q]] = {
+    PolicyScope.SYSTEM: Q(resource=None, entity=None),
+    PolicyScope.RESOURCE: Q(resource__isnull=False, entity=None),
+    PolicyScope.ENTITY: Q(resource=None, entity__isnull=False),
+    PolicyScope.ENTITY_ON_RESOURCE: Q(resource__isnull=False, entity__isnull=False),
+}
+
+_HOLDS: Final[Mapping[str, tuple[Any, Callable[[datetime], Q]]]] = {
+    "always": (_("always"), lambda now: Q(valid_from=None, weekly_hours="")),
+    "dates": (_("between dates"), lambda now: Q(valid_from__isnull=False)),
+    "boosts": (
+        _("between dates, now"),
+        lambda now: Q(valid_from__lte=now) & (Q(valid_until=None) | Q(valid_until__gt=now)),
+    ),
+    "to_come": (_("between dates, later"), lambda now: Q(valid_from__gt=now)),
+    "ended": (_("between dates, ended"), lambda now: Q(valid_until__lte=now)),
+    "hours": (_("at weekly hours"), lambda now: ~Q(weekly_hours="")),
+}
+
+
+class ScopeFilter(admin.SimpleListFilter):
+    """For whom policies hold."""
+
+    title = _("scope")
+    parameter_name = "scope"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Offer the scopes, the most specific first."""
+        return list(PolicyScope.choices)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
+        """Keep the policies of the chosen scope."""
+        return queryset.filter(_SCOPES.get(self.value() or "", Q()))
+
+
+class HoldsFilter(admin.SimpleListFilter):
+    """When policies hold; those between dates are boosts and freezes."""
+
+    title = _("holds")
+    parameter_name = "holds"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Offer what there is beside policies that always hold."""
+        return [(value, label) for value, (label, _condition) in _HOLDS.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
+        """Keep the policies that hold so, and show boosts in the order in which they end."""
+        chosen = self.value() or ""
+        if chosen not in _HOLDS:
+            return queryset
+        found = queryset.filter(_HOLDS[chosen][1](timezone.now()))
+        return found.order_by("valid_until") if chosen == "boosts" else found
+
+
+class KindFilter(admin.SimpleListFilter):
+    """What kinds of limits policies have."""
+
+    title = _("kind of limit")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:
+        """Offer all kinds."""
+        return list(LimitKind.choices)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Policy]) -> QuerySet[Policy]:
+        """Keep the policies that have a limit of the chosen kind."""
+        if self.value() is None:
+            return queryset
+        return queryset.filter(Exists(Limit.objects.filter(policy=OuterRef("pk"), kind=self.value())))

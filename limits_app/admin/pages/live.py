@@ -1,0 +1,151 @@
+"""The live page: what is admitted and refused every second, and which limits are the tightest now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import transaction
+from django.http import JsonResponse
+from django.urls import reverse
+from django.utils.translation import gettext
+
+from limits_app.admin.pages.explain import bar
+from limits_app.admin.pages.frame import EXPLAIN, USAGE, amount, check, may, page
+from limits_app.models import Bucket, Entity, Resource
+from limits_app.services.overview import LimitState, RowState, overview
+from limits_app.services.usage import roll_up, usage
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite
+    from django.http import HttpRequest, HttpResponse
+
+    from limits_app.resolver import Pair
+    from limits_app.usage import Use
+
+__all__ = ["live_page", "live_state"]
+
+_MOST_LOOKED_AT: Final = 25
+"""Whose limits may be the tightest: those that use most and are refused most in this hour."""
+
+_MOST_SHOWN: Final = 10
+_EVERY_SECONDS: Final = 1.0
+
+
+class _Gate:
+    """Lets one through every second, whoever else asks in this process."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._opens_at = 0.0
+
+    def passes(self) -> bool:
+        """Whether it is time."""
+        with self._lock:
+            if monotonic() < self._opens_at:
+                return False
+            self._opens_at = monotonic() + _EVERY_SECONDS
+            return True
+
+
+_GATE: Final = _Gate()
+
+
+def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Show the page, which asks for the state by itself."""
+    check(request, USAGE)
+    settings = {
+        "url": reverse(f"{site.name}:limits_app_live_state"),
+        "labels": {
+            "admitted": gettext("admitted per second"),
+            "refused": gettext("refusals per second"),
+            "live": gettext("Live"),
+            "paused": gettext("Paused"),
+            "lost": gettext("The server does not answer; trying again."),
+            "unknown": gettext("The store does not answer: what is used is not known."),
+            "none": gettext("Nothing was used in this hour."),
+            "of": gettext("%(used)s of %(capacity)s used, %(left)s left"),
+            "all": gettext("all limits"),
+        },
+    }
+    return page(site, request, "live", title=gettext("Live"), context={"settings": settings})
+
+
+def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
+    """What was counted in this hour and the last one, by limit, and the tightest limits of those who use most.
+
+    Two of these make a rate. What the stores have counted is rolled up first, at most once a second.
+    """
+    check(request, USAGE)
+    stores_down = _rolled_up()
+    since = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    hours = {"period": "hour", "since": since - timedelta(hours=1)}
+    busiest = usage(by=("resource", "entity"), period="hour", since=since, most=4 * _MOST_LOOKED_AT)
+    totals = Counter[str]()
+    refused = Counter[str]()
+    for use in usage(**hours):  # type: ignore[arg-type]  # a dictionary of what fits
+        totals[use.key] += use.admitted  # type: ignore[assignment]  # amounts need not be whole
+        refused[use.key] += use.refused
+    tightest, known = _tightest(site, busiest, may_explain=may(request, EXPLAIN))
+    state = {
+        "at": time(),
+        "totals": {key: {"admitted": totals[key], "refused": refused[key]} for key in sorted(totals)},
+        "tightest": tightest,
+        "known": known and not stores_down,
+    }
+    return JsonResponse(state, headers={"Cache-Control": "no-store"})
+
+
+def _rolled_up() -> bool:
+    """Have the snapshots up to date, and say whether a store could not be asked."""
+    if transaction.get_connection().in_atomic_block or not _GATE.passes():
+        return False  # nothing for the inside of somebody's transaction
+    return bool(roll_up().failed)
+
+
+def _tightest(site: AdminSite, uses: list[Use], *, may_explain: bool) -> tuple[list[dict[str, Any]], bool]:
+    """The limits with the largest share in use, and whether that is known."""
+    rows = overview(_pairs(uses))
+    limits = [(row, limit) for row in rows for limit in row.limits if limit.used is not None]
+    limits.sort(key=lambda one: -one[1].share)
+    shown = [_shown(site, row, limit, may_explain=may_explain) for row, limit in limits[:_MOST_SHOWN]]
+    return shown, all(row.known for row in rows)
+
+
+def _pairs(uses: list[Use]) -> list[Pair]:
+    """Resources and entities that used something, most of all in this hour; an entity need not have a row."""
+    own = [use for use in uses if use.bucket in {Bucket.ENTITY, Bucket.SHARED}]
+    names = dict.fromkeys((use.resource or "", use.entity or "") for use in own)
+    names = dict.fromkeys(list(names)[:_MOST_LOOKED_AT])
+    resources = {one.name: one for one in Resource.objects.filter(name__in={resource for resource, _ in names})}
+    entities = {one.identifier: one for one in Entity.objects.filter(identifier__in={entity for _, entity in names})}
+    return [
+        (
+            resources.get(resource) or Resource(name=resource),
+            (entities.get(entity) or Entity(identifier=entity)) if entity else None,
+        )
+        for resource, entity in names
+    ]
+
+
+def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bool) -> dict[str, Any]:
+    drawn = bar(limit.key, limit.used or 0, limit.capacity, limit.available)
+    return {
+        "resource": row.resource,
+        "entity": row.entity or gettext("the site itself"),
+        "key": limit.key,
+        "used": drawn.used,
+        "capacity": amount(limit.capacity),
+        "left": drawn.remaining,
+        "width": drawn.width,
+        "level": drawn.level,
+        "explain": _explain_url(site, row) if may_explain else "",
+    }
+
+
+def _explain_url(site: AdminSite, row: RowState) -> str:
+    query = {"resource": row.resource} | ({"entity": row.entity} if row.entity else {})
+    return reverse(f"{site.name}:limits_app_explain", query=query)

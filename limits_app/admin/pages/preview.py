@@ -1,0 +1,134 @@
+"""The preview of a policy: whom it would have refused, before it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponseNotAllowed
+from django.utils import timezone
+from django.utils.translation import gettext
+
+from limits_app.admin.pages.frame import PREVIEW, amount, check, page, percent
+from limits_app.admin.primary_keys import is_primary_key
+from limits_app.core.amounts import MILLI
+from limits_app.models import Enforcement, Limit, Policy
+from limits_app.services.forecasting import DAYS, MOST, Consumer, Forecast, Proposed, forecast
+from limits_app.services.replaying import STEP_SECONDS
+
+if TYPE_CHECKING:
+    from django.contrib.admin import AdminSite, ModelAdmin
+    from django.http import HttpRequest, HttpResponse
+
+__all__ = ["preview_page"]
+
+_HOUR_SECONDS: Final = 3600
+
+
+def preview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
+    """Read the form of a policy as it was sent, and say whom it would have refused; saves nothing."""
+    check(request, PREVIEW)
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    policies = site.get_model_admin(Policy)
+    policy, proposed, problems = _edited(policies, request)
+    context: dict[str, Any] = {"policy": policy, "problems": problems, "days": DAYS, "most": MOST}
+    if policy is not None:
+        context |= _shown(policy, proposed)
+    return page(site, request, "preview", title=gettext("Who would be refused?"), context=context)
+
+
+def _edited(
+    policies: ModelAdmin[Any], request: HttpRequest
+) -> tuple[Policy | None, list[Proposed], list[tuple[str, str]]]:
+    """The policy and its limits as the form says, or what is wrong with them."""
+    saved = _saved(policies, request)
+    form = policies.get_form(request, saved, change=saved is not None)(request.POST, request.FILES, instance=saved)
+    is_valid = form.is_valid()
+    formsets, _ = policies._create_formsets(request, form.instance, change=saved is not None)  # type: ignore[attr-defined]
+    limits = next(formset for formset in formsets if formset.model is Limit)
+    if not limits.is_valid() or not is_valid:
+        return None, [], list(_problems(form, limits))
+    kept = [one for one in limits.forms if one not in limits.deleted_forms and (one.instance.pk or one.has_changed())]
+    proposed = [Proposed(one.instance.definition(), one.instance.shared) for one in kept]
+    return form.instance, proposed, []
+
+
+def _saved(policies: ModelAdmin[Any], request: HttpRequest) -> Policy | None:
+    """The policy that is edited, None for a new one; whoever may not save it may not preview it."""
+    key = request.GET.get("policy", "")
+    saved = policies.get_object(request, key) if is_primary_key(key) else None
+    allowed = policies.has_add_permission(request) if saved is None else policies.has_change_permission(request, saved)
+    if not allowed:
+        raise PermissionDenied
+    return saved
+
+
+def _problems(form: Any, limits: Any) -> Iterator[tuple[str, str]]:
+    for part in (form, *limits.forms):
+        for field, errors in part.errors.items():
+            label = part.fields[field].label if field in part.fields else ""
+            yield from ((str(label or ""), str(error)) for error in errors)
+    yield from (("", str(error)) for error in limits.non_form_errors())
+
+
+def _shown(policy: Policy, proposed: list[Proposed]) -> dict[str, Any]:
+    found = forecast(policy, proposed, now=timezone.now())
+    return {
+        "forecast": found,
+        "rows": [
+            {
+                "resource": one.resource,
+                "entity": gettext("everybody together")
+                if one.entity is None
+                else one.entity or gettext("the site itself"),
+                "key": one.key,
+                "used": amount(one.used),
+                "lost": amount(one.lost),
+                "share": percent(one.share),
+                "hours": len(one.refused),
+                "first": one.first,
+            }
+            for one in found.consumers
+        ],
+        "chart": _chart(found),
+        "minutes": STEP_SECONDS // 60,
+        "is_tried": policy.enforcement != Enforcement.ENFORCE,
+    }
+
+
+def _row(one: Consumer) -> dict[str, Any]:
+    nobody = gettext("everybody together") if one.entity is None else gettext("the site itself")
+    return {
+        "resource": one.resource,
+        "entity": one.entity or nobody,
+        "key": one.key,
+        "used": amount(one.used),
+        "lost": amount(one.lost),
+        "share": percent(one.share),
+        "hours": len(one.refused),
+        "first": one.first,
+    }
+
+
+def _chart(found: Forecast) -> dict[str, Any] | None:
+    """What would have fitted and what not by the hour, of the limit that refuses most."""
+    keys = list(dict.fromkeys(one.key for one in found.consumers))
+    if not keys:
+        return None
+    key = max(keys, key=lambda key: sum(one.share for one in found.consumers if one.key == key))
+    hours = found.by_hour(key)
+    first = int(found.since.timestamp()) // _HOUR_SECONDS
+    last = max(hours)
+    drawn = [hours.get(hour, (0, 0)) for hour in range(first, last + 1)]
+    return {
+        "starts": [hour * _HOUR_SECONDS * 1000 for hour in range(first, last + 1)],
+        "hours": False,
+        "admitted": [fits / MILLI for fits, _ in drawn],
+        "refused": [lost / MILLI for _, lost in drawn],
+        "labels": {
+            "admitted": gettext("fits into %(key)s") % {"key": key},
+            "refused": gettext("would be refused"),
+        },
+    }

@@ -1,0 +1,233 @@
+"""Rows of the configuration as tables in files: related rows by their names, and limits as JSON with their policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from diff_match_patch import diff_match_patch
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext
+from import_export.fields import Field
+from import_export.resources import Diff, ModelResource
+from import_export.widgets import ForeignKeyWidget, JSONWidget, Widget
+
+from limits_app.models import Endpoint, Entity, Limit, Policy, PolicyEffect, Pool, Resource
+from limits_app.models.limit_columns import COLUMNS, amount_of
+from limits_app.models.validators import validate_json
+
+__all__ = ["TABLES", "Table"]
+
+_PARTS: Final = (*COLUMNS, "shared")
+_MARKS: Final = {-1: "<del>{}</del>", 0: "{}", 1: "<ins>{}</ins>"}
+
+
+class PlainDiff(Diff):  # type: ignore[misc]  # of a package without types
+    """What a row was and will be, in words that are styled elsewhere."""
+
+    def as_html(self) -> list[SafeString]:
+        """Mark what goes and what comes."""
+        return [
+            self._marked("" if self.new else before, after)
+            for before, after in zip(self.left, self.right, strict=False)
+        ]
+
+    def _marked(self, before: object, after: object) -> SafeString:
+        tool = diff_match_patch()
+        parts = tool.diff_main(str(before), str(after))
+        tool.diff_cleanupSemantic(parts)
+        return mark_safe("".join(_MARKS[way].format(escape(text)) for way, text in parts))  # noqa: S308 - escaped
+
+
+class Named(ForeignKeyWidget):  # type: ignore[misc]
+    """A related row by its name."""
+
+    def clean(self, value: Any, row: Any = None, **options: Any) -> Any:
+        """Find the row; ValueError says that there is none."""
+        try:
+            return super().clean(value, row, **options)
+        except ObjectDoesNotExist:
+            what = {"model": self.model._meta.verbose_name, "name": value}
+            raise ValueError(gettext("there is no %(model)s %(name)s: make it first") % what) from None
+
+
+class Moment(Widget):  # type: ignore[misc]
+    """A date and time as ISO 8601 has it, exact and with its zone."""
+
+    def clean(self, value: Any, row: Any = None, **options: Any) -> datetime | None:
+        """Read it; ValueError where it is none, or has no zone."""
+        if not value:
+            return None
+        moment = datetime.fromisoformat(str(value))
+        if moment.tzinfo is None:
+            raise ValueError(gettext("write a time with its zone, such as 2026-03-04T12:00:00+00:00"))
+        return moment
+
+    def render(self, value: Any, obj: Any = None, **options: Any) -> str:
+        """Write it."""
+        return "" if value is None else value.isoformat()
+
+
+class Document(JSONWidget):  # type: ignore[misc]
+    """JSON that databases can store, whether a file has it as text or as it is."""
+
+    def clean(self, value: Any, row: Any = None, **options: Any) -> Any:
+        """Read it."""
+        document = json.loads(value) if isinstance(value, str) and value else value
+        validate_json(document)
+        return document
+
+    def render(self, value: Any, obj: Any = None, **options: Any) -> str:
+        """Write it, always in the same way."""
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+class Limits(Field):  # type: ignore[misc]
+    """The limits of a policy: those that a file says until they are saved, or else those that it has."""
+
+    def get_value(self, instance: Any, **options: Any) -> Any:
+        """Give them as JSON can say them."""
+        if instance is None:
+            return []
+        there = instance.limits.all() if instance.pk else ()
+        return instance.__dict__.get("limits_to_be", [_said(limit) for limit in there])
+
+    def save(self, instance: Any, row: Mapping[str, Any], is_m2m: bool = False, **options: Any) -> None:
+        """Remember what the file says."""
+        said = self.clean(row)
+        if not (isinstance(said, list) and all(isinstance(one, dict) for one in said)):
+            raise ValueError(gettext('write a list of limits, such as [{"kind": "call", "capacity": 10, …}]'))
+        unknown = sorted({name for one in said for name in one} - {*_PARTS})
+        if unknown:
+            raise ValueError(
+                gettext("%(names)s is no part of a limit: there are %(parts)s")
+                % {"names": ", ".join(unknown), "parts": ", ".join(_PARTS)}
+            )
+        instance.limits_to_be = sorted(said, key=lambda one: str(one.get("key", "")))
+
+
+class Table(ModelResource):  # type: ignore[misc]
+    """Files change all rows or none; rows that say nothing new are left alone."""
+
+    class Meta:
+        clean_model_instances = True
+        skip_unchanged = True
+        report_skipped = True
+        use_transactions = True
+
+    def skip_row(self, instance: Any, original: Any, *args: Any, **options: Any) -> bool:
+        """Leave alone what is there already and says the same."""
+        return original.pk is not None and bool(super().skip_row(instance, original, *args, **options))
+
+    def get_diff_class(self) -> type[Diff]:
+        """Say how differences are shown."""
+        return PlainDiff
+
+
+class Resources(Table):
+    """What is consumed."""
+
+    pool = Field("pool", "pool", Named(Pool, "name"))
+
+    class Meta(Table.Meta):
+        model = Resource
+        fields = ("name", "description", "pool")
+        import_id_fields = ("name",)
+
+
+class Entities(Table):
+    """Who consumes; parents come before their children."""
+
+    parent = Field("parent", "parent", Named(Entity, "identifier"))
+    metadata = Field("metadata", "metadata", Document(), default=dict)
+
+    class Meta(Table.Meta):
+        model = Entity
+        fields = ("identifier", "name", "parent", "cascade", "unlimited", "blocked", "metadata")
+        import_id_fields = ("identifier",)
+
+
+class Policies(Table):
+    """What holds for whom, each with its limits."""
+
+    resource = Field("resource", "resource", Named(Resource, "name"))
+    entity = Field("entity", "entity", Named(Entity, "identifier"))
+    valid_from = Field("valid_from", "valid_from", Moment())
+    valid_until = Field("valid_until", "valid_until", Moment())
+    limits = Limits("limits", "limits", Document())
+
+    class Meta(Table.Meta):
+        model = Policy
+        fields = (
+            "resource",
+            "entity",
+            "effect",
+            "extends",
+            "enforcement",
+            "rollout_percent",
+            "valid_from",
+            "valid_until",
+            "weekly_hours",
+            "time_zone",
+            "on_unavailable",
+            "reason",
+            "limits",
+        )
+        import_id_fields = ("resource", "entity", "valid_from", "weekly_hours")
+
+    def get_queryset(self) -> Any:
+        """All policies, with what a table says of them."""
+        return super().get_queryset().select_related("resource", "entity").prefetch_related("limits")
+
+    def after_save_instance(self, instance: Policy, row: Mapping[str, Any], **options: Any) -> None:
+        """Save the limits that the file says; a file without a column of limits leaves them as they are."""
+        said: list[dict[str, Any]] | None = instance.__dict__.pop("limits_to_be", None)
+        if instance.effect == PolicyEffect.LIMITS and not (said or (said is None and instance.limits.exists())):
+            raise ValidationError(gettext("Add at least one limit, or choose the effect “unlimited” or “blocked”."))
+        if said is None:
+            return
+        instance.limits.all().delete()
+        for one in said:
+            limit = Limit(policy=instance, **{name: _exact(value) for name, value in one.items()})
+            limit.full_clean()
+            limit.save()
+
+
+class Endpoints(Table):
+    """Which requests use what."""
+
+    resource = Field("resource", "resource", Named(Resource, "name"))
+    amounts = Field("amounts", "amounts", Document(), default=dict)
+
+    class Meta(Table.Meta):
+        model = Endpoint
+        fields = ("name", "description", "path", "view_name", "methods", "resource", "amounts", "order", "enabled")
+        import_id_fields = ("name",)
+
+
+TABLES: Final[Mapping[type[Any], type[Table]]] = {
+    Resource: Resources,
+    Entity: Entities,
+    Policy: Policies,
+    Endpoint: Endpoints,
+}
+
+
+def _said(limit: Limit) -> dict[str, Any]:
+    """What a limit says, without what is empty."""
+    values = {name: getattr(limit, name) for name in _PARTS}
+    return {
+        name: amount_of(value) if isinstance(value, Decimal) else value
+        for name, value in values.items()
+        if value not in (None, "", False)
+    }
+
+
+def _exact(value: Any) -> Any:
+    """Numbers as columns take them; the validation of the model refuses what is none."""
+    return Decimal(str(value)) if isinstance(value, float) else value

@@ -1,0 +1,153 @@
+"""Overview: what holds for many rows of a list, and how much of it is used, in one read of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from django.utils import timezone
+
+from limits_app.core.amounts import Amount
+from limits_app.core.errors import LimitsError, StaleConfiguration
+from limits_app.core.limits import Blocked
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.stats import Stats
+from limits_app.core.survey import survey
+from limits_app.models import PolicyEffect
+from limits_app.resolver import Choice, Pair, Standing, choices, scopes
+from limits_app.stores.guards import guard_of
+
+__all__ = ["LimitState", "RowState", "Standing", "overview"]
+
+_MOST_TRIES: Final = 3
+"""How often the configuration may change while a page is being built."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """One limit that holds: where it was set, and what is used and left of it; None while that is not known.
+
+    A limit that is `shared` is one for everybody.
+    """
+
+    key: str
+    level: str
+    shared: bool
+    capacity: Amount
+    used: Amount | None
+    available: Amount | None
+
+    @property
+    def share(self) -> float:
+        """The share in use, from 0 to 1; above 1 in debt."""
+        return self.used / self.capacity if self.used is not None and self.capacity else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """What holds for an entity on a resource: the limits, the tightest first, and the `levels` that they come from.
+
+    `tried` are the levels of policies in the shadow; `standing` says what each policy does, by its primary key.
+    `known` is False while the store is down: an outage must not look like no usage.
+    """
+
+    resource: str
+    entity: str | None
+    limits: tuple[LimitState, ...]
+    effect: PolicyEffect
+    levels: tuple[str, ...]
+    tried: tuple[str, ...]
+    standing: dict[int, Standing]
+    known: bool = True
+
+
+def overview(pairs: Collection[Pair]) -> list[RowState]:
+    """Give the state of entities (None: the site itself) on resources, in their order: two queries, and one look.
+
+    What is said about all resources has no state of its own: a pair without a resource has limits that nobody used.
+    While the store is down everything is said but what is used.
+    """
+    if not pairs:
+        return []
+    for _ in range(_MOST_TRIES):
+        try:
+            return _read(pairs)
+        except StaleConfiguration:
+            continue
+        except LimitsError:
+            break
+    return _rows(pairs, choices(pairs, timezone.now()), None, {})
+
+
+def _read(pairs: Collection[Pair]) -> list[RowState]:
+    guard = guard_of()
+    with guard.asking():
+        store = guard.store()
+        version = store.version()  # before the queries: a change in between is found out by the store
+        found = choices(pairs, timezone.now())
+        scoped = [
+            [] if resource is None else scopes(resource.name, choice, store)
+            for (resource, _), choice in zip(pairs, found, strict=True)
+        ]
+        unique = {one.scope.key: one for some in scoped for one in some}
+        return _rows(pairs, found, scoped, survey(unique.values(), store, version))
+
+
+def _rows(
+    pairs: Collection[Pair],
+    found: Sequence[Choice],
+    scoped: Sequence[Sequence[ScopedLimits]] | None,
+    stats: dict[str, dict[str, Stats]],
+) -> list[RowState]:
+    rows = []
+    for place, ((resource, entity), choice) in enumerate(zip(pairs, found, strict=True)):
+        of_pair: dict[str, Stats] = {}
+        for one in () if scoped is None else scoped[place]:
+            of_pair |= stats[one.scope.key]
+        state = RowState(
+            resource="" if resource is None else resource.name,
+            entity=None if entity is None else entity.identifier,
+            limits=_limits(choice, of_pair),
+            effect=_effect(choice),
+            levels=_levels(choice, Standing.COUNTS, Standing.EXTENDED),
+            tried=_levels(choice, Standing.SHADOW),
+            standing={verdict.candidate.policy_id or 0: verdict.standing for verdict in choice.verdicts},
+            known=scoped is not None,
+        )
+        rows.append(state)
+    return rows
+
+
+def _levels(choice: Choice, *standings: Standing) -> tuple[str, ...]:
+    """The levels of the policies that stand so, each once, in order of precedence."""
+    levels = [verdict.candidate.level for verdict in choice.verdicts if verdict.standing in standings]
+    return tuple(dict.fromkeys(levels))
+
+
+def _limits(choice: Choice, stats: dict[str, Stats]) -> tuple[LimitState, ...]:
+    limits = [
+        LimitState(
+            held.limit.key,
+            held.candidate.level,
+            held.shared,
+            held.limit.capacity,
+            _amount(stats, held.limit.key, "used"),
+            _amount(stats, held.limit.key, "available"),
+        )
+        for held in choice.limits
+        if not isinstance(held.limit, Blocked)
+    ]
+    return tuple(sorted(limits, key=lambda limit: -limit.share))
+
+
+def _amount(stats: dict[str, Stats], key: str, name: str) -> Amount | None:
+    amount = stats.get(key, {}).get(name)
+    return amount if isinstance(amount, int | float) else None
+
+
+def _effect(choice: Choice) -> PolicyEffect:
+    """What comes of all policies together; where nothing is said at all, that is unlimited."""
+    if not choice.limits:
+        return PolicyEffect.UNLIMITED
+    return PolicyEffect.BLOCKED if isinstance(choice.limits[0].limit, Blocked) else PolicyEffect.LIMITS

@@ -1,0 +1,32 @@
+"""What a browser does with lists and actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.messages import get_messages
+from django.test import Client
+from django.urls import reverse
+
+__all__ = ["act", "address", "changelist", "said"]
+
+
+def address(page: str, *args: Any) -> str:
+    """Where a page of the app is."""
+    return reverse(f"admin:limits_app_{page}", args=args)
+
+
+def changelist(client: Client, model: str, query: str = "") -> Any:
+    """Ask for a list."""
+    return client.get(address(f"{model}_changelist") + query, follow=True)
+
+
+def act(client: Client, action: str, *rows: Any, **says: Any) -> Any:
+    """Choose an action for rows; with `confirmed`, what the page that asks about it sends."""
+    form = {"action": action, "_selected_action": [row.pk for row in rows], **says}
+    return client.post(address(f"{rows[0]._meta.model_name}_changelist"), form)
+
+
+def said(response: Any) -> list[str]:
+    """The messages that the next page will show."""
+    return [str(message) for message in get_messages(response.wsgi_request)]

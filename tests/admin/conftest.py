@@ -1,0 +1,44 @@
+"""A site with limits in memory, and people who may do this or that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from pytest_django import Settings
+
+from limits_app import conf
+from limits_app.resolver import resolver
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+
+Visitor = Callable[..., Client]
+
+
+@pytest.fixture(autouse=True)
+def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, db: None) -> Iterator[FakeClock]:
+    """The time of a memory store that nobody has used yet."""
+    clock = FakeClock()
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
+    resolver.clear()
+    yield clock
+    resolver.clear()
+
+
+@pytest.fixture
+def visitor() -> Visitor:
+    """Log a member of staff in who may do just this."""
+
+    def log_in(*permissions: str) -> Client:
+        staff, _made = User.objects.get_or_create(username="staff", is_staff=True)
+        staff.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        client = Client()
+        client.force_login(staff)
+        return client
+
+    return log_in

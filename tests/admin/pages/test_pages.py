@@ -1,0 +1,384 @@
+"""The pages of the admin about limits: what they say, whom they let in, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from pytest_django import DjangoAssertNumQueries
+
+from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
+from limits_app.models import AuditEvent, Bucket, Denial, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.admin.pages.snapshots import used
+from tests.services.failing import FailingStore
+
+EXPLAIN = "limits_app_explain"
+USAGE = "limits_app_usagesnapshot_changelist"
+LIVE = "limits_app_live"
+STATE = "limits_app_live_state"
+PREVIEW = "limits_app_preview"
+
+
+def get(client: Client, page: str, **query: Any) -> Any:
+    """Ask for a page."""
+    return client.get(reverse(f"admin:{page}"), query)
+
+
+def words(response: Any) -> str:
+    """The text of a page, without markup."""
+    assert response.status_code == 200
+    return re.sub(r"\s+", " ", re.sub(r"<script.*?</script>|<[^>]*>", " ", response.content.decode(), flags=re.DOTALL))
+
+
+def chart(response: Any) -> Any:
+    """What the chart of a page draws."""
+    found = re.search(r'id="limits-chart-data"[^>]*>(.*?)</script>', response.content.decode(), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+@pytest.mark.parametrize(
+    ("permission", "may"),
+    [
+        ("view_policy", {EXPLAIN}),
+        ("change_policy", {EXPLAIN}),
+        ("view_usagesnapshot", {USAGE, LIVE, STATE}),
+        ("view_resource", set()),
+    ],
+)
+def test_each_page_asks_for_its_permission(permission: str, may: set[str], staff: Callable[..., Client]) -> None:
+    client = staff(permission)
+    for name in (EXPLAIN, USAGE, LIVE, STATE):
+        assert get(client, name).status_code == (200 if name in may else 403), name
+
+
+def test_who_is_no_staff_is_sent_to_the_login(client: Client) -> None:
+    for name in (EXPLAIN, USAGE, LIVE, STATE, PREVIEW):
+        assert get(client, name).status_code == 302
+
+
+def test_a_page_shows_the_way_to_those_others_that_may_be_seen(staff: Callable[..., Client]) -> None:
+    page = get(staff("view_policy"), EXPLAIN).content.decode()
+    assert reverse("admin:limits_app_explain") in page
+    assert reverse("admin:limits_app_live") not in page
+
+
+def test_an_explanation_says_where_each_limit_comes_from_and_how_full_it_is(admin_client: Client) -> None:
+    limits.set_system_limits([CallLimit.per_minute(100)])
+    limits.set_resource_limits("api", [CallLimit.per_minute(5), RateLimit.per_hour("tokens", 1000)])
+    with limits.acquire("api", entity="user:1", requested={"tokens": 900}) as acquisition:
+        acquisition.update({"tokens": 900})
+    response = get(admin_client, EXPLAIN, resource="api", entity="user:1")
+    page = words(response)
+    assert "The next request is admitted." in page
+    assert "1 of 5 used, 4 left" in page
+    assert "900 of 1,000 used, 100 left" in page
+    assert "replaces that of System" in page
+    for policy in Policy.objects.all():
+        assert reverse("admin:limits_app_policy_change", args=[policy.pk]) in response.content.decode()
+    assert 'class="limits-bar limits-bar--near"' in response.content.decode()
+
+
+def test_an_explanation_says_which_limit_binds(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(1)])
+    limits.acquire("api", entity="user:1").release()
+    page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
+    assert "The next request is refused" in page
+    assert "binds" in page
+    assert "admits again in 60.0 s" in page
+
+
+def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: Client) -> None:
+    parent = Entity.objects.create(identifier="tenant:acme", blocked=True)
+    Entity.objects.create(identifier="user:1", parent=parent, cascade=True)
+    limits.set_entity_limits("user:1", [ResourceLimit("slots", 2)], resource="api", reason="a trial")
+    page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
+    assert "Charged too: tenant:acme" in page
+    assert "Everything is blocked." in page
+    assert "slots: 2" in page
+
+
+def test_an_explanation_of_nothing_says_so(admin_client: Client) -> None:
+    assert "No limit holds here" in words(get(admin_client, EXPLAIN, resource="api"))
+    assert "There is no resource yet" in words(get(admin_client, EXPLAIN))
+
+
+def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: Client) -> None:
+    pool = Pool.objects.create(name="regions")
+    Limit.objects.create(member=PoolMember.objects.create(pool=pool, name="eu"), **_calls(5))
+    resource = Resource.objects.create(name="api", pool=pool)
+    shadow = Policy.objects.create(resource=resource, enforcement="shadow", rollout_percent=100)
+    Limit.objects.create(policy=shadow, **_calls(1))
+    limits.acquire("api").release()
+    page = words(get(admin_client, EXPLAIN, resource="api"))
+    assert "Served by the pool regions" in page
+    assert "would serve" in page
+    assert "tried in the shadow" in page
+    assert "Would refuse, and is only tried" in page
+
+
+def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) -> None:
+    resource = Resource.objects.create(name="api")
+    now = datetime.now(UTC)
+    dated = Policy.objects.create(
+        resource=resource, effect="unlimited", valid_from=now - timedelta(1), valid_until=now + timedelta(1)
+    )
+    always = Policy.objects.create(resource=resource, rollout_percent=50)
+    Policy.objects.create(resource=resource, effect="blocked", weekly_hours="mon-sun", time_zone="UTC")
+    Limit.objects.create(policy=always, kind="quota", key="credits", capacity=5, period="day", time_zone="UTC")
+    page = words(get(admin_client, EXPLAIN, resource="api"))
+    assert "for 50 % of the entities" in page
+    assert "at weekly hours" in page
+    assert "until" in page
+    assert "What holds may change at" in page
+    assert str(dated.pk)
+
+
+@pytest.mark.parametrize("query", [{"resource": "no such name"}, {"resource": "api", "entity": "x" * 300}])
+def test_what_cannot_be_explained_is_said_instead_of_a_crash(query: dict[str, str], admin_client: Client) -> None:
+    response = get(admin_client, EXPLAIN, **query)
+    assert "limits-verdict--unknown" in response.content.decode()
+
+
+def test_a_limit_whose_permits_are_all_held_says_what_is_waited_for(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [ResourceLimit("slots", 1)])
+    with limits.acquire("api"):
+        page = words(get(admin_client, EXPLAIN, resource="api"))
+    assert "refused until something of slots is given back" in page
+
+
+def test_a_small_share_is_not_said_to_be_none(admin_client: Client) -> None:
+    used("api", "user:1", "call_count", 99_999, refused=1)
+    assert "&lt; 0.1 %" in words(get(admin_client, USAGE))
+
+
+def test_bars_alone_can_be_asked_for(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(5)])
+    page = get(admin_client, EXPLAIN, resource="api", fragment="1").content.decode()
+    assert 'id="limit-0-0"' in page
+    assert "<html" not in page
+
+
+def test_an_entity_without_a_resource_is_asked_on_which(admin_client: Client) -> None:
+    Resource.objects.create(name="reports/export")
+    page = get(admin_client, EXPLAIN, entity="user:1&2").content.decode()
+    assert "?resource=reports%2Fexport&amp;entity=user%3A1%262" in page
+
+
+def test_the_usage_page_sums_up_one_limit(admin_client: Client) -> None:
+    used("api", "user:1", "call_count", 90, refused=10)
+    used("api", "user:2", "call_count", 5, hours_ago=1)
+    used("reports", "user:1", "call_count", 5)
+    used("api", "", "tokens", 1234.5, bucket=Bucket.SHARED)
+    used("api", "eu", "tokens", 1, bucket=Bucket.MEMBER)
+    response = get(admin_client, USAGE)
+    page = words(response)
+    assert "admitted of call_count 100 refusals 10 refused share 9.1 %" in page
+    drawn = chart(response)
+    assert (drawn["admitted"][-1], drawn["admitted"][-2]) == (95, 5)
+    assert (sum(drawn["refused"]), len(drawn["starts"])) == (10, 24)
+    of_tokens = words(get(admin_client, USAGE, key="tokens", resource="api"))
+    assert "admitted of tokens 1,235.5 refusals 0 refused share -" in of_tokens
+    assert "shared by everybody" in of_tokens
+    assert "eu (member of the pool)" in of_tokens
+
+
+@pytest.mark.parametrize(("span", "periods"), [("day", 24), ("week", 7), ("month", 30), ("year", 365), ("x", 24)])
+def test_usage_is_shown_over_the_chosen_time(span: str, periods: int, admin_client: Client) -> None:
+    used("api", "user:1", "call_count", 7)
+    response = get(admin_client, USAGE, span=span)
+    drawn = chart(response)
+    assert (len(drawn["starts"]), drawn["admitted"][-1]) == (periods, 7)
+
+
+def test_usage_can_be_shown_of_one_resource_and_entity(admin_client: Client) -> None:
+    used("api", "user:1", "call_count", 3)
+    used("api", "user:2", "call_count", 4)
+    used("reports", "", "call_count", 5)
+    assert "admitted of call_count 3 " in words(get(admin_client, USAGE, entity="user:1"))
+    page = words(get(admin_client, USAGE, resource="reports"))
+    assert "admitted of call_count 5 " in page
+    assert "the site itself" in page
+    assert "Nothing was used" not in words(get(admin_client, USAGE, resource="nothing", key="call_count"))
+
+
+def test_the_usage_page_tells_of_the_last_refusals(admin_client: Client) -> None:
+    now = datetime.now(UTC)
+    Denial.objects.create(resource="api", entity="user:1", key="call_count", minute=now, count=3, first=now, last=now)
+    page = words(get(admin_client, USAGE))
+    assert "call_count of api for user:1" in page
+    assert "Nothing was used in this time" in page
+
+
+def test_usage_of_many_takes_a_dozen_queries_at_most(
+    admin_client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for number in range(30):
+        used(f"resource{number % 5}", f"user:{number}", "call_count", number)
+    with django_assert_max_num_queries(12):
+        get(admin_client, USAGE)
+
+
+@pytest.mark.parametrize("page", [USAGE, LIVE])
+def test_pages_work_without_time_zones(page: str, admin_client: Client, settings: Any) -> None:
+    settings.USE_TZ = False
+    assert get(admin_client, page).status_code == 200
+
+
+def test_the_live_state_has_totals_and_the_tightest_limits(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(4), RateLimit.per_hour("tokens", 100)])
+    Entity.objects.create(identifier="user:1")
+    for entity, times in (("user:1", 3), ("user:2", 1), (None, 2)):
+        for _ in range(times):
+            limits.acquire("api", entity=entity, requested={}).release()
+        used("api", entity or "", "call_count", times, refused=times)
+    used("elsewhere", "eu", "tokens", 1, bucket=Bucket.MEMBER)
+    state = get(admin_client, STATE).json()
+    assert state["totals"] == {"call_count": {"admitted": 6, "refused": 6}, "tokens": {"admitted": 1, "refused": 0}}
+    assert [(one["entity"], one["key"], one["used"]) for one in state["tightest"][:3]] == [
+        ("user:1", "call_count", "3"),
+        ("the site itself", "call_count", "2"),
+        ("user:2", "call_count", "1"),
+    ]
+    assert state["known"] is True
+    assert "entity=user%3A1" in state["tightest"][0]["explain"]
+
+
+def test_who_may_not_explain_gets_no_link_to_it(staff: Callable[..., Client]) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(4)])
+    used("api", "user:1", "call_count", 1)
+    assert [one["explain"] for one in get(staff("view_usagesnapshot"), STATE).json()["tightest"]] == [""]
+
+
+def test_the_live_state_says_when_the_store_is_down(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(4)])
+    used("api", "user:1", "call_count", 1)
+
+    store = FailingStore(MemoryStore())
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    store.down = True
+    state = get(admin_client, STATE).json()
+    assert (state["known"], state["tightest"]) == (False, [])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_live_state_rolls_up_what_the_stores_have_counted(
+    admin_client: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from limits_app.admin.pages import live
+
+    monkeypatch.setattr(live, "_GATE", live._Gate())
+    clock.advance(seconds=datetime.now(UTC).timestamp() - clock() / 1_000_000)
+    limits.set_resource_limits("api", [CallLimit.per_minute(4)])
+    limits.acquire("api", entity="user:1").release()
+    assert get(admin_client, STATE).json()["totals"] == {"call_count": {"admitted": 1, "refused": 0}}
+    limits.acquire("api", entity="user:1").release()
+    assert get(admin_client, STATE).json()["totals"] == {"call_count": {"admitted": 1, "refused": 0}}
+
+
+def _calls(capacity: int) -> dict[str, Any]:
+    return {
+        "kind": "call",
+        "key": "call_count",
+        "capacity": capacity,
+        "window_seconds": 60,
+        "algorithm": "token_bucket",
+    }
+
+
+def _form(*rows: dict[str, Any], initial: int = 0, **fields: Any) -> dict[str, Any]:
+    form = {"effect": "limits", "enforcement": "enforce", "rollout_percent": 100, **fields}
+    form |= {"limits-TOTAL_FORMS": len(rows), "limits-INITIAL_FORMS": initial}
+    return form | {f"limits-{place}-{name}": value for place, row in enumerate(rows) for name, value in row.items()}
+
+
+def test_a_preview_names_those_who_would_be_refused_and_saves_nothing(admin_client: Client) -> None:
+    resource = Resource.objects.create(name="api")
+    used("api", "user:1", "call_count", 600, hours_ago=3)
+    used("api", "user:2", "call_count", 10, hours_ago=3)
+    events = AuditEvent.objects.count()
+    per_hour = {"kind": "call", "key": "call_count", "capacity": 100, "window_seconds": 3600}
+    response = admin_client.post(reverse(f"admin:{PREVIEW}"), _form(per_hour, resource=resource.pk))
+    page = words(response)
+    assert "1 consumer would have been refused something" in page
+    assert "There are more." not in page
+    assert "user:1" in page
+    assert "user:2" not in page
+    assert sum(chart(response)["admitted"]) + sum(chart(response)["refused"]) == 600
+    assert (Policy.objects.count(), Limit.objects.count(), AuditEvent.objects.count()) == (0, 0, events)
+
+
+def test_a_preview_of_a_saved_policy_leaves_it_as_it_is(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_hour(1000)])
+    policy = Policy.objects.get()
+    limit = policy.limits.get()
+    used("api", "", "call_count", 600)
+    row = {"id": limit.pk, "kind": "call", "key": "call_count", "capacity": 60, "window_seconds": 3600}
+    form = _form(row, {"kind": "resource", "key": "slots", "capacity": 3}, initial=1, resource=policy.resource_id)
+    form["enforcement"] = "shadow"
+    page = words(admin_client.post(reverse(f"admin:{PREVIEW}") + f"?policy={policy.pk}", form))
+    assert "the site itself" in page
+    assert "The policy is not enforced" in page
+    assert "use by the hour says nothing: slots" in page
+    limit.refresh_from_db()
+    assert (limit.capacity, policy.limits.count()) == (1000, 1)
+
+
+def test_a_preview_says_that_nobody_would_be_refused(admin_client: Client) -> None:
+    resource = Resource.objects.create(name="api")
+    form = _form(_calls(1), resource=resource.pk)
+    assert "Nobody would have been refused" in words(admin_client.post(reverse(f"admin:{PREVIEW}"), form))
+
+
+def test_a_preview_says_what_is_wrong_with_the_form(admin_client: Client) -> None:
+    bad = {"kind": "call", "key": "call_count", "capacity": -1, "window_seconds": 60}
+    page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), _form(bad, effect="nonsense")))
+    assert "cannot be saved like this" in page
+    page = words(admin_client.post(reverse(f"admin:{PREVIEW}"), _form()))
+    assert "Add at least one limit" in page
+
+
+def test_a_preview_is_for_those_who_may_save(staff: Callable[..., Client], admin_client: Client) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_hour(1000)])
+    policy = Policy.objects.get()
+    address = reverse(f"admin:{PREVIEW}")
+    adding, changing = staff("view_usagesnapshot", "add_policy"), staff("view_usagesnapshot", "change_policy")
+    form = _form(_calls(1))
+    assert [one.post(address, form).status_code for one in (adding, changing)] == [200, 403]
+    edit = f"{address}?policy={policy.pk}"
+    assert [one.post(edit, form).status_code for one in (adding, changing)] == [403, 200]
+    assert admin_client.get(address).status_code == 405
+
+
+@pytest.mark.parametrize("model", ["resource", "entity", "policy"])
+def test_lists_and_forms_lead_to_the_pages(model: str, admin_client: Client) -> None:
+    limits.set_entity_limits("user:1&2", [CallLimit.per_minute(5)], resource="api")
+    row = {"resource": Resource, "entity": Entity, "policy": Policy}[model].objects.get()  # type: ignore[attr-defined]
+    listed = admin_client.get(reverse(f"admin:limits_app_{model}_changelist")).content.decode()
+    form = admin_client.get(reverse(f"admin:limits_app_{model}_change", args=[row.pk])).content.decode()
+    assert reverse("admin:limits_app_explain") in listed
+    resource = "" if model == "entity" else "api"
+    entity = "" if model == "resource" else "user%3A1%262"
+    assert f"{reverse('admin:limits_app_explain')}?resource={resource}&amp;entity={entity}" in form
+    assert (reverse(f"admin:{PREVIEW}") in form) is (model == "policy")
+
+
+def test_the_index_leads_to_the_pages(admin_client: Client, staff: Callable[..., Client]) -> None:
+    address = reverse("admin:app_list", args=["limits_app"])
+    page = admin_client.get(address).content.decode()
+    assert all(reverse(f"admin:{name}") in page for name in (EXPLAIN, USAGE, LIVE))
+    assert reverse("admin:limits_app_live") not in staff("view_resource").get(address).content.decode()
+
+
+def test_who_may_only_look_finds_the_pages_from_the_list_too(staff: Callable[..., Client]) -> None:
+    page = staff("view_policy").get(reverse("admin:limits_app_policy_changelist")).content.decode()
+    assert reverse("admin:limits_app_explain") in page

@@ -1,0 +1,209 @@
+"""Actions: asked about first, done once, audited with their reason; what cannot be done is said."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from limits_app import conf, limits
+from limits_app.admin import actions
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.models import AuditEvent, Entity, Policy, Resource
+from limits_app.stores import registry
+from tests.admin.browsing import act, address, said
+from tests.services.failing import FailingStore
+
+TPM = RateLimit("tpm", 1000, 60)
+
+
+def tomorrow() -> str:
+    """As a browser sends it."""
+    return f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
+
+
+@pytest.fixture
+def policy() -> Policy:
+    """Of an entity that has used something."""
+    found = limits.set_entity_limits("user:1", [TPM], resource="api")
+    limits.acquire("api", entity="user:1", requested={"tpm": 400})
+    return found
+
+
+def used(entity: str | None = "user:1") -> Any:
+    return limits.status("api", entity=entity).limits["tpm"]["used"]
+
+
+def events(verb: str) -> list[AuditEvent]:
+    return list(AuditEvent.objects.filter(verb=verb, source="admin"))
+
+
+@pytest.mark.parametrize(
+    ("action", "enforcement"),
+    [("enable_policies", "enforce"), ("shadow_policies", "shadow"), ("disable_policies", "off")],
+)
+def test_policies_are_enforced_tried_or_switched_off(
+    action: str, enforcement: str, admin_client: Client, policy: Policy
+) -> None:
+    Policy.objects.filter(pk=policy.pk).update(enforcement="off" if enforcement == "enforce" else "enforce")
+    asked = act(admin_client, action, policy)
+    assert "entity user:1 on api" in asked.content.decode()
+    assert events("update") == []
+    done = act(admin_client, action, policy, confirmed="yes", reason="a trial")
+    policy.refresh_from_db()
+    assert (done.status_code, policy.enforcement) == (302, enforcement)
+    [event] = events("update")
+    assert (event.actor, event.reason, event.after["enforcement"]) == ("admin", "a trial", enforcement)
+
+
+def test_what_was_used_is_forgotten(admin_client: Client, policy: Policy) -> None:
+    done = act(admin_client, "reset_state", policy, confirmed="yes", reason="sorry", token="t1")
+    assert said(done) == ["Reset what was used: done for 1 row."]
+    assert used() == 0
+    [event] = events("reset")
+    assert (event.actor, event.reason, event.object_label) == ("admin", "sorry", "user:1 on api")
+
+
+def test_credit_is_given_once_however_often_the_button_is_pressed(admin_client: Client, policy: Policy) -> None:
+    for _ in range(2):
+        act(admin_client, "top_up_state", policy, confirmed="yes", key="tpm", amount="100", token="t1")
+    assert used() == 300
+    assert len(events("top_up")) == 1
+
+
+def test_resources_are_reset_for_the_site_and_for_what_all_share(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM], shared=["tpm"])
+    limits.acquire("api", entity="user:1", requested={"tpm": 400})
+    act(admin_client, "reset_state", Resource.objects.get(), confirmed="yes")
+    assert used() == 0
+
+
+def test_entities_are_reset_on_the_resource_that_is_chosen(admin_client: Client, policy: Policy) -> None:
+    [entity, api] = [Entity.objects.get(), Resource.objects.get()]
+    assert "This field is required" in act(admin_client, "reset_state", entity, confirmed="yes").content.decode()
+    act(admin_client, "reset_state", entity, confirmed="yes", resource=api.pk)
+    assert used() == 0
+
+
+def test_who_has_a_policy_gets_more_for_a_while(admin_client: Client, policy: Policy) -> None:
+    done = act(admin_client, "boost_entities", policy, confirmed="yes", factor="3", until=tomorrow(), reason="launch")
+    assert said(done) == ["Boost for a while: done for 1 row."]
+    boost = Policy.objects.get(valid_until__isnull=False)
+    assert (boost.definitions()[0].capacity, boost.reason, boost.extends) == (3000, "launch", True)
+    [event] = events("create")
+    assert (event.actor, event.object_label) == ("admin", "entity user:1 on api")
+
+
+def test_entities_get_more_of_the_resource_that_is_chosen(admin_client: Client, policy: Policy) -> None:
+    entity, api = Entity.objects.get(), Resource.objects.get()
+    act(admin_client, "boost_entities", entity, confirmed="yes", factor="2", until=tomorrow(), resource=api.pk)
+    assert Policy.objects.get(valid_until__isnull=False).definitions()[0].capacity == 2000
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        ({"factor": "1", "until": "2999-01-01T00:00"}, "greater than or equal to 1.01"),
+        ({"factor": "2", "until": "2001-01-01T00:00"}, "A boost ends in the future."),
+        ({"factor": "2", "until": "soon"}, "Enter a valid date/time."),
+        ({"factor": "NaN", "until": "2999-01-01T00:00"}, "Enter a number."),
+        ({"factor": "2", "until": "2999-01-01T00:00", "reason": "a\0"}, "Null characters are not allowed."),
+    ],
+)
+def test_a_boost_that_cannot_be_is_asked_for_again(
+    says: dict[str, str], problem: str, admin_client: Client, policy: Policy
+) -> None:
+    assert problem in act(admin_client, "boost_entities", policy, confirmed="yes", **says).content.decode()
+    assert Policy.objects.count() == 1
+
+
+def test_what_cannot_be_done_is_said_and_the_rest_is_done(admin_client: Client, policy: Policy) -> None:
+    site = limits.set_system_limits([TPM])
+    done = act(admin_client, "reset_state", site, policy, confirmed="yes")
+    assert said(done) == [
+        "system: this is counted for each resource by itself: choose policies of resources",
+        "Reset what was used: done for 1 row.",
+    ]
+    many = limits.set_resource_limits("api", [TPM])
+    done = act(admin_client, "boost_entities", many, confirmed="yes", factor="2", until=tomorrow())
+    assert said(done)[-1] == "resource api: a boost is for one entity: choose policies of entities"
+
+
+@pytest.mark.parametrize(
+    ("limit", "says", "problem"),
+    [
+        (TPM, {"key": "rpm", "amount": "5"}, "rpm is not limited there"),
+        (CallLimit(5, 60, RateLimitAlgorithm.FIXED_WINDOW), {"key": "call_count", "amount": "5"}, "takes nothing back"),
+    ],
+)
+def test_credit_that_cannot_be_is_said(limit: Any, says: dict[str, str], problem: str, admin_client: Client) -> None:
+    row = limits.set_entity_limits("user:1", [limit], resource="api")
+    assert problem in said(act(admin_client, "top_up_state", row, confirmed="yes", **says))[0]
+    assert events("top_up") == []
+
+
+def test_while_the_store_is_down_nothing_is_reset_and_no_event_says_so(
+    admin_client: Client, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = limits.set_entity_limits("user:2", [TPM], resource="api")
+    failing = FailingStore(registry.store("default"))
+    failing.down = True
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
+    done = act(admin_client, "reset_state", policy, other, confirmed="yes")
+    assert done.status_code == 302
+    assert len(said(done)) == 1
+    assert events("reset") == []
+
+
+def test_an_action_takes_so_many_rows_and_no_more(
+    admin_client: Client, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "MOST_ROWS", 1)
+    other = limits.set_system_limits([TPM])
+    done = act(admin_client, "disable_policies", policy, other, confirmed="yes")
+    assert said(done) == ["Select at most 1 rows for this action."]
+    assert not Policy.objects.filter(enforcement="off").exists()
+
+
+def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: Policy) -> None:
+    assert address("policy_boost") in admin_client.get(address("policy_changelist")).content.decode()
+    page = admin_client.get(address("policy_boost")).content.decode()
+    assert 'type="datetime-local"' in page
+    form = {"entity": "user:new", "resource": "", "factor": "2", "until": tomorrow(), "reason": "new"}
+    limits.set_system_limits([TPM])
+    done = admin_client.post(address("policy_boost"), form)
+    assert (done.status_code, done.headers["location"]) == (302, "/admin/")
+    boost = Policy.objects.get(valid_until__isnull=False)
+    assert (str(boost), boost.definitions()[0].capacity) == ("entity user:new", 2000)
+    assert said(done)[0].startswith("entity user:new is boosted from ")
+    assert {event.actor for event in events("create")} == {"admin"}
+
+
+def test_a_boost_that_cannot_be_granted_is_explained(admin_client: Client, policy: Policy) -> None:
+    form = {"entity": "user:1", "resource": policy.resource_id, "factor": "2", "until": tomorrow()}
+    assert admin_client.post(address("policy_boost"), form).status_code == 302
+    again = admin_client.post(address("policy_boost"), form)
+    assert "It overlaps with the policy that holds" in again.content.decode()
+    empty = admin_client.post(address("policy_boost"), {})
+    assert "Please correct what is said below." in empty.content.decode()
+
+
+def test_no_page_of_ours_has_scripts_or_styles_within(admin_client: Client, policy: Policy) -> None:
+    pages = [admin_client.get(address(page)) for page in ("policy_boost", "policy_changelist", "entity_changelist")]
+    for page in [*pages, act(admin_client, "boost_entities", policy)]:
+        text = page.content.decode()
+        assert " style=" not in text
+        assert "<style" not in text
+        assert "<script>" not in text
+        assert " onclick=" not in text
+
+
+def test_dates_are_in_the_time_zone_that_the_form_names(admin_client: Client, policy: Policy, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    assert "In the time zone Europe/Berlin." in act(admin_client, "boost_entities", policy).content.decode()
+    act(admin_client, "boost_entities", policy, confirmed="yes", factor="2", until="2999-01-01T13:00")
+    until = Policy.objects.get(valid_until__isnull=False).valid_until
+    assert until == datetime.fromisoformat("2999-01-01T12:00:00+00:00")

@@ -1,0 +1,214 @@
+"""Files: what lists export can be imported again, all of it or nothing, shown first and audited as an import."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from limits_app import limits
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
+from tests.admin.browsing import address, said
+
+CSV, JSON = "0", "1"
+
+
+def upload(client: Client, model: str, rows: Any, kind: str = JSON) -> Any:
+    """Show what a file would change."""
+    content = rows if isinstance(rows, str) else json.dumps(rows)
+    file = SimpleUploadedFile("rows", content.encode())
+    return client.post(address(f"{model}_import"), {"import_file": file, "format": kind})
+
+
+def confirm(client: Client, model: str, shown: Any) -> Any:
+    """Do what was shown."""
+    return client.post(address(f"{model}_process_import"), shown.context["confirm_form"].initial)
+
+
+def imported(client: Client, model: str, rows: Any, kind: str = JSON) -> Any:
+    return confirm(client, model, upload(client, model, rows, kind))
+
+
+def exported(client: Client, model: str, kind: str = "json", query: str = "") -> str:
+    response = client.get(address(f"{model}_export", kind) + query)
+    assert response.status_code == 200
+    assert response.headers["content-disposition"] == f'attachment; filename="{model}.{kind}"'
+    return str(response.content.decode())
+
+
+def events() -> list[AuditEvent]:
+    return list(AuditEvent.objects.filter(source="import").order_by("number"))
+
+
+def configure() -> None:
+    """Rows of each kind."""
+    pool = Pool.objects.create(name="regions")
+    PoolMember.objects.create(pool=pool, name="eu")
+    api = Resource.objects.create(name="api", description="Ä <b>", pool=pool)
+    parent = Entity.objects.create(identifier="tenant:acme", metadata={"plan": "pro", "seats": [1, 2.5]})
+    Entity.objects.create(identifier=" user:1", name="Ada", parent=parent, cascade=True)
+    limits.set_system_limits([RateLimit("tpm", 2.5, 60, burst=7)])
+    limits.set_resource_limits("api", [CallLimit(5, 0.25), ResourceLimit("seats", 3, 60)], shared=["call_count"])
+    limits.set_entity_limits("tenant:acme", [], effect="blocked")
+    limits.set_entity_limits(
+        "tenant:acme",
+        [QuotaLimit.per_month("tokens", 10**12, "Europe/Berlin", soft=True)],
+        resource="api",
+        valid_from=datetime(2026, 1, 1, 12, 0, 0, 1, tzinfo=UTC),
+    )
+    limits.set_entity_limits(" user:1", [QuotaLimit.per_session("s", 5, 60)], weekly_hours="mon 09:00-17:00")
+    Endpoint.objects.create(name="e", path="/api/", resource=api, amounts={"tpm": 2})
+
+
+MODELS = ("resource", "entity", "policy", "endpoint")
+
+
+@pytest.mark.parametrize("kind", ["json", "csv"])
+def test_what_was_exported_can_be_imported_where_nothing_is(admin_client: Client, kind: str) -> None:
+    configure()
+    files = {model: exported(admin_client, model, kind) for model in MODELS}
+    for model in (Endpoint, Limit, Policy, Entity, Resource):
+        Entity.objects.update(parent=None)
+        model.objects.all().delete()  # type: ignore[attr-defined]
+    for model, file in files.items():
+        done = imported(admin_client, model, sorted_parents_first(model, file), JSON if kind == "json" else CSV)
+        assert "Import finished" in said(done)[-1]
+    assert {model: exported(admin_client, model, kind) for model in MODELS} == files
+
+
+def sorted_parents_first(model: str, file: str) -> str:
+    """A file of entities with parents before children: they are exported by name."""
+    if model != "entity":
+        return file
+    if not file.startswith("["):
+        head, *rest = file.splitlines()
+        return "\n".join([head, *reversed(rest)])
+    return json.dumps(json.loads(file)[::-1])
+
+
+def test_importing_what_is_there_changes_nothing_and_leaves_no_event(admin_client: Client) -> None:
+    configure()
+    for model in MODELS:
+        shown = upload(admin_client, model, exported(admin_client, model))
+        assert {row.import_type for row in shown.context["result"]} == {"skip"}
+        confirm(admin_client, model, shown)
+    assert events() == []
+
+
+def test_a_file_is_shown_as_differences_before_anything_is_changed(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 100, 60)])
+    rows = json.loads(exported(admin_client, "policy"))
+    rows[0]["limits"] = rows[0]["limits"].replace("100", "250")
+    shown = upload(admin_client, "policy", rows)
+    page = shown.content.decode()
+    assert re.search(r"<del>100?</del>|<ins>25</ins>|<ins>250</ins>", page)
+    assert " style=" not in page
+    assert Limit.objects.get().capacity == 100
+    assert events() == []
+    confirm(admin_client, "policy", shown)
+    assert Limit.objects.get().capacity == 250
+    [event] = events()
+    assert (event.actor, event.verb, event.object_label) == ("admin", "update", "resource api")
+    assert [taken["limits"][0]["capacity"] for taken in (event.before, event.after)] == [100, 250]
+
+
+def test_a_file_without_limits_leaves_them_as_they_are(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 100, 60)])
+    imported(admin_client, "policy", [{**SOUND, "enforcement": "shadow"}])
+    assert (Policy.objects.get().enforcement, Limit.objects.count()) == ("shadow", 1)
+    shown = upload(admin_client, "policy", [{**SOUND, "resource": ""}])
+    assert "Add at least one limit" in shown.content.decode()
+
+
+def test_a_file_says_by_which_columns_rows_are_known(admin_client: Client) -> None:
+    page = upload(admin_client, "policy", [{"resource": "", "limits": CALLS}]).content.decode()
+    assert "entity, valid_from, weekly_hours" in page
+
+
+def test_what_is_shown_is_escaped(admin_client: Client) -> None:
+    page = upload(admin_client, "resource", [{"name": "api", "description": "<script>x</script>"}]).content.decode()
+    assert "<script>x" not in page
+    assert "&lt;script&gt;x" in page
+
+
+SOUND = {
+    "effect": "limits",
+    "enforcement": "enforce",
+    "rollout_percent": 100,
+    "resource": "api",
+    "entity": "",
+    "valid_from": "",
+    "weekly_hours": "",
+}
+CALLS = '[{"kind": "call", "key": "call_count", "capacity": 5, "window_seconds": 60, "algorithm": "gcra"}]'
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"resource": "nowhere", "limits": CALLS}, "there is no resource nowhere: make it first"),
+        ({"limits": "many"}, "Expecting value"),
+        ({"limits": '{"a": 1}'}, "write a list of limits"),
+        ({"limits": '[{"colour": "red"}]'}, "colour is no part of a limit: there are kind, key"),
+        ({"limits": '[{"kind": "call", "capacity": 0, "window_seconds": 60}]'}, "capacity must be more than 0"),
+        ({"limits": '[{"kind": "call", "capacity": NaN, "window_seconds": 60}]'}, "JSON has no NaN"),
+        ({"limits": "[]"}, "Add at least one limit"),
+        ({"limits": ""}, "write a list of limits"),
+        ({"limits": CALLS, "effect": "magic"}, "is not a valid choice"),
+        ({"limits": CALLS, "rollout_percent": 101}, "less than or equal to 100"),
+        ({"limits": CALLS, "valid_from": "soon"}, "Invalid isoformat string"),
+        ({"limits": CALLS, "valid_from": "2026-01-01T00:00:00"}, "write a time with its zone"),
+        ({"limits": CALLS, "weekly_hours": "whenever"}, "is no day"),
+    ],
+)
+def test_a_row_that_cannot_be_is_named_and_nothing_is_changed(
+    row: dict[str, Any], problem: str, admin_client: Client
+) -> None:
+    Resource.objects.create(name="api")
+    good = {**SOUND, "resource": None, "limits": CALLS}
+    shown = upload(admin_client, "policy", [good, {**SOUND, **row}])
+    page = " ".join(shown.content.decode().split())
+    assert problem in page.replace("&#x27;", "'")
+    result = shown.context["result"]
+    numbers = [number for number, _errors in result.row_errors()] + [one.number for one in result.invalid_rows]
+    assert numbers == [2]
+    assert "confirm_form" not in shown.context or shown.context["confirm_form"] is None
+    assert not Policy.objects.exists()
+
+
+def test_a_file_that_no_longer_fits_when_it_is_confirmed_changes_nothing(admin_client: Client) -> None:
+    api = Resource.objects.create(name="api")
+    rows = [{**SOUND, "resource": None, "limits": CALLS}, {**SOUND, "limits": CALLS}]
+    shown = upload(admin_client, "policy", rows)
+    api.delete()
+    done = confirm(admin_client, "policy", shown)
+    assert said(done) == ["Nothing was imported, because rows have changed since: import the file again."]
+    assert not Policy.objects.exists()
+    assert events() == []
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "[1, 2]", "\ufeff", "[" * 5_000, "name\n\0"])
+@pytest.mark.parametrize("kind", [CSV, JSON])
+def test_a_file_that_is_none_is_answered_in_words(content: str, kind: str, admin_client: Client) -> None:
+    assert upload(admin_client, "resource", content, kind).status_code == 200
+    assert not Resource.objects.exists()
+
+
+def test_lists_are_exported_as_they_are_filtered(admin_client: Client) -> None:
+    configure()
+    rows = json.loads(exported(admin_client, "entity", query="?q=acme"))
+    assert [row["identifier"] for row in rows] == ["tenant:acme"]
+    assert (
+        f"{address('entity_export', 'csv')}?q=acme"
+        in admin_client.get(address("entity_changelist") + "?q=acme").content.decode()
+    )
+
+
+def test_there_are_two_formats(admin_client: Client) -> None:
+    assert admin_client.get(address("entity_export", "exe")).status_code == 404

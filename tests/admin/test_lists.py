@@ -1,0 +1,211 @@
+"""Lists: what is used of each row in one look, and quick however many rows there are."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from limits_app import conf, limits
+from limits_app.admin import large_lists
+from limits_app.admin.large_lists import begins
+from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.models import Entity, Limit, Policy, Resource
+from limits_app.stores import registry
+from tests.admin.browsing import act, changelist, said
+from tests.admin.rows import fill
+from tests.services.failing import FailingStore
+
+TPM = RateLimit("tpm", 1000, 60)
+
+
+def text(response: Any) -> str:
+    assert response.status_code == 200
+    return " ".join(response.content.decode().split())
+
+
+def test_a_list_says_what_is_used_and_left_of_each_limit(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM], shared=["tpm"])
+    limits.set_entity_limits("user:1", [RateLimit("tpm", 50, 60)], resource="api")
+    limits.acquire("api", entity="user:1", requested={"tpm": 10})
+    limits.acquire("api", requested={"tpm": 250})
+    assert "tpm: 10 of 50 used, 40 left" in text(changelist(admin_client, "entity"))
+    for model in ("resource", "policy"):
+        assert "tpm (shared): 250 of 1000 used, 750 left" in text(changelist(admin_client, model))
+    assert 'value="0.250"' in text(changelist(admin_client, "resource"))
+
+
+def test_a_list_says_where_limits_come_from(admin_client: Client) -> None:
+    limits.set_system_limits([TPM])
+    limits.set_resource_limits("api", [TPM], enforcement="shadow")
+    Entity.objects.create(identifier="user:1", blocked=True)
+    assert "system, resource (tried in the shadow)" in text(changelist(admin_client, "resource"))
+    entities = text(changelist(admin_client, "entity"))
+    assert "<strong>api</strong> blocked" in entities
+    assert "entity itself" in entities
+
+
+def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> None:
+    limits.set_system_limits([TPM])
+    limits.set_resource_limits("api", [TPM])
+    limits.set_resource_limits("mail", [TPM], enforcement="off")
+    limits.set_entity_limits("user:1", [TPM], resource="api", enforcement="shadow")
+    limits.set_entity_limits("user:2", [TPM], resource="api", rollout_percent=0)
+    limits.set_entity_limits("user:3", [TPM], extends=True)
+    limits.set_entity_limits("user:4", [TPM], resource="api", valid_from=timezone.now() + timedelta(days=1))
+    page = text(changelist(admin_client, "policy"))
+    for words in ("holds", "is off", "is tried in the shadow", "not rolled out so far", "does not hold now"):
+        assert f'<td class="field-standing">{words}</td>' in page
+    assert "counted for each" in page
+
+
+def test_where_nothing_is_set_the_list_says_so(admin_client: Client) -> None:
+    Resource.objects.create(name="api")
+    page = text(changelist(admin_client, "resource"))
+    assert '<td class="field-in_use"><div>unlimited</div></td>' in page
+    assert "nothing is set" in page
+
+
+def test_an_entity_is_shown_on_the_resources_of_its_policies_and_else_on_the_first(admin_client: Client) -> None:
+    for name in ("a", "b", "c", "d", "e"):
+        limits.set_resource_limits(name, [TPM])
+    limits.set_entity_limits("user:1", [TPM], resource="e")
+    later = {"valid_from": timezone.now() + timedelta(days=1)}
+    limits.set_entity_limits("user:1", [CallLimit(1, 60)], resource="e", **later)  # type: ignore[typeddict-item]
+    Entity.objects.create(identifier="user:2")
+    found = {row.identifier: [state.resource for state in row.states] for row in rows_of(admin_client, "entity")}
+    assert found == {"user:1": ["e"], "user:2": ["a", "b", "c"]}
+
+
+def rows_of(client: Client, model: str, query: str = "") -> list[Any]:
+    rows: list[Any] = changelist(client, model, query).context["cl"].result_list
+    return rows
+
+
+@pytest.mark.parametrize("model", ["policy", "resource", "entity"])
+def test_while_the_store_is_down_the_list_says_that_use_is_unknown(
+    model: str, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits.set_resource_limits("api", [TPM], shared=["tpm"])
+    Entity.objects.create(identifier="user:1")
+    failing = FailingStore(registry.store("default"))
+    failing.down = True
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
+    assert "unknown of 1000" in text(changelist(admin_client, model))
+
+
+@pytest.mark.parametrize("model", ["policy", "resource", "entity"])
+def test_a_row_that_cannot_be_read_makes_the_list_say_unknown(model: str, admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM])
+    Entity.objects.create(identifier="user:1")
+    Limit.objects.update(key="a b")
+    assert "unknown" in text(changelist(admin_client, model))
+
+
+MOST_QUERIES = 12
+
+
+@pytest.mark.parametrize(
+    ("model", "query"),
+    [
+        ("entity", ""),
+        ("entity", "?q=user:00001"),
+        ("entity", "?q=Grace&o=2"),
+        ("entity", "?p=2"),
+        ("policy", ""),
+        ("policy", "?q=user:00001"),
+        ("policy", "?q=api/00007&scope=entity_on_resource&kind=rate"),
+        ("policy", "?holds=boosts"),
+        ("resource", ""),
+    ],
+)
+def test_a_list_asks_little_however_many_rows_there_are(
+    model: str, query: str, visitor: Any, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
+) -> None:
+    monkeypatch.setattr(large_lists, "MOST_COUNTED", 200)
+    fill(entities=250, policies=230, resources=20)
+    tomorrow = timezone.now() + timedelta(days=1)
+    Policy.objects.filter(pk__gt=225).update(valid_from=timezone.now(), valid_until=tomorrow)
+    client = visitor("view_policy", "view_entity", "view_resource", "boost_policy", "reset_resource")
+    with django_assert_max_num_queries(MOST_QUERIES):
+        assert len(rows_of(client, model, query)) > 0
+
+
+def test_a_long_list_is_counted_up_to_a_number_and_says_so(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_lists, "MOST_COUNTED", 60)
+    fill(entities=100, policies=1, resources=1)
+    page = changelist(admin_client, "entity")
+    assert "the first 60: search or filter for others" in text(page)
+    assert (page.context["cl"].result_count, len(page.context["cl"].result_list)) == (60, 50)
+    assert len(rows_of(admin_client, "entity", "?p=2")) == 10
+    assert "the first" not in text(changelist(admin_client, "resource"))
+
+
+@pytest.mark.parametrize(("counted", "left"), [(5, 10), (100, 0)])
+def test_all_rows_are_never_more_than_a_list_has_counted(
+    counted: int, left: int, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_lists, "MOST_COUNTED", counted)
+    fill(entities=10, policies=1, resources=1)
+    done = act(admin_client, "delete_selected", Entity.objects.all()[0], select_across="1", post="yes")
+    assert Entity.objects.count() == left
+    assert any("goes on beyond" in words for words in said(done)) is (left > 0)
+
+
+def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Entity.objects.create(identifier="tenant:acme", name="Acme")
+    Entity.objects.create(identifier="user:1", name="Ada")
+    found = {
+        query: [row.identifier for row in rows_of(admin_client, "entity", f"?q={query}")] for query in ("acme", "Ad")
+    }
+    assert found == {"acme": ["tenant:acme"], "Ad": ["user:1"]}
+    monkeypatch.setattr(large_lists, "MOST_COUNTED", 1)
+    found = {
+        query: [row.identifier for row in rows_of(admin_client, "entity", f"?q={query}")]
+        for query in ("acme", "Ad", "tenant")
+    }
+    assert found == {"acme": [], "Ad": ["user:1"], "tenant": ["tenant:acme"]}
+
+
+def test_beginnings_are_asked_for_as_each_database_looks_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert begins("name", "a", "default").children == [("name__gte", "a"), ("name__lt", "a\U0010ffff")]
+    monkeypatch.setattr("django.db.connection.vendor", "postgresql", raising=False)
+    monkeypatch.setattr(large_lists, "connections", {"default": type("Connection", (), {"vendor": "postgresql"})})
+    assert begins("name", "a", "default").children == [("name__startswith", "a")]
+
+
+@pytest.mark.parametrize(
+    ("holds", "found"),
+    [("boosts", ["now"]), ("to_come", ["later"]), ("ended", ["past"]), ("dates", ["now", "later", "past"])],
+)
+def test_boosts_are_listed_by_when_they_hold(holds: str, found: list[str], admin_client: Client) -> None:
+    now, day = timezone.now(), timedelta(days=1)
+    api = Resource.objects.create(name="api")
+    spans = {
+        "past": (now - 3 * day, now - 2 * day),
+        "now": (now - day, now + day),
+        "later": (now + 2 * day, now + 3 * day),
+    }
+    for name, (begins_at, ends_at) in spans.items():
+        Policy.objects.create(resource=api, effect="blocked", valid_from=begins_at, valid_until=ends_at, reason=name)
+    assert {row.reason for row in rows_of(admin_client, "policy", f"?holds={holds}")} == {*found}
+
+
+def test_years_and_months_are_offered_for_policies_with_dates(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM], valid_until=timezone.now() + timedelta(days=400))
+    assert "valid_until__year=" in text(changelist(admin_client, "policy", "?holds=dates"))
+    assert "valid_until__year=" not in text(changelist(admin_client, "policy"))
+
+
+def test_policies_are_filtered_by_kinds_of_limits(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM])
+    limits.set_resource_limits("mail", [CallLimit(1, 60)])
+    found = [str(row) for row in rows_of(admin_client, "policy", "?kind=call")]
+    assert found == ["resource mail"]
