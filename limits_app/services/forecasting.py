@@ -1,0 +1,181 @@
+"""Forecasting: whom a policy would have refused, had it held while the recorded use was made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from django.db import router
+from django.db.models import Q, QuerySet, Sum
+from django.utils import timezone
+
+from limits_app.core.amounts import MILLI
+from limits_app.core.limits import Limit
+from limits_app.models import Bucket, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
+from limits_app.models.moments import as_setting
+from limits_app.services.replaying import can_be_replayed, in_steps, replay
+
+__all__ = ["DAYS", "MOST", "Consumer", "Forecast", "Proposed", "forecast"]
+
+DAYS: Final = 7
+MOST: Final = 50
+"""How many consumers are looked at for each limit, those with the most use."""
+
+_HOUR: Final = timedelta(hours=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Proposed(NamedTuple):
+    """A limit that is not in force yet, and whether it is one for everybody."""
+
+    limit: Limit
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """What one consumer used of a limit and would have been refused of it, in thousandths, by hours since 1970.
+
+    `entity` is empty where it is the site itself, and None where it is everybody together.
+    """
+
+    resource: str
+    entity: str | None
+    key: str
+    recorded: dict[int, int]
+    refused: dict[int, int]
+
+    @property
+    def used(self) -> float:
+        """What was used, in units."""
+        return sum(self.recorded.values()) / MILLI
+
+    @property
+    def lost(self) -> float:
+        """What would have been refused of that, in units."""
+        return sum(self.refused.values()) / MILLI
+
+    @property
+    def share(self) -> float:
+        """Which part of its use would have been refused."""
+        return self.lost / self.used if self.used else 0.0
+
+    @property
+    def first(self) -> datetime:
+        """The first hour in which something would have been refused."""
+        return _EPOCH + min(self.refused) * _HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Those whom a policy would have refused, who loses most first, by limit.
+
+    `untold` are the keys about which use by the hour says nothing; `looked_at` is how many consumers were replayed,
+    and `is_cut` says that there are more.
+    """
+
+    since: datetime
+    consumers: tuple[Consumer, ...]
+    looked_at: int
+    is_cut: bool
+    untold: tuple[str, ...]
+
+    def by_hour(self, key: str) -> dict[int, tuple[int, int]]:
+        """What would have fitted and what would have been refused of those refused, by hours, in thousandths."""
+        recorded: Counter[int] = Counter()
+        refused: Counter[int] = Counter()
+        for consumer in self.consumers:
+            if consumer.key == key:
+                recorded.update(consumer.recorded)
+                refused.update(consumer.refused)
+        return {hour: (recorded[hour] - refused[hour], refused[hour]) for hour in sorted(recorded)}
+
+
+def forecast(policy: Policy, proposed: Sequence[Proposed], *, now: datetime) -> Forecast:
+    """Replay the use of the last days against the limits that a policy is to have; nothing is saved.
+
+    It is as if the policy were enforced for all whom it is about, all the time, whatever its dates say.
+    Only what was admitted is replayed: what was refused then is no use.
+    """
+    since = now - timedelta(days=DAYS)
+    if policy.effect == PolicyEffect.UNLIMITED:
+        return Forecast(since, (), 0, is_cut=False, untold=())
+    recorded = _about(policy, _recorded(since))
+    if policy.effect == PolicyEffect.BLOCKED:
+        found = [list(_blocked(recorded))]
+        untold: tuple[str, ...] = ()
+    else:
+        told = [one for one in proposed if can_be_replayed(one.limit) and not one.limit.soft]
+        untold = tuple(one.limit.key for one in proposed if not can_be_replayed(one.limit))
+        found = [list(_replayed(one, recorded)) for one in told]
+    refused = [one for some in found for one in some[:MOST] if one.refused]
+    refused.sort(key=lambda one: (one.key, -one.lost, one.resource, one.entity or ""))
+    looked_at = sum(len(some[:MOST]) for some in found)
+    return Forecast(since, tuple(refused), looked_at, any(len(some) > MOST for some in found), untold)
+
+
+def _recorded(since: datetime) -> QuerySet[UsageSnapshot]:
+    snapshots = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot))
+    own = {"period": Period.HOUR, "bucket__in": (Bucket.ENTITY, Bucket.SHARED)}
+    return snapshots.filter(**own, start__gte=as_setting(since)).order_by()
+
+
+def _about(policy: Policy, recorded: QuerySet[UsageSnapshot]) -> QuerySet[UsageSnapshot]:
+    """The use of those whom the policy is about: not of those for whom a more specific one replaces it."""
+    if policy.resource is not None:
+        recorded = recorded.filter(resource=policy.resource.name)
+    if policy.entity is not None:
+        recorded = recorded.filter(entity=policy.entity.identifier)
+    replacing = Policy.objects.filter(extends=False, enforcement=Enforcement.ENFORCE, valid_from=None, weekly_hours="")
+    if policy.scope == PolicyScope.ENTITY:
+        same = replacing.filter(entity=policy.entity, resource__isnull=False)
+        return recorded.exclude(resource__in=same.values("resource__name"))
+    if policy.scope == PolicyScope.SYSTEM:
+        resources = replacing.filter(entity=None, resource__isnull=False)
+        recorded = recorded.exclude(resource__in=resources.values("resource__name"))
+    if policy.entity is None:
+        same_or_all = replacing.filter(Q(resource=policy.resource) | Q(resource=None), entity__isnull=False)
+        recorded = recorded.exclude(entity__in=same_or_all.values("entity__identifier"))
+    return recorded
+
+
+def _blocked(recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
+    """Everybody who used anything."""
+    whose = ("resource", "entity", "key")
+    heaviest = recorded.values(*whose).annotate(total=Sum("admitted_milli")).filter(total__gt=0)
+    names = [tuple(row[name] for name in whose) for row in heaviest.order_by("-total")[: MOST + 1]]
+    for (resource, entity, key), hours in _hours(recorded, names, whose):
+        yield Consumer(resource, entity, key, hours, {hour: milli for hour, milli in hours.items() if milli > 0})
+
+
+def _replayed(proposed: Proposed, recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
+    """Those who used more in all than the limit lets through at once: nobody else can be refused by it."""
+    limit, key = proposed.limit, proposed.limit.key
+    whose = ("resource",) if proposed.shared else ("resource", "entity")
+    recorded = recorded.filter(key=key)
+    at_once = int(in_steps(limit).ceiling * MILLI)
+    heaviest = recorded.values(*whose).annotate(total=Sum("admitted_milli")).filter(total__gt=at_once)
+    names = [tuple(row[name] for name in whose) for row in heaviest.order_by("-total")[: MOST + 1]]
+    for (resource, *entity), hours in _hours(recorded, names, whose):
+        yield Consumer(resource, entity[0] if entity else None, key, hours, replay(limit, hours))
+
+
+def _hours(
+    recorded: QuerySet[UsageSnapshot], names: Sequence[tuple[str, ...]], whose: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[int, int]]]:
+    """What each of them used by the hour, in their order."""
+    wanted = {f"{column}__in": {name[place] for name in names} for place, column in enumerate(whose)}
+    rows = recorded.filter(**wanted).values_list(*whose, "start").annotate(total=Sum("admitted_milli"))
+    found: dict[tuple[str, ...], dict[int, int]] = {name: {} for name in names}
+    for *name, start, total in rows:
+        if tuple(name) in found:
+            found[tuple(name)][_hour(start)] = total
+    yield from found.items()
+
+
+def _hour(start: datetime) -> int:
+    moment = timezone.make_aware(start) if timezone.is_naive(start) else start
+    return int(moment.timestamp()) // 3600

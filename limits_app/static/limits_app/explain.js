@@ -1,0 +1,58 @@
+// Keeps the bars of an explanation up to date while somebody looks, and finds entities while one types.
+"use strict";
+
+(() => {
+  const EVERY = 2000;
+
+  const explanation = document.getElementById("limits-explanation");
+
+  const shape = (root) => [...root.querySelectorAll("[data-part]")].map((part) => part.id).join();
+
+  // Only what changes is replaced, so that nobody loses their place; all of it when other limits hold.
+  const show = (text) => {
+    const fresh = new DOMParser().parseFromString(text, "text/html").body;
+    if (shape(fresh) !== shape(explanation)) {
+      if (!explanation.contains(document.activeElement)) explanation.replaceChildren(...fresh.childNodes);
+      return;
+    }
+    fresh.querySelectorAll("[data-part]").forEach((part) => {
+      const old = document.getElementById(part.id);
+      if (!old.isEqualNode(part)) old.replaceWith(part);
+    });
+  };
+
+  const refresh = async () => {
+    if (document.hidden) return;
+    const address = new URL(location.href);
+    address.searchParams.set("fragment", "1");
+    try {
+      const answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "error" });
+      if (answer.ok) show(await answer.text());
+    } catch {
+      // The next time may be better.
+    }
+  };
+
+  if (explanation) setInterval(refresh, EVERY);
+
+  const entity = document.getElementById("limits-entity");
+  const found = document.getElementById("limits-entities");
+  let asked = "";
+
+  const find = async () => {
+    const term = entity.value.trim();
+    if (!term || term === asked) return;
+    asked = term;
+    const query = new URLSearchParams({ app_label: "limits_app", model_name: "policy", field_name: "entity", term });
+    const answer = await fetch(`${entity.dataset.url}?${query}`);
+    if (!answer.ok || asked !== term) return;
+    const { results } = await answer.json();
+    found.replaceChildren(...results.map(({ text }) => new Option("", text)));
+  };
+
+  let waiting;
+  entity.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => find().catch(() => {}), 250);
+  });
+})();

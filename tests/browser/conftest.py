@@ -1,0 +1,48 @@
+"""The demo site, served by its own processes to a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from project.demo.place import Place
+from project.demo.server import Server
+from tests.browser.chromium import DESKTOP, Browser, browser
+from tests.browser.seed import ADMIN
+
+
+class RestrictedPlace(Place):
+    """A site that forbids what does not come from itself."""
+
+    __slots__ = ()
+
+    def environment(self) -> dict[str, str]:
+        """The environment for every process of the site."""
+        return {**Place.environment(self), "DJANGO_SETTINGS_MODULE": "tests.browser.settings"}
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Somebody who is logged in to the admin."""
+    directory = tmp_path_factory.mktemp("site")
+    place = RestrictedPlace(directory, debug=True)
+    place.manage("migrate", "--verbosity=0")
+    place.manage("shell", "--verbosity=0", "--command", "from tests.browser.seed import seed; seed()")
+    with Server(place) as server, browser(server.address.url, directory / "profile") as window:
+        window.open("admin/login/?next=/admin/limits_app/")
+        window.fill("#id_username", ADMIN)
+        window.fill("#id_password", ADMIN)
+        window.press("input[type=submit]")
+        window.one("#user-tools")
+        yield window
+
+
+@pytest.fixture
+def window(served: Browser) -> Iterator[Browser]:
+    """The browser at its usual size, which is to have no complaints in the end."""
+    served.resize(DESKTOP)
+    served.darken(False)
+    served.complaints()
+    yield served
+    assert served.complaints() == []

@@ -1,0 +1,115 @@
+"""The pages in a real browser: for everybody, at every size, under a policy that forbids scripts and styles inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.browser.chromium import PHONE, Browser
+
+pytestmark = pytest.mark.slow
+
+ADMIN = "admin/limits_app/"
+EXPLAIN = f"{ADMIN}usagesnapshot/explain/?resource=openai/gpt-4&entity=tenant:acme"
+USAGE = f"{ADMIN}usagesnapshot/"
+LIVE = f"{ADMIN}usagesnapshot/live/"
+OURS = {
+    "explain": EXPLAIN,
+    "explain-nothing": f"{ADMIN}usagesnapshot/explain/",
+    "usage": f"{USAGE}?span=month",
+    "live": LIVE,
+    "index": ADMIN,
+    "policies": f"{ADMIN}policy/",
+    "resources": f"{ADMIN}resource/",
+    "entities": f"{ADMIN}entity/",
+    "policy": f"{ADMIN}policy/2/change/",
+    "audit": f"{ADMIN}auditevent/",
+    "event": f"{ADMIN}auditevent/1/change/",
+    "revert": f"{ADMIN}auditevent/1/revert/",
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_page_can_be_used_by_everybody_and_on_a_phone(name: str, window: Browser) -> None:
+    window.open(OURS[name])
+    settle(window, name)
+    window.take(name)
+    assert window.barriers() == []
+    window.resize(PHONE)
+    window.take(f"{name}-phone")
+    assert window.run("return document.documentElement.scrollWidth") <= PHONE[0]
+
+
+@pytest.mark.parametrize("name", ["explain", "usage", "live"])
+def test_a_page_has_dark_colours_that_can_be_read(name: str, window: Browser) -> None:
+    window.darken()
+    window.open(OURS[name])
+    settle(window, name)
+    window.take(f"{name}-dark")
+    assert window.barriers() == []
+
+
+def settle(window: Browser, name: str) -> None:
+    """Let a page that is filled by a script come to rest."""
+    if name == "live":
+        window.until(lambda: window.text("#limits-live-status") == "Live", "it does not become live")
+    window.run("return document.fonts.ready")
+
+
+def test_a_preview_can_be_used_by_everybody_and_on_a_phone(window: Browser) -> None:
+    window.open(f"{ADMIN}policy/3/change/")
+    first = window.driver.current_window_handle
+    window.fill("#id_limits-0-capacity", "5")
+    window.press("input[formaction]")
+    window.until(lambda: len(window.driver.window_handles) == 2, "no page was opened")
+    window.driver.switch_to.window(window.driver.window_handles[1])
+    try:
+        assert "would have been refused" in window.text()
+        window.take("preview")
+        assert window.barriers() == []
+        window.resize(PHONE)
+        assert window.run("return document.documentElement.scrollWidth") <= PHONE[0]
+    finally:
+        window.driver.close()
+        window.driver.switch_to.window(first)
+
+
+def test_the_explanation_is_reached_by_keyboard_alone(window: Browser) -> None:
+    window.open(f"{ADMIN}usagesnapshot/explain/")
+    window.run("document.getElementById('content-start').focus()")
+    for _ in range(12):
+        window.driver.switch_to.active_element.send_keys(Keys.TAB)
+        if window.driver.switch_to.active_element.get_attribute("name") == "resource":
+            break
+    window.driver.switch_to.active_element.send_keys("openai/gpt-4", Keys.TAB)
+    window.driver.switch_to.active_element.send_keys("tenant:acme", Keys.ENTER)
+    window.until(lambda: "tenant:acme" in window.text("#limits-explanation h2"), "nothing is explained")
+
+
+def test_entities_are_found_while_one_types(window: Browser) -> None:
+    window.open(f"{ADMIN}usagesnapshot/explain/")
+    window.fill("#limits-entity", "tenant:ac")
+    window.until(lambda: window.all("#limits-entities option"), "nothing is offered")
+    assert [one.get_attribute("value") for one in window.all("#limits-entities option")] == ["tenant:acme"]
+
+
+def test_the_live_view_asks_nothing_while_it_is_paused(window: Browser) -> None:
+    window.open(LIVE)
+    settle(window, "live")
+    window.press("#limits-live-pause")
+    assert window.text("#limits-live-status") == "Paused"
+    assert window.one("#limits-live-pause").get_attribute("aria-pressed") == "true"
+    window.press("#limits-live-pause")
+    settle(window, "live")
+
+
+def test_no_template_has_scripts_or_styles_inside() -> None:
+    templates = Path(__file__).resolve().parents[2] / "templates" / "admin" / "limits_app"
+    for template in templates.rglob("*.html"):
+        text = template.read_text()
+        assert "<style" not in text, template
+        assert " style=" not in text, template
+        assert " onclick=" not in text, template
+        assert "<script>" not in text, template

@@ -1,0 +1,166 @@
+"""Whom a policy would have refused: recorded use replayed hour by hour, without anything being saved."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Limit, QuotaLimit
+from limits_app.models import Bucket, Entity, Period, Policy, Resource, UsageSnapshot
+from limits_app.models.moments import as_setting
+from limits_app.services.forecasting import MOST, Consumer, Forecast, Proposed, forecast
+from limits_app.services.replaying import can_be_replayed, in_steps, replay
+
+NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
+HOUR = int(datetime(2026, 3, 4, 8, tzinfo=UTC).timestamp()) // 3600
+
+
+def used(resource: str, entity: str, units: int, *, hour: int = 8, key: str = "call_count", **more: Any) -> None:
+    start = as_setting(NOW.replace(hour=hour, minute=0))
+    whose = {"resource": resource, "entity": entity, "key": key, "period": Period.HOUR, "start": start}
+    UsageSnapshot.objects.create(**whose, admitted_milli=units * 1000, **more)
+
+
+def foreseen(policy: Policy, *limits: Limit, shared: bool = False) -> Forecast:
+    return forecast(policy, [Proposed(limit, shared) for limit in limits], now=NOW)
+
+
+def whom(found: Forecast) -> list[tuple[str, str | None, float]]:
+    return [(one.resource, one.entity, one.lost) for one in found.consumers]
+
+
+@pytest.mark.parametrize(
+    ("limit", "recorded", "refused"),
+    [
+        pytest.param(CallLimit(100, 3600), {0: 100_000}, {}, id="what_fits_is_not_refused"),
+        pytest.param(CallLimit(1, 1), {0: 3_600_000}, {}, id="a_short_window_is_judged_by_its_average"),
+        pytest.param(CallLimit(1, 1), {0: 7_200_000}, {0: 3_600_000}, id="and_refuses_what_is_beyond"),
+        pytest.param(
+            CallLimit(60, 3600, RateLimitAlgorithm.FIXED_WINDOW),
+            {0: 120_000, 1: 60_000},
+            {0: 60_000},
+            id="a_window_begins_anew",
+        ),
+        pytest.param(
+            QuotaLimit("tokens", 10, "day", "UTC"), {3: 8_000, 7: 8_000, 25: 8_000}, {7: 6_000}, id="a_quota_by_the_day"
+        ),
+        pytest.param(RateLimit("tokens", 1, 3600, soft=True), {0: 9_000}, {}, id="a_soft_limit_refuses_nothing"),
+        pytest.param(ResourceLimit("slots", 1), {0: 9_000}, {}, id="permits_are_not_counted_by_the_hour"),
+        pytest.param(CallLimit(1, 3600), {0: -5_000}, {}, id="more_given_back_than_taken_is_no_use"),
+    ],
+)
+def test_recorded_use_is_replayed(limit: Limit, recorded: dict[int, int], refused: dict[int, int]) -> None:
+    assert replay(limit, {HOUR // 24 * 24 + hour: milli for hour, milli in recorded.items()}) == {
+        HOUR // 24 * 24 + hour: milli for hour, milli in refused.items()
+    }
+
+
+@pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
+def test_nothing_is_admitted_beyond_what_the_limit_lets_through(algorithm: RateLimitAlgorithm) -> None:
+    recorded = dict.fromkeys(range(HOUR, HOUR + 48), 500_000)
+    refused = replay(RateLimit("tokens", 100, 3600, algorithm), recorded)
+    admitted = sum(recorded.values()) - sum(refused.values())
+    assert 100_000 * 40 <= admitted <= 100_000 * 49
+
+
+def test_only_windows_shorter_than_a_step_are_made_longer() -> None:
+    assert in_steps(CallLimit(10, 3600)) == CallLimit(10, 3600)
+    assert in_steps(RateLimit("tokens", 10, 7, burst=2)) == RateLimit("tokens", 430, 301, burst=430)
+    assert in_steps(ResourceLimit("slots", 1)) == ResourceLimit("slots", 1)
+    assert not can_be_replayed(ResourceLimit("slots", 1))
+
+
+def test_who_loses_most_comes_first_and_nobody_else_is_named() -> None:
+    for entity, calls in (("user:1", 200), ("user:2", 900), ("user:3", 5)):
+        used("api", entity, calls)
+    found = foreseen(Policy(resource=Resource.objects.create(name="api")), CallLimit(100, 3600))
+    assert [entity for _, entity, _ in whom(found)] == ["user:2", "user:1"]
+    first = found.consumers[0]
+    assert (first.used, first.first, found.looked_at, found.is_cut) == (900, NOW.replace(minute=0, hour=8), 2, False)
+    assert first.share == first.lost / 900
+    drawn = found.by_hour("call_count")
+    assert sum(fits + lost for fits, lost in drawn.values()) == 1_100_000
+    assert found.by_hour("tokens") == {}
+
+
+def test_a_shared_limit_is_that_of_everybody_together() -> None:
+    used("api", "user:1", 60)
+    used("api", "user:2", 60)
+    used("api", "", 60, bucket=Bucket.SHARED)
+    used("api", "eu", 900, bucket=Bucket.MEMBER)
+    found = foreseen(Policy(resource=Resource.objects.create(name="api")), CallLimit(100, 86_400), shared=True)
+    assert [(entity, one.used) for one in found.consumers for entity in [one.entity]] == [(None, 180)]
+
+
+def test_who_has_a_policy_of_their_own_is_left_out() -> None:
+    api, reports = Resource.objects.create(name="api"), Resource.objects.create(name="reports")
+    user = Entity.objects.create(identifier="user:1")
+    for resource in ("api", "reports", "other"):
+        for entity in ("user:1", "user:2"):
+            used(resource, entity, 500)
+    Policy.objects.create(resource=reports)
+    Policy.objects.create(resource=api, entity=user)
+    limit = CallLimit(100, 86_400)
+    assert {(one, who) for one, who, _ in whom(foreseen(Policy(resource=api), limit))} == {("api", "user:2")}
+    of_system = {(one, who) for one, who, _ in whom(foreseen(Policy(), limit))}
+    assert ("other", "user:2") in of_system
+    assert not {one for one, _ in of_system} & {"reports"}
+    assert {one for one, _, _ in whom(foreseen(Policy(entity=user), limit))} == {"reports", "other"}
+    assert whom(foreseen(Policy(entity=user, resource=api), limit)) == [("api", "user:1", 396.18)]
+
+
+def test_a_policy_that_blocks_refuses_everybody_and_an_unlimited_one_nobody() -> None:
+    used("api", "user:1", 3)
+    used("api", "user:1", 4, key="tokens")
+    used("api", "user:2", 0)
+    api = Resource.objects.create(name="api")
+    blocked = foreseen(Policy(resource=api, effect="blocked"))
+    assert [(one.entity, one.key, one.lost, one.share) for one in blocked.consumers] == [
+        ("user:1", "call_count", 3, 1),
+        ("user:1", "tokens", 4, 1),
+    ]
+    assert foreseen(Policy(resource=api, effect="unlimited")).consumers == ()
+
+
+def test_what_cannot_be_told_is_said() -> None:
+    found = foreseen(Policy(), ResourceLimit("slots", 3), RateLimit("tokens", 1, 1, soft=True))
+    assert (found.untold, found.looked_at) == (("slots",), 0)
+
+
+def test_only_so_many_are_looked_at() -> None:
+    for number in range(MOST + 3):
+        used("api", f"user:{number}", 10 + number)
+    found = foreseen(Policy(), CallLimit(1, 86_400))
+    assert (found.looked_at, found.is_cut, len(found.consumers)) == (MOST, True, MOST)
+    assert found.consumers[0].entity == f"user:{MOST + 2}"
+
+
+def test_names_that_meet_only_in_the_query_are_told_apart() -> None:
+    used("api", "user:1", 50)
+    used("reports", "user:2", 50)
+    used("api", "user:2", 1)
+    assert {(one, who) for one, who, _ in whom(foreseen(Policy(), CallLimit(2, 86_400)))} == {
+        ("api", "user:1"),
+        ("reports", "user:2"),
+    }
+
+
+def test_use_is_recorded_without_time_zones_too(settings: Settings) -> None:
+    settings.USE_TZ = False
+    used("api", "user:1", 50)
+    assert len(foreseen(Policy(), CallLimit(2, 86_400)).consumers) == 1
+
+
+def test_old_use_is_left_alone() -> None:
+    start = NOW.replace(minute=0) - timedelta(days=8)
+    whose = {"resource": "api", "entity": "user:1", "key": "call_count", "period": Period.HOUR, "start": start}
+    UsageSnapshot.objects.create(**whose, admitted_milli=10**6)
+    assert foreseen(Policy(), CallLimit(1, 86_400)).consumers == ()
+
+
+def test_somebody_who_used_nothing_lost_no_share() -> None:
+    assert Consumer("api", "", "call_count", {}, {}).share == 0.0

@@ -1,0 +1,189 @@
+"""Overviews: the state of many rows in two queries and one look at the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from limits_app import conf, limits
+from limits_app.core.claim import Claim
+from limits_app.core.errors import InvalidRequest, StaleConfiguration
+from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.models import OWN, Entity, Policy, PolicyEffect, Resource
+from limits_app.services import LimitState, RowState, overview
+from limits_app.services.overview import Standing
+from limits_app.stores import registry
+from tests.services.failing import FailingStore
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TPM = RateLimit("tpm", 100, 60)
+
+
+def rows(*names: str) -> list[Any]:
+    """Resources and entities by their names; the latter have a colon."""
+    return [
+        Entity.objects.get_or_create(identifier=name)[0]
+        if ":" in name
+        else Resource.objects.get_or_create(name=name)[0]
+        for name in names
+    ]
+
+
+def state(resource: Any, entity: Any = None) -> RowState:
+    return overview([(resource, entity)])[0]
+
+
+def test_many_rows_are_read_in_two_queries(django_assert_num_queries: Callable[[int], Any]) -> None:
+    limits.set_resource_limits("api", [TPM, CallLimit(10, 60)], shared=["call_count"])
+    limits.set_entity_limits("user:1", [RateLimit("tpm", 50, 60)], resource="api")
+    api, ada, bob = rows("api", "user:1", "user:2")
+    limits.acquire("api", entity="user:1", requested={"tpm": 40})
+    limits.acquire("api", entity="user:2", requested={"tpm": 5})
+    with django_assert_num_queries(2):
+        first, second, site = overview([(api, ada), (api, bob), (api, None)])
+    assert first.limits == (LimitState("tpm", "entity_on_resource", False, 50, 40, 10),)
+    assert {one.key: (one.used, one.available) for one in second.limits} == {"tpm": (5, 95), "call_count": (1, 9)}
+    assert {one.key: one.used for one in site.limits} == {"tpm": 0, "call_count": 1}
+    assert [one.share for one in second.limits] == [0.1, 0.05]
+    assert (second.resource, second.entity, site.entity) == ("api", "user:2", None)
+
+
+def test_nothing_is_asked_for_an_empty_page(django_assert_num_queries: Callable[[int], Any]) -> None:
+    with django_assert_num_queries(0):
+        assert overview([]) == []
+
+
+def test_what_each_policy_does_is_said() -> None:
+    broad = limits.set_system_limits([TPM])
+    own = limits.set_resource_limits("api", [TPM], extends=True)
+    tried = limits.set_entity_limits("user:1", [TPM], resource="api", enforcement="shadow")
+    api, ada = rows("api", "user:1")
+    found = state(api, ada)
+    assert found.standing == {
+        tried.pk: Standing.SHADOW,
+        own.pk: Standing.COUNTS,
+        broad.pk: Standing.EXTENDED,
+    }
+    assert (found.levels, found.tried) == (("resource", "system"), ("entity_on_resource",))
+
+
+def test_where_nothing_is_set_everything_is_admitted() -> None:
+    [api] = rows("api")
+    assert state(api).effect == PolicyEffect.UNLIMITED
+    assert state(api).limits == state(api).levels == ()
+
+
+@pytest.mark.parametrize(("flag", "effect"), [("blocked", "blocked"), ("unlimited", "unlimited")])
+def test_an_entity_that_is_blocked_or_unlimited_itself_says_so(flag: str, effect: str) -> None:
+    limits.set_resource_limits("api", [TPM])
+    api, ada = rows("api", "user:1")
+    setattr(ada, flag, True)
+    ada.save()
+    assert (state(api, ada).effect, state(api, ada).levels) == (effect, (OWN,))
+
+
+def test_what_is_said_about_all_resources_has_no_state_of_its_own() -> None:
+    limits.set_entity_limits("user:1", [TPM], on_unavailable="allow")
+    [ada] = rows("user:1")
+    [found] = state(None, ada).limits
+    assert (found.capacity, found.used, found.share) == (100, None, 0.0)
+
+
+def test_policies_that_have_ended_are_not_read() -> None:
+    api, _ada = rows("api", "user:1")
+    begins = datetime(2026, 1, 1, tzinfo=UTC)
+    Policy.objects.create(resource=api, effect="blocked", valid_from=begins, valid_until=begins + timedelta(days=1))
+    assert state(api).standing == {}
+
+
+def test_hours_count_and_those_that_cannot_be_read_never_do() -> None:
+    api, other = rows("api", "other")
+    Policy.objects.create(resource=api, effect="blocked", weekly_hours="mon-sun", time_zone="UTC")
+    wrong = Policy.objects.create(resource=other, effect="blocked", weekly_hours="whenever", time_zone="UTC")
+    assert state(api).effect == PolicyEffect.BLOCKED
+    assert state(other).standing == {wrong.pk: Standing.NOT_NOW}
+
+
+def test_while_the_store_is_down_all_is_said_but_what_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [TPM])
+    [api] = rows("api")
+    failing = FailingStore(registry.store("default"))
+    failing.down = True
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
+    found = state(api)
+    assert not found.known
+    assert found.limits == (LimitState("tpm", "resource", False, 100, None, None),)
+
+
+def test_a_change_in_between_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [TPM])
+    [api] = rows("api")
+    store = registry.store("default")
+    looks: list[Claim] = []
+    peek = store.peek
+
+    def once_stale(claim: Claim) -> None:
+        looks.append(claim)
+        if len(looks) == 1:
+            raise StaleConfiguration("changed meanwhile")
+        peek(claim)
+
+    monkeypatch.setattr(store, "peek", once_stale)
+    assert state(api).known
+    assert len(looks) == 2
+
+
+def test_what_changes_all_the_time_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [TPM])
+    [api] = rows("api")
+
+    def stale(claim: Claim) -> None:
+        raise StaleConfiguration("changed again")
+
+    monkeypatch.setattr(registry.store("default"), "peek", stale)
+    assert not state(api).known
+
+
+TOMORROW = timezone.now() + timedelta(days=1)
+
+
+def test_a_boost_multiplies_what_holds_now() -> None:
+    limits.set_resource_limits(
+        "api",
+        [RateLimit("tpm", 100, 60, burst=30), RateLimit("half", 2.5, 60), CallLimit(5, 60)],
+        shared=["call_count"],
+    )
+    policy = limits.boost("user:9", "api", Decimal("1.5"), TOMORROW, "launch")
+    assert [(one.key, one.capacity, getattr(one, "burst", None)) for one in policy.definitions()] == [
+        ("half", 3.75, None),
+        ("tpm", 150, 45),
+    ]
+    assert (policy.extends, policy.valid_until, policy.reason) == (True, TOMORROW, "launch")
+
+
+def test_a_boost_on_all_resources_multiplies_what_is_said_about_all() -> None:
+    limits.set_system_limits([TPM])
+    limits.set_resource_limits("api", [RateLimit("tpm", 7, 60)])
+    assert limits.boost("user:9", None, Decimal(2), TOMORROW, "").definitions()[0].capacity == 200
+
+
+@pytest.mark.parametrize(
+    ("resource", "factor", "said"),
+    [("api", 1, "gives nothing"), ("free", 2, "nothing limits user:9 on free"), (None, 2, "on all resources")],
+)
+def test_a_boost_of_nothing_is_refused(resource: str | None, factor: int, said: str) -> None:
+    limits.set_resource_limits("api", [TPM])
+    with pytest.raises(InvalidRequest, match=said):
+        limits.boost("user:9", resource, Decimal(factor), TOMORROW, "")
+
+
+def test_who_is_blocked_is_not_boosted() -> None:
+    limits.set_resource_limits("api", [], effect="blocked")
+    with pytest.raises(InvalidRequest, match="nothing limits"):
+        limits.boost("user:9", "api", Decimal(2), TOMORROW, "")
