@@ -2,6 +2,8 @@ import limits_app.models.fields
 from decimal import Decimal
 from django.db import migrations, models
 
+from limits_app.models.going_back import forget_quotas
+
 
 class Migration(migrations.Migration):
 
@@ -63,4 +65,5 @@ class Migration(migrations.Migration):
             model_name='limit',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('kind', 'resource'), _negated=True), models.Q(('algorithm', ''), ('burst__isnull', True), ('window_seconds__isnull', True), ('period', ''), ('time_zone', ''), ('session_seconds__isnull', True), ('soft', False), models.Q(('max_hold_seconds__isnull', True), models.Q(('max_hold_seconds__gte', Decimal('0.001')), ('max_hold_seconds__lte', Decimal('31622400'))), _connector='OR')), _connector='OR'), name='limits_app_limit_permit_fields', violation_error_message='Permits have nothing of rates and quotas, and are not soft; they are held up to 366 days.'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, forget_quotas),
     ]

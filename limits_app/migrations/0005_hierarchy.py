@@ -5,6 +5,8 @@ import django.db.models.functions.comparison
 import limits_app.models.constraints
 from django.db import migrations, models
 
+from limits_app.models.going_back import forget_hierarchy
+
 
 class Migration(migrations.Migration):
 
@@ -109,4 +111,5 @@ class Migration(migrations.Migration):
             model_name='policy',
             constraint=models.CheckConstraint(condition=models.Q(('weekly_hours', ''), models.Q(('time_zone', ''), _negated=True), _connector='OR'), name='limits_app_policy_time_zone', violation_error_message='Weekly hours need a time zone.'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, forget_hierarchy),
     ]

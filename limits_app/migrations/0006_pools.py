@@ -7,6 +7,8 @@ import limits_app.models.references
 import limits_app.models.validators
 from django.db import migrations, models
 
+from limits_app.models.going_back import forget_members
+
 
 class Migration(migrations.Migration):
 
@@ -92,4 +94,5 @@ class Migration(migrations.Migration):
             model_name='poolmember',
             constraint=models.CheckConstraint(condition=models.Q(('weight__gte', 1), ('weight__lte', 10000)), name='limits_app_pool_member_weight', violation_error_message='A weight is 1 to 10000.'),
         ),
+        migrations.RunPython(migrations.RunPython.noop, forget_members),
     ]

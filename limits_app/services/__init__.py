@@ -10,14 +10,17 @@ with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as
 from __future__ import annotations
 
 from limits_app.services.acquiring import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
+from limits_app.services.boosting import boost
 from limits_app.services.explaining import Explanation, aexplain, explain
 from limits_app.services.health import StoreHealth, store_health
 from limits_app.services.listing import list_entities, list_resources, list_resources_with_entities
+from limits_app.services.overview import LimitState, RowState, Standing, overview
 from limits_app.services.pools import NamedPool, pool
 from limits_app.services.resetting import areset, reset, top_up
 from limits_app.services.shadowing import shadow_refusals
 from limits_app.services.status import Status, astatus, status
 from limits_app.services.together import Share, atry_acquire_all, try_acquire_all
+from limits_app.services.usage import RolledUp, prune_usage, roll_up, usage
 from limits_app.services.writing import (
     delete_entity_limits,
     delete_resource_limits,
@@ -30,8 +33,12 @@ from limits_app.services.writing import (
 
 __all__ = [
     "Explanation",
+    "LimitState",
     "NamedPool",
+    "RolledUp",
+    "RowState",
     "Share",
+    "Standing",
     "Status",
     "StoreHealth",
     "aacquire",
@@ -42,6 +49,7 @@ __all__ = [
     "astatus",
     "atry_acquire",
     "atry_acquire_all",
+    "boost",
     "check",
     "delete_entity_limits",
     "delete_resource_limits",
@@ -52,8 +60,11 @@ __all__ = [
     "list_entities",
     "list_resources",
     "list_resources_with_entities",
+    "overview",
     "pool",
+    "prune_usage",
     "reset",
+    "roll_up",
     "set_entity_limits",
     "set_resource_limits",
     "set_system_limits",
@@ -63,4 +74,5 @@ __all__ = [
     "top_up",
     "try_acquire",
     "try_acquire_all",
+    "usage",
 ]

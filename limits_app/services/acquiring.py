@@ -5,7 +5,7 @@ from __future__ import annotations
 from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitExceeded
+from limits_app.core.errors import LimitExceeded, NeverAdmissible
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
@@ -167,8 +167,19 @@ async def aacquire(
 
 
 def check(resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()) -> Outcome:
-    """What `try_acquire` would decide now; consumes nothing."""
-    return fresh(resource, entity, default_limits, lambda found: peek(found, requested))
+    """What `try_acquire` would decide now; consumes nothing, and counts as no refusal."""
+    decided = fresh(resource, entity, default_limits, lambda found: _peeked(found, requested))
+    if isinstance(decided, NeverAdmissible):
+        raise decided
+    return decided
+
+
+def _peeked(found: LimitSet, requested: Asked) -> Outcome | NeverAdmissible:
+    """What would be decided; the error as a value, because one that is raised would be told as a refusal."""
+    try:
+        return peek(found, requested)
+    except NeverAdmissible as error:
+        return error
 
 
 async def acheck(

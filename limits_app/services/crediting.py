@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.errors import InvalidRequest
+from limits_app.core.layout import layout_of
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import Plan, ScopedLimits, parts_of, plan_for
 from limits_app.core.quota import QuotaLimit
@@ -39,5 +42,6 @@ def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
 
 
 def _plan(scoped: ScopedLimits, key: str) -> Plan:
-    """The plan of a request of this limit and no other."""
-    return plan_for([scoped], {key}, version=None, left_out=scoped.layout.index)
+    """The plan of a request of this limit and no other, which is not counted: credit makes nothing unused."""
+    uncounted = replace(scoped, layout=layout_of(scoped.layout.limits, scoped.layout.lease_us))
+    return plan_for([uncounted], {key}, version=None, left_out=scoped.layout.index)

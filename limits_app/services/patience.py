@@ -10,6 +10,7 @@ from limits_app.core.errors import LimitTimeout, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.turns import seconds_of
 from limits_app.resolver import resolver
+from limits_app.services.watching import waiting
 
 __all__ = ["countdown", "while_it_holds"]
 
@@ -27,9 +28,11 @@ def while_it_holds(found: LimitSet, seconds: float | None) -> Iterator[float | N
     changes_at = getattr(found, "changes_at", None)
     lasts = None if changes_at is None else max(changes_at - resolver.clock(), 0)
     if lasts is None or (seconds is not None and seconds <= lasts):
-        yield seconds
+        with waiting():
+            yield seconds
         return
     try:
-        yield lasts
+        with waiting():
+            yield lasts
     except LimitTimeout as error:
         raise StaleConfiguration("a date has come that changes the limits") from error

@@ -10,11 +10,12 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.core.stats import Stats
 from limits_app.resolver import PooledSet, pool_resolver
 from limits_app.services.freshness import afresh, fresh, tell
-from limits_app.services.patience import countdown
+from limits_app.services.patience import countdown, while_it_holds
 from limits_app.stores.guards import guard_of
 
 __all__ = ["NamedPool", "member_use", "pool"]
@@ -69,7 +70,12 @@ class NamedPool(LimitPool):
     def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
         """See `LimitPool.acquire`."""
         left = countdown(timeout)
-        return fresh(self.name, None, (), lambda found: found.acquire(requested, left()), by=pool_resolver)
+
+        def wait(found: LimitSet) -> Acquisition:
+            with while_it_holds(found, left()) as seconds:
+                return found.acquire(requested, seconds)
+
+        return fresh(self.name, None, (), wait, by=pool_resolver)
 
     async def atry_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.atry_acquire`."""
@@ -81,7 +87,12 @@ class NamedPool(LimitPool):
     async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
         """See `LimitPool.aacquire`."""
         left = countdown(timeout)
-        return await afresh(self.name, None, (), lambda found: found.aacquire(requested, left()), by=pool_resolver)
+
+        async def wait(found: LimitSet) -> Acquisition:
+            with while_it_holds(found, left()) as seconds:
+                return await found.aacquire(requested, seconds)
+
+        return await afresh(self.name, None, (), wait, by=pool_resolver)
 
     def peek(self, requested: Requested = None) -> Outcome:
         """See `LimitPool.peek`."""

@@ -1,0 +1,237 @@
+"""Limits as people write them, such as `tpm=400k/min`, and back again.
+
+```
+limit    =  KEY "=" AMOUNT                              permits held at the same time
+         |  KEY "=" AMOUNT "/" WINDOW                   a rate; "calls" is the key of call limits
+         |  KEY "=" AMOUNT "/" PERIOD ["@" ZONE]        a quota per period of a calendar
+         |  KEY "=" AMOUNT "/" WINDOW ":session"        a quota per session
+            followed by any number of ":" OPTION
+AMOUNT   =  digits, with up to three decimals, and "k", "M" or "G"
+WINDOW   =  [number] ("ms" | "s" | "min" | "h" | "d")
+PERIOD   =  "week" | "month", or with a zone also "hour" | "day"
+OPTION   =  an algorithm | "burst=" AMOUNT | "hold=" WINDOW | "soft" | "shared" | "rate" | "permits"
+```
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from decimal import Context, Decimal
+from typing import Final, NamedTuple, assert_never
+
+from limits_app.core.amounts import MILLI, Amount, from_milli, shown, to_milli
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.limit_checks import UNITS
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.quota import QuotaLimit
+from limits_app.core.time_zones import DEFAULT_ZONE
+
+__all__ = [
+    "CALLS",
+    "Noted",
+    "amount_text",
+    "limit_text",
+    "parse_amount",
+    "parse_limit",
+    "parse_seconds",
+    "seconds_text",
+]
+
+CALLS: Final = "calls"
+"""What people call the key of call limits."""
+
+_LONGEST: Final = 256
+_EXAMPLES: Final = "'rpm=1000/min', 'calls=30/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
+_AMOUNT: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)([kMG]?)", re.ASCII)
+_WINDOW: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)? *([A-Za-z]+)", re.ASCII)
+_MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}
+_LEAST_MULTIPLE: Final = 10_000 * MILLI
+"""1000 is easier to read than 1k, and 400k than 400000."""
+_WRITTEN_UNITS: Final[Mapping[str, int]] = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
+_EXACT: Final = Context(prec=100)
+
+_CALL_KEYS: Final = (CALLS, CallLimit.key)
+_ONLY_PERIODS: Final = ("week", "month")
+_ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
+_RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared")
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "permits": ("hold", "shared", "permits"),
+    "quota": ("soft", "shared"),
+    "session": ("soft", "shared", "session"),
+    "calls": _RATES,
+    "rate": (*_RATES, "rate"),
+}
+"""Which options go with what."""
+_NAMED: Final[Mapping[str, str]] = {
+    "permits": "permits, which have no window",
+    "quota": "a quota per period",
+    "session": "a quota per session",
+    "calls": "calls",
+    "rate": "a rate",
+}
+_OPTIONS: Final = tuple(dict.fromkeys(option for options in _KINDS.values() for option in options))
+_WITH_VALUE: Final = ("burst", "hold")
+
+
+class Noted(NamedTuple):
+    """What a text says: a limit, and whether there is one for everybody instead of one for each entity."""
+
+    limit: Limit
+    shared: bool = False
+
+
+def parse_limit(text: str) -> Noted:
+    """Read a limit as it is written by `limit_text` and by people; InvalidLimit says what is wrong with it."""
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise InvalidLimit(f"limit {shown(text)} must be text of at most {_LONGEST} characters, such as {_EXAMPLES}")
+    key, equals, rest = map(str.strip, text.partition("="))
+    body, *said = map(str.strip, rest.split(":"))
+    body, at, zone = map(str.strip, body.partition("@"))
+    amount, per, window = map(str.strip, body.partition("/"))
+    if not (key and equals and amount) or bool(per) is not bool(window) or bool(at) is not bool(zone):
+        raise InvalidLimit(f"limit {shown(text)} must look like {_EXAMPLES}")
+    try:
+        options = _options(said)
+        return Noted(_limit(key, parse_amount(amount), window=window, zone=zone, options=options), "shared" in options)
+    except InvalidLimit as error:
+        raise InvalidLimit(f"{text!r}: {error}") from None
+
+
+def limit_text(limit: Limit, *, shared: bool = False) -> str:
+    """Write a limit so that `parse_limit` reads the same one."""
+    match limit:
+        case ResourceLimit(key=key, capacity=capacity, max_hold_seconds=hold):
+            held = "" if hold is None else f"hold={seconds_text(hold)}"
+            words = [_amount(capacity), _if(key in _CALL_KEYS, "permits"), held]
+        case QuotaLimit(key=key, capacity=capacity, period=str(period), time_zone=zone):
+            words = [f"{_amount(capacity)}/{period}@{zone}"]
+        case QuotaLimit(key=key, capacity=capacity, session_seconds=session):
+            words = [f"{_amount(capacity)}/{_window(session or 0)}", "session"]
+        case CallLimit():
+            key, words = CALLS, _rate_words(limit)
+        case RateLimit(key=key):
+            words = [*_rate_words(limit), _if(key in _CALL_KEYS, "rate")]
+        case _:
+            assert_never(limit)
+    return f"{key}=" + ":".join(filter(None, [*words, _if(limit.soft, "soft"), _if(shared, "shared")]))
+
+
+def parse_amount(text: str) -> Amount:
+    """Read an amount such as `"1000"`, `"2.5"` or `"400k"`; InvalidLimit where it is none."""
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
+    try:
+        return from_milli(to_milli(_EXACT.multiply(Decimal(match[1]), _MULTIPLES[match[2]]), decimals=True))
+    except ValueError as error:
+        raise InvalidLimit(f"amount {shown(text)} {error}") from None
+
+
+def amount_text(amount: Amount) -> str:
+    """Write an amount so that `parse_amount` reads the same one."""
+    return _amount(amount)
+
+
+def parse_seconds(text: str) -> float:
+    """Read a stretch of time such as `"30s"`, `"min"` or `"1.5h"` in seconds; InvalidLimit where it is none."""
+    match = _WINDOW.fullmatch(text)
+    unit = UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise InvalidLimit(f"time {shown(text)} must look like 10s, min, 2h or 1d (units: ms, s, min, h, d)")
+    try:
+        return from_milli(to_milli(_EXACT.multiply(Decimal(match[1] or 1), unit), decimals=True))
+    except ValueError as error:
+        raise InvalidLimit(f"time {shown(text)} {error}") from None
+
+
+def seconds_text(seconds: float) -> str:
+    """Write seconds, in whole milliseconds, so that `parse_seconds` reads the same."""
+    milli = to_milli(seconds, decimals=True)
+    unit, size = next((unit, size) for unit, size in _WRITTEN_UNITS.items() if milli % size == 0)
+    return f"{milli // size}{unit}"
+
+
+def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> Limit:
+    """The limit of parts that were read; the definition itself says what is wrong with them."""
+    kind = _kind(key, window.lower(), zone, options)
+    if strange := [option for option in options if option not in _KINDS[kind]]:
+        known = ", ".join(_KINDS[kind])
+        raise InvalidLimit(f"{strange[0]} does not go with {_NAMED[kind]}; there are {known}")
+    soft = "soft" in options
+    match kind:
+        case "permits":
+            held = options.get("hold")
+            # Whether the capacity can be so, the definition knows.
+            return ResourceLimit(key, capacity, held and parse_seconds(held))  # type: ignore[arg-type]
+        case "quota":
+            return QuotaLimit(key, capacity, window.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]
+        case "session":
+            return QuotaLimit(key, capacity, session_seconds=parse_seconds(window), soft=soft)  # type: ignore[arg-type]
+    algorithms = [option for option in options if option in _ALGORITHMS]
+    if len(algorithms) > 1:
+        raise InvalidLimit(f"{' and '.join(algorithms)} are two algorithms: choose one")
+    algorithm = RateLimitAlgorithm(algorithms[0]) if algorithms else RateLimitAlgorithm.TOKEN_BUCKET
+    burst = parse_amount(options["burst"]) if "burst" in options else None
+    rate = (capacity, parse_seconds(window), algorithm, burst, soft)
+    return CallLimit(*rate) if kind == "calls" else RateLimit(key, *rate)
+
+
+def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
+    if not window:
+        if zone:
+            raise InvalidLimit("a time zone goes with a period: write 5M/month@Europe/Berlin")
+        if key in _CALL_KEYS and "permits" not in options:
+            raise InvalidLimit(f"say per how much time: {key}=30/10s; or {key}=10:permits, if that is what is held")
+        return "permits"
+    if zone or window in _ONLY_PERIODS:
+        return "quota"
+    if "session" in options:
+        return "session"
+    return "calls" if key in _CALL_KEYS and "rate" not in options else "rate"
+
+
+def _options(said: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for one in said:
+        name, equals, value = map(str.strip, one.partition("="))
+        name = name.replace("-", "_")
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, _OPTIONS, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(_OPTIONS)}"
+            raise InvalidLimit(f"{shown(one)} is no option of a limit; {advice}")
+        if (name in _WITH_VALUE) is not bool(value) or bool(equals) is not bool(value):
+            raise InvalidLimit(f"write {name}=... with a value" if name in _WITH_VALUE else f"{name} takes no value")
+        if name in options:
+            raise InvalidLimit(f"{name} is said twice")
+        options[name] = value
+    return options
+
+
+def _rate_words(limit: RateLimit | CallLimit) -> list[str]:
+    """What rates and calls have in common; what is empty goes without saying."""
+    return [
+        f"{_amount(limit.capacity)}/{_window(limit.window_seconds)}",
+        _if(limit.algorithm is not RateLimitAlgorithm.TOKEN_BUCKET, str(limit.algorithm)),
+        "" if limit.burst is None else f"burst={_amount(limit.burst)}",
+    ]
+
+
+def _if(holds: bool, word: str) -> str:
+    return word if holds else ""
+
+
+def _window(seconds: float) -> str:
+    """Seconds as the window of a rate, where one minute is `min`."""
+    text = seconds_text(seconds)
+    return text[1:] if text[0] == "1" and text[1:].isalpha() else text
+
+
+def _amount(amount: Amount) -> str:
+    milli = to_milli(amount, decimals=True)
+    for suffix, size in _MULTIPLES.items():
+        if milli >= _LEAST_MULTIPLE and milli % (size * MILLI) == 0:
+            return f"{milli // (size * MILLI)}{suffix}"
+    whole, rest = divmod(milli, MILLI)
+    return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)

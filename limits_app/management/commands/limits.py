@@ -1,0 +1,90 @@
+"""`manage.py limits`: set, look at and look after limits from the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
+
+from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
+from limits_app.management.limits.output import Format, Output
+from limits_app.management.limits.registry import SUBCOMMANDS
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+
+__all__ = ["Command"]
+
+_CODES: Final = "exit codes: 0 done, 1 could not be done, 2 not understood, 3 the answer is no, 130 interrupted"
+
+
+class Command(BaseCommand):
+    """Hands on to the subcommands, and translates what comes back."""
+
+    help = "Set, look at and look after limits."
+    requires_system_checks: tuple[str, ...] = ()  # `limits doctor` says more, and a broken site needs it most
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Take one subcommand with its arguments."""
+        parser.epilog = _CODES
+        _add(parser, SUBCOMMANDS, "subcommand")
+
+    def handle(self, *args: object, **options: Any) -> None:
+        """Run the subcommand that was chosen."""
+        chosen: Subcommand = options["chosen"]
+        out = Output(self.stdout, self.stderr, Format(options["format"]), color=not options["no_color"])
+        assert chosen.run is not None  # noqa: S101 - those that have verbs cannot be chosen
+        with _errors_as_messages():
+            code = chosen.run(Namespace(**options), out)
+            self.stdout.flush()  # here somebody can say what goes wrong
+        if code:
+            sys.exit(code)
+
+
+def _add(parser: ArgumentParser, subcommands: Mapping[str, Subcommand], what: str) -> None:
+    choices = parser.add_subparsers(title=f"{what}s", dest=what, metavar=what.upper(), required=True)
+    for name, subcommand in subcommands.items():
+        added = choices.add_parser(
+            name,
+            help=subcommand.help,
+            description=subcommand.help,
+            epilog=_epilog(subcommand),
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if subcommand.verbs:
+            _add(added, subcommand.verbs, "verb")
+            continue
+        subcommand.add_to(added)
+        added.set_defaults(chosen=subcommand)
+
+
+def _epilog(subcommand: Subcommand) -> str:
+    examples = "".join(f"  manage.py limits {example}\n" for example in subcommand.examples)
+    return f"examples:\n{examples}\n{_CODES}" if examples else _CODES
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    """End with a message instead of a traceback where somebody can do something about it."""
+    try:
+        yield
+    except (InvalidLimit, InvalidRequest) as error:
+        fail(str(error), ExitCode.USAGE)
+    except ValidationError as error:
+        fail("; ".join(error.messages), ExitCode.USAGE)
+    except LimitsError as error:
+        fail(str(error) or type(error).__name__)
+    except DatabaseError as error:
+        fail(f"The database cannot answer: {str(error).strip()}. Is it there, and migrated (manage.py migrate)?")
+    except BrokenPipeError:
+        # Whoever reads has seen enough; nothing is left to be flushed when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(ExitCode.ERROR)
+    except KeyboardInterrupt:
+        raise CommandError("Interrupted.", returncode=ExitCode.INTERRUPTED) from None

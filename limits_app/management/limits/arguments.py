@@ -1,0 +1,181 @@
+"""What stands on the command line, read into values; what cannot be is an error that says why."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, TypeVar
+
+from django.utils.dateparse import parse_datetime
+
+from limits_app.core.amounts import Amount
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.limit_checks import check_key
+from limits_app.core.limits import Limit
+from limits_app.core.notation import Noted, parse_amount, parse_limit, parse_seconds
+from limits_app.models.moments import as_setting
+
+__all__ = [
+    "AGES",
+    "Holding",
+    "age",
+    "amounts",
+    "entity_name",
+    "holding",
+    "key",
+    "limit",
+    "moment",
+    "percent",
+    "positive",
+    "resource_name",
+    "seconds",
+    "takes_entity",
+    "takes_limits",
+    "takes_requested",
+    "takes_resource",
+]
+
+T = TypeVar("T")
+
+EFFECTS: Final = ("blocked", "unlimited")
+AGES: Final = "as a moment (2026-01-31, or 2026-01-31T12:00), or how long ago (36h, 30d)"
+
+
+class Holding(NamedTuple):
+    """What a policy is to say: an effect, limits, and the keys of those that all share."""
+
+    effect: str
+    limits: tuple[Limit, ...]
+    shared: tuple[str, ...]
+
+
+def _read(read: Callable[[str], T]) -> Callable[[str], T]:
+    """A reader whose InvalidLimit argparse understands."""
+
+    def converted(text: str) -> T:
+        try:
+            return read(text)
+        except InvalidLimit as error:
+            raise ArgumentTypeError(str(error)) from error
+
+    return converted
+
+
+def _checked_key(text: str) -> str:
+    check_key(text)
+    return text
+
+
+def _limit_or_effect(text: str) -> Noted | str:
+    return text if text in EFFECTS else parse_limit(text)
+
+
+def _asked(text: str) -> tuple[str, Amount]:
+    name, equals, amount = text.partition("=")
+    if not equals:
+        raise InvalidLimit(f"{text!r} must be a key and an amount, such as tpm=500")
+    return _checked_key(name), parse_amount(amount)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = parse_datetime(text)
+    except ValueError as error:
+        raise InvalidLimit(f"{text!r} is no moment: {error}") from error
+    if found is None:
+        raise InvalidLimit(f"{text!r} is no moment: write 2026-01-31, or 2026-01-31T12:00+01:00")
+    return as_setting(found)
+
+
+def _age(text: str) -> datetime:
+    if text[:4].isdigit() and "-" in text:
+        return _moment(text)
+    try:
+        return as_setting(datetime.now(UTC) - timedelta(seconds=parse_seconds(text)))
+    except InvalidLimit:
+        raise InvalidLimit(f"{text!r} cannot be read {AGES}") from None
+    except OverflowError:
+        raise InvalidLimit(f"{text!r} is too long ago") from None
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text)):
+        raise InvalidLimit(f"{text!r} must be a whole number from 1 on")
+    return int(text)
+
+
+def _percent(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= 100):
+        raise InvalidLimit(f"{text!r} must be 0 to 100 percent")
+    return int(text)
+
+
+resource_name = _read(check_resource)
+entity_name = _read(check_entity)
+key = _read(_checked_key)
+limit = _read(parse_limit)
+seconds = _read(parse_seconds)
+moment = _read(_moment)
+age = _read(_age)
+positive = _read(_positive)
+percent = _read(_percent)
+
+
+def takes_resource(parser: ArgumentParser) -> None:
+    """Take a resource, by its place."""
+    parser.add_argument("resource", type=resource_name, metavar="RESOURCE", help="such as api or openai/gpt-4")
+
+
+def takes_entity(parser: ArgumentParser) -> None:
+    """Take an entity as an option."""
+    parser.add_argument(
+        "--entity", type=entity_name, metavar="ENTITY", help="such as user:42; without it, the site itself"
+    )
+
+
+def takes_limits(parser: ArgumentParser) -> None:
+    """Take limits, or an effect in their place."""
+    parser.add_argument(
+        "limits",
+        type=_read(_limit_or_effect),
+        nargs="+",
+        metavar="LIMIT",
+        help="such as rpm=1000/min, calls=30/10s:gcra, budget=5M/month@Europe/Berlin or connections=10; "
+        "or the word blocked or unlimited",
+    )
+
+
+def takes_requested(parser: ArgumentParser) -> None:
+    """Take amounts by key."""
+    parser.add_argument(
+        "requested",
+        type=_read(_asked),
+        nargs="*",
+        metavar="KEY=AMOUNT",
+        help="what is requested, such as tpm=500; without it, what every limit takes by default",
+    )
+
+
+def amounts(asked: Sequence[tuple[str, Amount]]) -> dict[str, Amount] | None:
+    """What is requested, None where nothing is; InvalidLimit for a key that is there twice."""
+    _check_once([name for name, _ in asked])
+    return dict(asked) or None
+
+
+def holding(said: Sequence[Noted | str]) -> Holding:
+    """What limits and effects say together; InvalidLimit where they contradict each other."""
+    effects = [one for one in said if isinstance(one, str)]
+    noted = [one for one in said if isinstance(one, Noted)]
+    if effects and len(said) > 1:
+        raise InvalidLimit(f"{effects[0]} stands alone: it has no limits")
+    _check_once([one.limit.key for one in noted])
+    shared = tuple(one.limit.key for one in noted if one.shared)
+    return Holding(effects[0] if effects else "limits", tuple(one.limit for one in noted), shared)
+
+
+def _check_once(keys: Sequence[str]) -> None:
+    twice = sorted({one for one in keys if keys.count(one) > 1})
+    if twice:
+        raise InvalidLimit(f"{', '.join(twice)} is there twice: say it once")

@@ -1,0 +1,142 @@
+"""`apply` and `export`: limits as a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any, Final
+
+from limits_app.management.limits.changing import actor
+from limits_app.management.limits.output import Format, Output, Table, cell, printable
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.services import limits_file
+from limits_app.services.limits_file import Change, Content, Plan, Step
+
+__all__ = ["APPLY", "EXPORT", "content_of", "text_of"]
+
+_HEAD: Final = ("change", "object", "field", "before", "after")
+_MOST_WARNINGS: Final = 20
+_SIGNS: Final = {Change.CREATE: "+", Change.UPDATE: "~", Change.DELETE: "-"}
+
+
+def text_of(path: str) -> str:
+    """The text of a file; that of stdin for a dash. Ends the command where it cannot be read."""
+    try:
+        if path == "-":
+            return sys.stdin.read(limits_file.MAX_CHARACTERS + 1)
+        with Path(path).open(encoding="utf-8") as file:
+            return file.read(limits_file.MAX_CHARACTERS + 1)
+    except OSError as error:
+        fail(f"{path} cannot be read: {error.strerror}.")
+    except UnicodeDecodeError as error:
+        fail(f"{path} is no text in UTF-8: {error.reason} at byte {error.start}.", ExitCode.USAGE)
+
+
+def content_of(path: str) -> Content:
+    """What a limits file says; ends the command where YAML cannot be read at all."""
+    try:
+        return limits_file.read_content(text_of(path), name=path)
+    except ImportError:
+        fail("Limits as a file need a package: pip install 'limits-app[yaml]'.")
+
+
+def _apply(options: Namespace, out: Output) -> ExitCode:
+    content = content_of(options.file)
+    if options.dry_run or options.check:
+        planned = limits_file.plan(content, file=options.file)
+        _show(planned, out)
+        return ExitCode.NO if options.check and planned.drift else ExitCode.OK
+    planned = limits_file.plan(content, file=options.file)
+    if planned.of(Change.DELETE) and not options.yes:
+        _show(planned, out)
+        out.confirm(f"Delete {len(planned.of(Change.DELETE))} and apply the rest?", yes=False)
+    done = limits_file.apply(
+        content,
+        file=options.file,
+        actor=actor(),
+        reason=options.reason,
+        expected=planned,
+    )
+    _show(done, out)
+    return ExitCode.OK
+
+
+def _show(planned: Plan, out: Output) -> None:
+    """What changes on stdout; how much, and what it drops, on stderr."""
+    changing = [step for step in planned.steps if step.change is not Change.UNCHANGED]
+    rows = [row for step in changing for row in _rows(step)]
+    lines = [line for step in changing for line in _lines(step)]
+    data = {
+        "name": planned.name,
+        "counts": planned.counts(),
+        "changes": [_as_data(step) for step in changing],
+        "warnings": [*planned.warnings],
+    }
+    out.show(Table(_HEAD, rows, "Nothing changes: it is so already."), data=data, text="\n".join(lines) or None)
+    if out.form in (Format.TABLE, Format.CSV):
+        for warning in planned.warnings[:_MOST_WARNINGS]:
+            out.note(printable(f"warning: {warning}."))
+        if more := planned.warnings[_MOST_WARNINGS:]:
+            out.note(f"warning: and {len(more)} more; --format json has all of them.")
+    out.note(", ".join(f"{count} {change}" for change, count in planned.counts().items()))
+
+
+def _rows(step: Step) -> list[tuple[object, ...]]:
+    told: list[tuple[object, ...]] = [(step.change.value, step.entry.label, *one) for one in step.differences()]
+    return told or [(step.change.value, step.entry.label, "", "", "")]
+
+
+def _lines(step: Step) -> list[str]:
+    """The change as people read it: one line for the object, and one for each field."""
+    lines = [f"{_SIGNS[step.change]} {step.entry.label}"]
+    for field, before, after in step.differences():
+        shown = {Change.CREATE: cell(after), Change.DELETE: cell(before)}
+        lines.append(f"    {field}: " + shown.get(step.change, f"{cell(before) or '-'} -> {cell(after) or '-'}"))
+    return lines
+
+
+def _as_data(step: Step) -> dict[str, Any]:
+    fields = {field: {"before": before, "after": after} for field, before, after in step.differences()}
+    return {"change": step.change.value, "object": step.entry.label, "fields": fields}
+
+
+def _export(options: Namespace, out: Output) -> ExitCode:
+    if options.schema:
+        out.write(json.dumps(limits_file.schema(), indent=2))
+    elif out.form is Format.JSON:
+        out.write(json.dumps(limits_file.exported(name=options.name), indent=2, ensure_ascii=False))
+    elif out.form is Format.CSV:
+        fail("A limits file is YAML or JSON: leave --format out, or say --format json.", ExitCode.USAGE)
+    else:
+        try:
+            out.write(limits_file.export(name=options.name))
+        except ImportError:
+            fail("YAML needs a package: pip install 'limits-app[yaml]'. Or say --format json.")
+    return ExitCode.OK
+
+
+def _applying(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a limits file in YAML or JSON; - is stdin")
+    parser.add_argument("--check", action="store_true", help="change nothing, and exit with 3 if anything would change")
+
+
+def _exporting(parser: ArgumentParser) -> None:
+    parser.add_argument("--name", default=limits_file.DEFAULT_NAME, help="what the file is called inside")
+    parser.add_argument("--schema", action="store_true", help="write the JSON schema of such files instead")
+
+
+APPLY: Final = Subcommand(
+    "Make the site's limits those of a file.",
+    _apply,
+    _applying,
+    ("apply limits.yaml --dry-run", "apply limits.yaml --check", "apply limits.yaml --yes --reason 'new contract'"),
+    writes=True,
+)
+EXPORT: Final = Subcommand(
+    "Write the site's limits as a file, which `apply` reads.",
+    _export,
+    _exporting,
+    ("export > limits.yaml", "export --format json", "export --schema > limits.schema.json"),
+)

@@ -1,0 +1,104 @@
+"""`boost` and `reset`: more for a while, and a new start."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from datetime import timedelta
+from typing import Final
+
+from django.utils import timezone
+
+from limits_app import services as limits
+from limits_app.core.notation import Noted
+from limits_app.management.limits.arguments import (
+    entity_name,
+    holding,
+    key,
+    limit,
+    moment,
+    resource_name,
+    seconds,
+    takes_entity,
+    takes_resource,
+)
+from limits_app.management.limits.changing import SOURCE, actor, changing
+from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+
+__all__ = ["BOOST", "RESET"]
+
+
+def _boost(options: Namespace, out: Output) -> ExitCode:
+    if not options.reason:
+        fail("Say why with --reason: others will want to know.", ExitCode.USAGE)
+    given = holding(options.limits)
+    if given.shared:
+        fail(f"{', '.join(given.shared)} cannot be shared: a boost is for one entity.", ExitCode.USAGE)
+    until = options.until or timezone.now() + timedelta(seconds=options.duration)
+    with changing(options, out):
+        limits.grant_boost(options.entity, options.resource, given.limits, until, options.reason)
+    return ExitCode.OK
+
+
+def _reset(options: Namespace, out: Output) -> ExitCode:
+    keys = options.key or None
+    whom = options.entity or "the site itself and what all share"
+    if options.dry_run:
+        return _would_reset(options, out)
+    out.confirm(
+        f"Forget what {whom} used of {', '.join(keys or ['every limit'])} of {options.resource}?", yes=options.yes
+    )
+    done = limits.reset(
+        options.resource,
+        entity=options.entity,
+        keys=keys,
+        reason=options.reason,
+        idempotency_key=options.once,
+        actor=actor(),
+        source=SOURCE,
+    )
+    out.note("Reset." if done else "It was done before with this name: nothing was changed.")
+    return ExitCode.OK
+
+
+def _would_reset(options: Namespace, out: Output) -> ExitCode:
+    found = limits.status(options.resource, entity=options.entity).limits
+    if missing := sorted({*options.key} - found.keys()):
+        fail(f"{', '.join(missing)} is not limited there; limited are: {', '.join(found) or 'none'}", ExitCode.USAGE)
+    rows = [(name, stats["used"]) for name, stats in found.items() if not options.key or name in options.key]
+    out.show(Table(("key", "used"), rows, "Nothing is limited here."))
+    out.note("This was a dry run: nothing was forgotten.")
+    return ExitCode.OK
+
+
+def _takes_boost(parser: ArgumentParser) -> None:
+    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+    limits_of: type[Noted] = limit  # type: ignore[assignment]  # argparse calls it
+    parser.add_argument("limits", type=limits_of, nargs="+", metavar="LIMIT", help="those not named stay as they are")
+    parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone")
+    end = parser.add_mutually_exclusive_group(required=True)
+    end.add_argument("--for", dest="duration", type=seconds, metavar="TIME", help="how long, such as 2h or 7d")
+    end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
+
+
+def _takes_reset(parser: ArgumentParser) -> None:
+    takes_resource(parser)
+    takes_entity(parser)
+    parser.add_argument("--key", type=key, action="append", default=[], help="this limit alone; may be said repeatedly")
+    parser.add_argument("--once", metavar="NAME", help="do it only once under this name, however often it is asked")
+
+
+BOOST: Final = Subcommand(
+    "give an entity other limits for a while",
+    _boost,
+    _takes_boost,
+    ("boost user:42 tpm=1M/min --on openai/gpt-4 --for 2h --reason 'a demo for the board'",),
+    writes=True,
+)
+RESET: Final = Subcommand(
+    "forget what was used; permits stay with their holders",
+    _reset,
+    _takes_reset,
+    ("reset openai/gpt-4 --entity user:42 --key tpm --yes --reason 'our mistake'",),
+    writes=True,
+)

@@ -1,0 +1,142 @@
+"""`audit`: who changed what, whether the log is whole, and taking a change back."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from textwrap import shorten
+from typing import Final
+
+from limits_app import audit
+from limits_app.management.limits.arguments import AGES, age, positive
+from limits_app.management.limits.changing import change_table, changes_of, changing
+from limits_app.management.limits.output import Format, Output, Table, cell
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.models import AuditEvent
+
+__all__ = ["AUDIT"]
+
+_EVENTS: Final = ("number", "when", "actor", "source", "verb", "object", "changes", "reason")
+_SHORTENED: Final = 80
+"""What a change changed is told in full by `audit show`."""
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+def _list(options: Namespace, out: Output) -> ExitCode:
+    events = AuditEvent.objects.order_by("-number")
+    given = {"object_label": options.object, "actor": options.actor, "when__gte": options.since}
+    events = events.filter(**{field: value for field, value in given.items() if value is not None})
+    found = list(events[: options.most])
+    most = _SHORTENED if out.form is Format.TABLE else None
+    rows = [_row(event, most) for event in found]
+    out.show(Table(_EVENTS, rows, "Nothing was changed."), data=[*map(_data, found)])
+    return ExitCode.OK
+
+
+def _show(options: Namespace, out: Output) -> ExitCode:
+    event = _found(options.number)
+    out.show(change_table([event]), data=_data(event))
+    return ExitCode.OK
+
+
+def _verify(options: Namespace, out: Output) -> ExitCode:
+    with out.working("Following the log"):
+        report = audit.verify(known=options.known)
+        strange = [*map(str, audit.unrecorded())] if options.unrecorded and report.ok else []
+    broken = None if report.broken is None else str(report.broken)
+    head = ("ok", "events", "number", "digest", "broken", "unrecorded")
+    row = (report.ok and not strange, report.events, report.number, report.digest, broken, strange)
+    table = Table(head, [row])
+    out.show(table, data=table.as_data()[0], text="\n".join([f"{report}.", *(f"{one}." for one in strange)]))
+    return ExitCode.OK if report.ok and not strange else ExitCode.NO
+
+
+def _revert(options: Namespace, out: Output) -> ExitCode:
+    event = _found(options.number)
+    if not options.dry_run:
+        out.confirm(f"Take back event {event.number}, {event}?", yes=options.yes)
+    with changing(options, out):
+        audit.revert(event, reason=options.reason, force=options.force)
+    return ExitCode.OK
+
+
+def _found(number: int) -> AuditEvent:
+    event = AuditEvent.objects.filter(number=number).first()
+    if event is None:
+        fail(f"There is no event {number}; `limits audit list` shows those that there are.")
+    return event
+
+
+def _row(event: AuditEvent, most: int | None) -> tuple[object, ...]:
+    changes = "; ".join(map(_change, changes_of(event)))
+    if most is not None:
+        changes = shorten(changes, most, placeholder=" ...")
+    what = f"{event.object_type} {event.object_label}"
+    return (event.number, event.when, event.actor, event.source, event.verb, what, changes, event.reason)
+
+
+def _change(one: audit.Difference) -> str:
+    if one.change is audit.Change.CHANGED:
+        return f"{one.field} {cell(one.before)} -> {cell(one.after)}"
+    return f"{one.field} {cell(one.after)}" if one.change is audit.Change.ADDED else f"no {one.field}"
+
+
+def _data(event: AuditEvent) -> dict[str, object]:
+    names = ("number", "when", "actor", "source", "verb", "object_type", "object_id", "object_label")
+    return {name: getattr(event, name) for name in (*names, "before", "after", "reason", "digest")}
+
+
+def _known(text: str) -> tuple[int, str]:
+    number, _, digest = text.partition(":")
+    if not (number.isascii() and number.isdigit() and len(digest) == 64 and {*digest} <= _HEX):
+        raise ArgumentTypeError(f"{text!r} must be a number and a digest, such as 17:9f86d0..., as verify shows them")
+    return int(number), digest
+
+
+def _takes_list(parser: ArgumentParser) -> None:
+    parser.add_argument("--object", metavar="NAME", help='as events call it, such as "resource api"')
+    parser.add_argument("--actor", metavar="WHO")
+    parser.add_argument("--since", type=age, metavar="WHEN", help=AGES)
+    parser.add_argument("--most", type=positive, default=20, metavar="ROWS", help="the latest of them alone (20)")
+
+
+def _takes_number(parser: ArgumentParser) -> None:
+    parser.add_argument("number", type=positive, metavar="NUMBER", help="as `limits audit list` shows it")
+
+
+def _takes_verify(parser: ArgumentParser) -> None:
+    parser.add_argument("--known", type=_known, metavar="NUMBER:DIGEST", help="what was kept elsewhere of one event")
+    parser.add_argument(
+        "--unrecorded", action="store_true", help="also look for objects that were changed without an event"
+    )
+
+
+def _takes_revert(parser: ArgumentParser) -> None:
+    _takes_number(parser)
+    parser.add_argument("--force", action="store_true", help="though the object was changed since")
+
+
+AUDIT: Final = Subcommand(
+    "who changed what, and taking it back",
+    verbs={
+        "list": Subcommand(
+            "list the latest changes",
+            _list,
+            _takes_list,
+            ("audit list", 'audit list --object "resource api" --since 7d'),
+        ),
+        "show": Subcommand("show one change in full", _show, _takes_number, ("audit show 17 --format json",)),
+        "verify": Subcommand(
+            "follow the chain of the log; exit code 3 says that it is broken",
+            _verify,
+            _takes_verify,
+            ("audit verify", "audit verify --unrecorded"),
+        ),
+        "revert": Subcommand(
+            "bring an object back to what it was before a change",
+            _revert,
+            _takes_revert,
+            ("audit revert 17 --dry-run", "audit revert 17 --yes --reason 'it was better before'"),
+            writes=True,
+        ),
+    },
+)

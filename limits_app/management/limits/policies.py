@@ -1,0 +1,243 @@
+"""`system`, `resource` and `entity`: what is set for whom."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from django.db.models import Q, QuerySet
+
+from limits_app import services as limits
+from limits_app.conf import OnUnavailable
+from limits_app.core.notation import limit_text
+from limits_app.management.limits.arguments import (
+    entity_name,
+    holding,
+    moment,
+    percent,
+    resource_name,
+    takes_limits,
+    takes_resource,
+)
+from limits_app.management.limits.changing import changing
+from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, no_arguments
+from limits_app.models import Enforcement, Policy
+
+__all__ = ["ENTITY", "RESOURCE", "SYSTEM", "notation_of"]
+
+_COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
+
+
+def notation_of(rows: Iterable[Any]) -> list[str]:
+    """Limits that are rows, as people write them, in the order of their keys."""
+    return [limit_text(row.definition(), shared=row.shared) for row in sorted(rows, key=lambda row: str(row.key))]
+
+
+def _names(options: Namespace) -> dict[str, str]:
+    """Whom a command is about, by the names that the services have for it."""
+    found = {name: getattr(options, name, None) for name in ("resource", "entity")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> ExitCode:
+    effect, definitions, shared = holding(options.limits)
+    said = {name: getattr(options, name) for name in _OPTIONS}
+    about = _names(options)
+    first = about.pop("entity", None) or about.pop("resource", None)
+    with changing(options, out):
+        write(*filter(None, [first]), definitions, **about, effect=effect, shared=shared, reason=options.reason, **said)
+    return ExitCode.OK
+
+
+def _get(options: Namespace, out: Output) -> ExitCode:
+    found = list(_policies(options))
+    if not found:
+        fail(f"Nothing is set for {_whom(options)}.")
+    out.show(_table(found))
+    return ExitCode.OK
+
+
+def _delete(options: Namespace, out: Output, *, write: Callable[..., bool]) -> ExitCode:
+    if not options.dry_run:
+        out.confirm(f"Delete what is set for {_whom(options)}?", yes=options.yes)
+    about = _names(options)
+    first = about.pop("entity", None) or about.pop("resource", None)
+    with changing(options, out):
+        if not write(*filter(None, [first]), **about):
+            fail(f"Nothing that always holds is set for {_whom(options)}.")
+    return ExitCode.OK
+
+
+def _list(options: Namespace, out: Output, *, which: Q) -> ExitCode:
+    found = _all().filter(which)
+    if getattr(options, "resource", None) is not None:
+        found = found.filter(resource__name=options.resource)
+    out.show(_table(found))
+    return ExitCode.OK
+
+
+def _all() -> QuerySet[Policy]:
+    return Policy.objects.select_related("resource", "entity").prefetch_related("limits")
+
+
+def _policies(options: Namespace) -> QuerySet[Policy]:
+    """Every policy of one scope: the one that always holds, and those with dates or hours."""
+    about = _names(options)
+    of_resource = Q(resource__name=about["resource"]) if "resource" in about else Q(resource=None)
+    of_entity = Q(entity__identifier=about["entity"]) if "entity" in about else Q(entity=None)
+    return _all().filter(of_resource & of_entity)
+
+
+def _table(policies: Iterable[Policy]) -> Table:
+    rows = [
+        (
+            str(policy),
+            notation_of(policy.limits.all()) or [str(policy.effect)],
+            policy.extends,
+            str(policy.enforcement),
+            policy.rollout_percent,
+            policy.when(),
+            str(policy.on_unavailable),
+            policy.reason,
+        )
+        for policy in policies
+    ]
+    return Table(_COLUMNS, rows, "Nothing is set.")
+
+
+def _whom(options: Namespace) -> str:
+    about = _names(options)
+    if "entity" in about:
+        return f"{about['entity']} on {about.get('resource', 'all resources')}"
+    return f"the resource {about['resource']}" if about else "the system"
+
+
+_OPTIONS: Final = (
+    "extends",
+    "enforcement",
+    "rollout_percent",
+    "on_unavailable",
+    "valid_from",
+    "valid_until",
+    "weekly_hours",
+    "time_zone",
+)
+
+
+def _takes_policy(parser: ArgumentParser) -> None:
+    takes_limits(parser)
+    parser.add_argument("--extends", action="store_true", help="add to the next broader policy, do not replace it")
+    parser.add_argument("--enforcement", choices=Enforcement.values, default=Enforcement.ENFORCE.value)
+    parser.add_argument(
+        "--rollout", dest="rollout_percent", type=percent, default=100, metavar="PERCENT", help="of the entities"
+    )
+    parser.add_argument(
+        "--on-unavailable", choices=[*map(str, OnUnavailable)], default="", help="what happens while the store is down"
+    )
+    parser.add_argument("--from", dest="valid_from", type=moment, metavar="MOMENT", help="from when on it holds")
+    parser.add_argument("--until", dest="valid_until", type=moment, metavar="MOMENT", help="until when it holds")
+    parser.add_argument(
+        "--hours", dest="weekly_hours", default="", help='when in a week it holds, such as "mon-fri 09:00-17:00"'
+    )
+    parser.add_argument("--time-zone", default="", help="whose clock the hours go by, such as Europe/Berlin")
+
+
+def _takes_entity(parser: ArgumentParser) -> None:
+    parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
+    _takes_on(parser)
+
+
+def _takes_on(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone, not on all"
+    )
+
+
+def _scope(
+    what: str,
+    takes: Callable[[ArgumentParser], None],
+    *,
+    write: tuple[Callable[..., Policy], Callable[..., bool]],
+    which: Q,
+    narrows: Callable[[ArgumentParser], None] = no_arguments,
+    examples: Mapping[str, tuple[str, ...]],
+) -> Subcommand:
+    """The four verbs of a level at which policies are set."""
+
+    def takes_all(parser: ArgumentParser) -> None:
+        takes(parser)
+        _takes_policy(parser)
+
+    set_, delete = write
+    return Subcommand(
+        help=f"what is set for {what}",
+        verbs={
+            "set": Subcommand(
+                f"say what holds for {what}; replaces what was said before",
+                partial(_set, write=set_),
+                takes_all,
+                examples["set"],
+                writes=True,
+            ),
+            "get": Subcommand(f"show what is set for {what}", _get, takes, examples["get"]),
+            "delete": Subcommand(
+                f"take back what always holds for {what}",
+                partial(_delete, write=delete),
+                takes,
+                examples["delete"],
+                writes=True,
+            ),
+            "list": Subcommand(
+                f"list all that is set for {what}", partial(_list, which=which), narrows, examples["list"]
+            ),
+        },
+    )
+
+
+SYSTEM: Final = _scope(
+    "the system",
+    no_arguments,
+    write=(limits.set_system_limits, limits.delete_system_limits),
+    which=Q(resource=None, entity=None),
+    examples={
+        "set": ("system set calls=1000/min", 'system set calls=100/min --hours "sat,sun" --time-zone Europe/Berlin'),
+        "get": ("system get",),
+        "delete": ("system delete --yes",),
+        "list": ("system list",),
+    },
+)
+RESOURCE: Final = _scope(
+    "a resource",
+    takes_resource,
+    write=(limits.set_resource_limits, limits.delete_resource_limits),
+    which=Q(resource__isnull=False, entity=None),
+    examples={
+        "set": (
+            "resource set openai/gpt-4 rpm=1000/min tpm=400k/min",
+            "resource set reports.export connections=10:shared --reason 'one small machine'",
+            "resource set api blocked --dry-run",
+        ),
+        "get": ("resource get openai/gpt-4",),
+        "delete": ("resource delete openai/gpt-4 --yes",),
+        "list": ("resource list --format json",),
+    },
+)
+ENTITY: Final = _scope(
+    "an entity",
+    _takes_entity,
+    write=(limits.set_entity_limits, limits.delete_entity_limits),
+    which=Q(entity__isnull=False),
+    narrows=_takes_on,
+    examples={
+        "set": (
+            "entity set tenant:acme budget=5M/month@Europe/Berlin",
+            "entity set user:42 tpm=100k/min --on openai/gpt-4 --extends",
+        ),
+        "get": ("entity get user:42 --on openai/gpt-4",),
+        "delete": ("entity delete user:42 --yes",),
+        "list": ("entity list --on openai/gpt-4",),
+    },
+)

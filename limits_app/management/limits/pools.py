@@ -1,0 +1,222 @@
+"""`pool`: who can serve a resource."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from django.db import router
+from django.db.models import ProtectedError, QuerySet
+
+from limits_app.core.errors import UnknownPool
+from limits_app.core.notation import Noted
+from limits_app.management.limits.arguments import holding, limit, positive, resource_name
+from limits_app.management.limits.changing import changing
+from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.policies import notation_of
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.models import Configuration, Limit, LoadBalancing, Pool, PoolMember, Resource
+
+__all__ = ["POOL"]
+
+R = TypeVar("R", Pool, Resource)
+
+_POOLS: Final = ("pool", "load_balancing", "failover", "enabled", "members", "serves", "description")
+_MEMBERS: Final = ("member", "order", "weight", "enabled", "limits", "config")
+
+
+def _list(options: Namespace, out: Output) -> ExitCode:
+    rows = []
+    for pool in Pool.objects.prefetch_related("members", "resources"):
+        members = pool.members.all()
+        enabled = sum(member.enabled for member in members)
+        serves = [resource.name for resource in pool.resources.all()]
+        rows.append(
+            (pool.name, pool.load_balancing, pool.failover, enabled, len(members), serves, pool.description),
+        )
+    out.show(Table(_POOLS, rows, "There are no pools."))
+    return ExitCode.OK
+
+
+def _get(options: Namespace, out: Output) -> ExitCode:
+    members = _found(options.pool).members.prefetch_related("limits")
+    rows = [
+        (one.name, one.order, one.weight, one.enabled, notation_of(one.limits.all()), json.dumps(one.config))
+        for one in members
+    ]
+    out.show(Table(_MEMBERS, rows, f"The pool {options.pool} has no members."))
+    return ExitCode.OK
+
+
+def _set(options: Namespace, out: Output) -> ExitCode:
+    given = {name: getattr(options, name) for name in ("load_balancing", "failover", "description")}
+    with changing(options, out):
+        pool = _first(Pool, name=options.pool) or Pool(name=options.pool)
+        _save(pool, given)
+        for name in options.serves:
+            resource = _first(Resource, name=name) or Resource(name=name)
+            _save(resource, {"pool": pool})
+    return ExitCode.OK
+
+
+def _set_member(options: Namespace, out: Output) -> ExitCode:
+    limits = holding(options.limits)
+    given = {name: getattr(options, name) for name in ("weight", "order", "config")}
+    with changing(options, out):
+        pool = _found(options.pool)
+        member = pool.members.filter(name=options.member).first() or PoolMember(pool=pool, name=options.member)
+        _save(member, given)
+        if limits.limits:
+            member.limits.all().delete()
+        for definition in limits.limits:
+            _save(Limit.from_definition(member, definition, shared=definition.key in limits.shared), {})
+    return ExitCode.OK
+
+
+def _switch(options: Namespace, out: Output, *, enabled: bool) -> ExitCode:
+    with changing(options, out):
+        for member in _members(options):
+            _save(member, {"enabled": enabled})
+    return ExitCode.OK
+
+
+def _remove_member(options: Namespace, out: Output) -> ExitCode:
+    if not options.dry_run:
+        out.confirm(f"Remove {', '.join(options.members)} from the pool {options.pool}?", yes=options.yes)
+    with changing(options, out):
+        _members(options).delete()
+    return ExitCode.OK
+
+
+def _delete(options: Namespace, out: Output) -> ExitCode:
+    if not options.dry_run:
+        out.confirm(f"Delete the pool {options.pool} with its members?", yes=options.yes)
+    try:
+        with changing(options, out):
+            _found(options.pool).delete()
+    except ProtectedError as error:
+        served = ", ".join(sorted(map(str, error.protected_objects)))
+        fail(f"The pool {options.pool} serves {served}: have that served by another one first.")
+    return ExitCode.OK
+
+
+def _found(name: str) -> Pool:
+    pool = _first(Pool, name=name)
+    if pool is None:
+        there = ", ".join(Pool.objects.values_list("name", flat=True)) or "none"
+        raise UnknownPool(f"There is no pool {name}; there are {there}.")
+    return pool
+
+
+def _members(options: Namespace) -> QuerySet[PoolMember]:
+    members = _found(options.pool).members.filter(name__in=options.members)
+    missing = sorted({*options.members} - {*members.values_list("name", flat=True)})
+    if missing:
+        fail(f"The pool {options.pool} has no member {', '.join(missing)}.")
+    return members
+
+
+def _first(model: type[R], **named: str) -> R | None:
+    """A row as it is where it is written, which a replica may not know yet."""
+    return model._default_manager.using(router.db_for_write(model)).filter(**named).first()
+
+
+def _save(row: Configuration, given: dict[str, Any]) -> None:
+    """Save a row with what was given; ValidationError where it cannot be so."""
+    for name, value in given.items():
+        if value is not None:
+            setattr(row, name, value)
+    row.full_clean()
+    row.save()
+
+
+def _config(text: str) -> dict[str, Any]:
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentTypeError(f"the config is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ArgumentTypeError('the config is no JSON object, such as {"region": "us-east-1"}')
+    return config
+
+
+def _takes_pool(parser: ArgumentParser) -> None:
+    parser.add_argument("pool", type=resource_name, metavar="POOL", help="such as bedrock/claude")
+
+
+def _takes_settings(parser: ArgumentParser) -> None:
+    _takes_pool(parser)
+    parser.add_argument("--load-balancing", choices=LoadBalancing.values, help="which member is asked first")
+    parser.add_argument("--failover", action=BooleanOptionalAction, help="ask the others when that one is full")
+    parser.add_argument("--description", help="what it is, for other administrators")
+    parser.add_argument(
+        "--serves", type=resource_name, action="append", default=[], metavar="RESOURCE", help="may be said repeatedly"
+    )
+
+
+def _takes_member(parser: ArgumentParser) -> None:
+    _takes_pool(parser)
+    parser.add_argument("member", metavar="MEMBER", help="such as us-east-1/1")
+    limits: type[Noted] = limit  # type: ignore[assignment]  # argparse calls it
+    parser.add_argument("limits", type=limits, nargs="*", metavar="LIMIT", help="replace those that it has")
+    parser.add_argument("--weight", type=positive, help="how often it is asked first, in a weighted pool")
+    parser.add_argument("--order", type=positive, help="members stand from the lowest number up")
+    parser.add_argument("--config", type=_config, metavar="JSON", help="what whoever it serves has to know")
+
+
+def _takes_members(parser: ArgumentParser) -> None:
+    _takes_pool(parser)
+    parser.add_argument("members", nargs="+", metavar="MEMBER")
+
+
+POOL: Final = Subcommand(
+    "pools, and their members",
+    verbs={
+        "list": Subcommand("list all pools", _list, examples=("pool list",)),
+        "get": Subcommand("show the members of a pool", _get, _takes_pool, ("pool get bedrock/claude",)),
+        "set": Subcommand(
+            "make a pool, or change what is given of it",
+            _set,
+            _takes_settings,
+            ("pool set bedrock/claude --load-balancing least_loaded --serves claude",),
+            writes=True,
+        ),
+        "delete": Subcommand(
+            "delete a pool with its members",
+            _delete,
+            _takes_pool,
+            ("pool delete bedrock/claude --dry-run",),
+            writes=True,
+        ),
+        "set-member": Subcommand(
+            "add a member, or change what is given of it",
+            _set_member,
+            _takes_member,
+            ("""pool set-member bedrock/claude us-east-1 rpm=50/min --config '{"region": "us-east-1"}'""",),
+            writes=True,
+        ),
+        "remove-member": Subcommand(
+            "remove members",
+            _remove_member,
+            _takes_members,
+            ("pool remove-member bedrock/claude us-east-1 --yes",),
+            True,
+        ),
+        "enable": Subcommand(
+            "let members serve again",
+            partial(_switch, enabled=True),
+            _takes_members,
+            ("pool enable bedrock/claude us-east-1",),
+            writes=True,
+        ),
+        "disable": Subcommand(
+            "let members serve nobody for now",
+            partial(_switch, enabled=False),
+            _takes_members,
+            ("pool disable bedrock/claude us-east-1",),
+            writes=True,
+        ),
+    },
+)

@@ -1,0 +1,170 @@
+"""`usage`, `snapshot` and `prune`: what was used and refused."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from limits_app import audit
+from limits_app import services as limits
+from limits_app.management.limits.arguments import AGES, age, key, positive, resource_name
+from limits_app.management.limits.changing import SOURCE, actor
+from limits_app.management.limits.output import Output, Table, cell
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.models import AuditEvent
+from limits_app.usage import By, Use, pruning
+from limits_app.usage.pruning import append_lines
+
+__all__ = ["PRUNE", "SNAPSHOT", "USAGE"]
+
+_BY: Final = {By.PERIOD: "start", By.RESOURCE: "resource", By.ENTITY: "entity"}
+_WIDTH: Final = 40
+
+
+def _usage(options: Namespace, out: Output) -> ExitCode:
+    by = options.by or (["period"] if options.chart else ["resource"])
+    found = limits.usage(
+        options.resource,
+        entity=options.entity,
+        key=options.key,
+        period=options.period,
+        since=options.since,
+        until=options.until,
+        by=by,
+        most=options.most,
+    )
+    columns = [column for word, column in _BY.items() if word in by]
+    head = (*columns, "bucket", "key", "admitted", "refused", "refused_share")
+    rows = [tuple(getattr(use, column) for column in head) for use in found]
+    table = Table(head, rows, "Nothing was used. What stores have counted is there after `limits snapshot`.")
+    out.show(table, data=[use.as_dict() for use in found], text=_chart(found, columns) if options.chart else None)
+    return ExitCode.OK
+
+
+def _chart(uses: Sequence[Use], columns: Sequence[str]) -> str:
+    """Bars, for each limit on a scale of its own, the earliest first."""
+    lines = []
+    ordered = sorted(uses, key=lambda use: (use.key, [cell(getattr(use, column)) for column in columns]))
+    for name, group in groupby(ordered, key=lambda use: use.key):
+        of_limit = list(group)
+        labels = [" ".join(filter(None, (cell(getattr(use, column)) for column in columns))) for use in of_limit]
+        most, width = max(use.admitted for use in of_limit), max(map(len, labels))
+        lines.append(f"{name}, at most {most}")
+        for label, use in zip(labels, of_limit, strict=True):
+            refused = f", {use.refused} refused" if use.refused else ""
+            lines.append(f"  {label.ljust(width)}  {_bar(use.admitted / most if most else 0)}  {use.admitted}{refused}")
+    return "\n".join(lines) or "Nothing was used."
+
+
+def _bar(share: float) -> str:
+    return ("█" * round(share * _WIDTH)).ljust(_WIDTH, "·")
+
+
+def _snapshot(options: Namespace, out: Output) -> ExitCode:
+    with out.working("Asking the stores"):
+        done = limits.roll_up()
+    rows = [(alias, added, "") for alias, added in done.added.items()]
+    rows += [(alias, 0, why) for alias, why in done.failed.items()]
+    out.show(Table(("store", "counts", "error"), rows, "No store counts."), data=done.as_dict())
+    if done.failed:
+        fail(f"Stores that could not be asked: {', '.join(done.failed)}; what they have counted comes later.")
+    return ExitCode.OK
+
+
+def _prune(options: Namespace, out: Output) -> ExitCode:
+    if options.dry_run:
+        pruned = pruning.prunable()
+        if options.audit_before is not None:
+            pruned["audit"] = _old_events(options.audit_before)
+        _tell_pruned(pruned, out)
+        out.note("This was a dry run: nothing was deleted.")
+        return ExitCode.OK
+    kept = f"into {options.archive} first" if options.archive else "for good, without an archive"
+    out.confirm(f"Delete what is older than the settings keep, {kept}?", yes=options.yes)
+    try:
+        with out.working("Deleting usage"):
+            pruned = limits.prune_usage(archive=options.archive)
+        if options.audit_before is not None:
+            pruned["audit"] = _prune_audit(options, out)
+    except OSError as error:
+        fail(f"The archive cannot be written, so nothing more was deleted: {error}")
+    _tell_pruned(pruned, out)
+    return ExitCode.OK
+
+
+def _tell_pruned(pruned: dict[str, int], out: Output) -> None:
+    out.show(Table(("what", "rows"), [*pruned.items()], "The settings keep everything."))
+
+
+def _old_events(before: datetime) -> int:
+    """How many events come before the first that is not older."""
+    events = AuditEvent.objects.order_by("number")
+    kept = events.filter(when__gte=before).values_list("number", flat=True).first()
+    return (events if kept is None else events.filter(number__lt=kept)).count()
+
+
+def _prune_audit(options: Namespace, out: Output) -> int:
+    """Prune the log a batch at a time: the events that say so are younger, and stay."""
+
+    def archive(events: Iterable[AuditEvent]) -> None:
+        append_lines(options.archive / "audit.jsonl.gz", map(_event, events))
+
+    pruned = 0
+    said = {"actor": actor(), "source": SOURCE, "reason": options.reason}
+    while count := audit.prune(options.audit_before, archive=options.archive and archive, **said):
+        pruned += count
+        out.note(f"{pruned} audit events deleted")
+    return pruned
+
+
+def _event(event: AuditEvent) -> dict[str, object]:
+    return {field.attname: getattr(event, field.attname) for field in event._meta.concrete_fields}
+
+
+def _takes_usage(parser: ArgumentParser) -> None:
+    parser.add_argument("--resource", type=resource_name, metavar="RESOURCE")
+    parser.add_argument("--entity", metavar="ENTITY", help="an empty one is the site itself")
+    parser.add_argument("--key", type=key, metavar="KEY", help="this limit alone")
+    parser.add_argument("--period", choices=["hour", "day"], default="day")
+    parser.add_argument("--since", type=age, metavar="WHEN", help=f"{AGES}; by default 30d, or 48h by the hour")
+    parser.add_argument("--until", type=age, metavar="WHEN", help=AGES)
+    parser.add_argument(
+        "--by", choices=[*map(str, _BY)], action="append", help="what to tell apart; may be said repeatedly"
+    )
+    parser.add_argument("--most", type=positive, metavar="ROWS", help="the largest of them alone")
+    parser.add_argument("--chart", action="store_true", help="draw bars, by period unless --by says something else")
+
+
+def _takes_prune(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--archive", type=Path, metavar="FOLDER", help="write what is deleted there first, as gzipped lines of JSON"
+    )
+    parser.add_argument(
+        "--audit-before", type=age, metavar="WHEN", help=f"delete audit events too that are older; {AGES}"
+    )
+
+
+USAGE: Final = Subcommand(
+    "show what was admitted and refused, as of the last snapshot",
+    _usage,
+    _takes_usage,
+    (
+        "usage --by entity --key tpm --most 10",
+        "usage --resource openai/gpt-4 --period hour --since 24h --chart",
+        "usage --by resource --by entity --by period --format csv > usage.csv",
+    ),
+)
+SNAPSHOT: Final = Subcommand(
+    "add what the stores have counted to the snapshots; as often as you like", _snapshot, examples=("snapshot",)
+)
+PRUNE: Final = Subcommand(
+    "delete usage and refusals that are older than the settings keep",
+    _prune,
+    _takes_prune,
+    ("prune --dry-run", "prune --yes --archive /var/archive/limits --audit-before 365d"),
+    writes=True,
+)

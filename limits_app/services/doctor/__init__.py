@@ -1,0 +1,60 @@
+"""The doctor: looks at the site, says what is wrong and what to do, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from django.db import DatabaseError, router
+
+from limits_app import conf
+from limits_app.models import Policy
+from limits_app.services.doctor.configuration import configured
+from limits_app.services.doctor.finding import Finding, Severity
+from limits_app.services.doctor.surroundings import asked_database, asked_stores, checked, migrated
+from limits_app.services.doctor.usage import used
+from limits_app.services.limits_file.stored import stored_content
+
+__all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a store or a database may take to answer."""
+
+_ORDER: Final = [*Severity]
+
+
+def diagnose(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Finding]:
+    """Give everything that is found, what matters most first; nothing is changed, and nothing waited for in vain.
+
+    What cannot be looked at, because what it stands on does not answer, is left out.
+    """
+    return sorted(_found(patience_seconds), key=lambda one: _ORDER.index(one.severity))
+
+
+def _found(patience_seconds: float) -> Iterator[Finding]:
+    if conf.problems():
+        yield from checked(stores_answer=False)
+        return
+    stores = [*asked_stores(patience_seconds)]
+    yield from stores
+    database = [*asked_database(patience_seconds)]
+    yield from database
+    yield from checked(stores_answer=not stores and not database)
+    if not database:
+        yield from _of_database()
+
+
+def _of_database() -> Iterator[Finding]:
+    missing = [*migrated()]
+    yield from missing
+    if any(one.id == "limits_app.D002" for one in missing):
+        return  # tables that are not there cannot be read
+    using = router.db_for_write(Policy)
+    try:
+        stored = stored_content(using)
+        yield from configured(stored)
+        yield from used({key[0]: one.entry for (name, key), one in stored.items() if name == "resources"}, using)
+    except DatabaseError as error:
+        yield Finding(
+            "limits_app.D005", Severity.ERROR, f"the database {using!r} failed on the way: {error}", "Ask again."
+        )

@@ -1,0 +1,145 @@
+"""Whether what administrators set means something: policies, pools, resources, entities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import chain, islice
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils import timezone
+
+from limits_app.models import Enforcement, PolicyEffect
+from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.resolver.secrets import looked_up
+from limits_app.services.doctor.finding import Finding, Severity
+from limits_app.services.limits_file.dropping import DroppedLimits
+from limits_app.services.limits_file.shape import LIMITS, Entry, Key, references
+from limits_app.services.limits_file.stored import Stored
+
+__all__ = ["configured"]
+
+Names = tuple[str, Key]
+_SHOWN: Final = 10
+
+
+def configured(stored: Mapping[Names, Stored]) -> Iterator[Finding]:
+    """Look through all configuration."""
+    entries = {name: one.entry for name, one in stored.items()}
+    by_section: dict[str, list[Entry]] = {}
+    for entry in entries.values():
+        by_section.setdefault(entry.section.name, []).append(entry)
+    policies, pools = by_section.get("policies", []), by_section.get("pools", [])
+    used_pools = {entry.state["pool"] for entry in by_section.get("resources", [])}
+    yield from _dropped(policies)
+    yield from _unreachable(policies, {entry.key[0]: entry.state for entry in by_section.get("entities", [])})
+    yield from chain.from_iterable(_pool(pool, is_used=pool.key[0] in used_pools) for pool in pools)
+    yield from _unlimited(by_section.get("resources", []), policies, pools)
+    yield from _silent(by_section.get("entities", []), entries)
+
+
+def _dropped(policies: list[Entry]) -> Iterator[Finding]:
+    rule = DroppedLimits(policies)
+    found = [str(dropped) for policy in policies for dropped in rule.of(policy)]
+    for message in _few(found, "limits are dropped by policies"):
+        yield Finding(
+            "limits_app.D010",
+            Severity.WARNING,
+            message,
+            "Mark the policy “extends”, repeat the limit in it, or leave it so if that is meant.",
+        )
+
+
+def _unreachable(policies: list[Entry], entities: Mapping[str, Mapping[str, Any]]) -> Iterator[Finding]:
+    now = timezone.now()
+    found = [f"{policy.label} never holds: {why}" for policy in policies if (why := _why_never(policy, now, entities))]
+    for message in _few(found, "policies never hold"):
+        yield Finding("limits_app.D011", Severity.INFO, message, "Delete the policy, or correct when it holds.")
+
+
+def _why_never(policy: Entry, now: datetime, entities: Mapping[str, Mapping[str, Any]]) -> str | None:
+    state, (_, entity, _, hours) = policy.state, policy.key
+    row = entities.get(entity, {})
+    if row.get("blocked") or row.get("unlimited"):
+        return f"the entity is {'blocked' if row['blocked'] else 'unlimited'} itself"
+    if state["enforcement"] == Enforcement.OFF:
+        return "it is switched off"
+    if state["rollout_percent"] == 0:
+        return "it is rolled out to nobody"
+    if state["valid_until"] and datetime.fromisoformat(state["valid_until"]).timestamp() <= now.timestamp():
+        return f"it ended at {state['valid_until']}"
+    if not hours:
+        return None
+    try:
+        WeeklyHours.parse(hours, state["time_zone"])
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _pool(pool: Entry, *, is_used: bool) -> Iterator[Finding]:
+    members = pool.state["members"]
+    enabled = {name: member for name, member in members.items() if member["enabled"]}
+    if not enabled:
+        yield Finding(
+            "limits_app.D012",
+            Severity.ERROR if is_used else Severity.WARNING,
+            f"{pool.label} has no member that is switched on: nobody can serve a request",
+            "Switch a member on, or take the pool away from its resources.",
+        )
+    for name, member in enabled.items():
+        try:
+            looked_up(member["config"], f"member {name!r} of {pool.label}")
+        except ImproperlyConfigured as error:
+            yield Finding(
+                "limits_app.D013", Severity.ERROR, str(error), "Set it where the site runs, or correct the config."
+            )
+
+
+def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
+    """Resources on which everybody may do everything."""
+    general = {policy.key[0] for policy in policies if not policy.key[1] and _says(policy)}
+    limited = {pool.key[0] for pool in pools if any(member[LIMITS] for member in pool.state["members"].values())}
+    found = [
+        f"{resource.label} has no limits for those without a policy of their own"
+        for resource in resources
+        if not general & {"", resource.key[0]} and resource.state["pool"] not in limited
+    ]
+    for message in _few(found, "resources have no limits"):
+        yield Finding(
+            "limits_app.D014",
+            Severity.WARNING,
+            message,
+            "Set limits for the resource or the system; if all is to be admitted, say so with an unlimited policy.",
+        )
+
+
+def _says(policy: Entry) -> bool:
+    """Whether a policy says something, if only that all is admitted."""
+    return policy.state["enforcement"] != Enforcement.OFF and (
+        policy.state["effect"] != PolicyEffect.LIMITS or bool(policy.state[LIMITS])
+    )
+
+
+def _silent(entities: list[Entry], entries: Mapping[Names, Entry]) -> Iterator[Finding]:
+    """Rows of entities that change nothing."""
+    meant = {name for entry in entries.values() for name in references(entry)}
+    nothing = {"name": "", "metadata": {}}
+    found = [
+        f"{entity.label} has a row that says nothing"
+        for entity in entities
+        if ("entities", entity.key) not in meant
+        and {**entity.state, "cascade": False} == {**entity.section.defaults(), **nothing}
+    ]
+    for message in _few(found, "entities have rows that say nothing"):
+        yield Finding(
+            "limits_app.D015", Severity.INFO, message, "Delete the row: an entity needs none, and defaults apply to it."
+        )
+
+
+def _few(messages: list[str], what: str) -> Iterator[str]:
+    """Each of a few, or some and how many there are."""
+    yield from islice(messages, _SHOWN)
+    if len(messages) > _SHOWN:
+        yield f"{len(messages) - _SHOWN} more {what}"

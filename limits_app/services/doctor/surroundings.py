@@ -1,0 +1,113 @@
+"""Whether what the app stands on is there and safe: the database, its tables, the stores, the settings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from django.core import checks
+from django.db import DatabaseError, connections, router
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import NotSupportedError
+
+from limits_app import conf
+from limits_app.core.errors import StoreUnavailable
+from limits_app.models import Policy
+from limits_app.services.doctor.finding import Finding, Severity
+from limits_app.stores import registry
+
+__all__ = ["answers", "asked_database", "asked_stores", "checked", "migrated"]
+
+_LABEL: Final = "limits_app"
+_HINT: Final = "See the page about settings and checks."
+
+
+def answers(ask: Callable[[], object], seconds: float) -> str | None:
+    """Why something does not answer in time; None where it does. What never answers is left behind."""
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            ask()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor has to tell
+            failed.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=wait, name="limits-doctor", daemon=True).start()
+    if not done.wait(seconds):
+        return f"it did not answer within {seconds:g} seconds"
+    return f"{type(failed[0]).__name__}: {failed[0]}".strip() if failed else None
+
+
+def asked_database(seconds: float) -> Iterator[Finding]:
+    """Whether the database with the configuration answers."""
+    using = router.db_for_write(Policy)
+    why = answers(lambda: _ask_database(using), seconds)
+    if why is not None:
+        yield Finding(
+            "limits_app.D001",
+            Severity.ERROR,
+            f"the database {using!r}, in which limits are set, cannot be used: {why}",
+            "Start it, or correct DATABASES; until then processes go by what they know, and new ones by nothing.",
+        )
+
+
+def _ask_database(using: str) -> None:
+    connection = connections[using]
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    finally:
+        connection.close()  # it is this thread's own
+
+
+def migrated() -> Iterator[Finding]:
+    """Whether the tables are those of this version, and the database one that Django supports."""
+    using = router.db_for_write(Policy)
+    connection = connections[using]
+    try:
+        connection.check_database_version_supported()
+    except NotSupportedError as error:
+        yield Finding(
+            "limits_app.D003", Severity.ERROR, f"the database {using!r} is too old: {error}", "Upgrade the database."
+        )
+    executor = MigrationExecutor(connection)
+    targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == _LABEL]
+    missing = [migration.name for migration, backwards in executor.migration_plan(targets) if not backwards]
+    if missing:
+        yield Finding(
+            "limits_app.D002",
+            Severity.ERROR,
+            f"the tables are not those of this version: {', '.join(missing)} is missing",
+            "Run manage.py migrate limits_app.",
+        )
+
+
+def asked_stores(seconds: float) -> Iterator[Finding]:
+    """Whether the stores answer in time."""
+    for alias in conf.get(conf.STORES):
+        why = answers(lambda alias=alias: _ask_store(alias), seconds)  # type: ignore[misc]
+        if why is not None:
+            yield Finding(
+                "limits_app.D004",
+                Severity.ERROR,
+                f"the store {alias!r} cannot be used: {why}",
+                "Start it, or correct LIMITS; until then requests are answered as policies say.",
+            )
+
+
+def _ask_store(alias: str) -> None:
+    registry.store(alias).version()
+
+
+def checked(*, stores_answer: bool) -> Iterator[Finding]:
+    """What the system checks of the app say, under the ids that they have."""
+    databases = [router.db_for_write(Policy)] if stores_answer else None
+    with suppress(DatabaseError, StoreUnavailable):
+        for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):
+            severity = Severity.ERROR if message.level >= checks.ERROR else Severity.WARNING
+            yield Finding(str(message.id), severity, str(message.msg), str(message.hint or _HINT))

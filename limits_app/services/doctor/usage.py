@@ -1,0 +1,82 @@
+"""Whether what was used and refused is looked after, and tells of resources that nobody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db.models import Max
+from django.utils import timezone
+
+from limits_app.models import Bucket, Denial, Entity, Period, UsageSnapshot
+from limits_app.services.doctor.finding import Finding, Severity
+from limits_app.services.limits_file.shape import Entry
+
+__all__ = ["used"]
+
+_UNUSED: Final = timedelta(days=30)
+_LATE: Final = timedelta(hours=3)
+_LATELY: Final = timedelta(days=1)
+
+
+def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
+    """Compare usage and configuration; a site that records nothing says nothing."""
+    snapshots = UsageSnapshot._default_manager.using(using)
+    last = snapshots.filter(period=Period.HOUR).aggregate(last=Max("start"))["last"]
+    yield from _late(last, using)
+    if last is None:
+        return
+    now = timezone.now()
+    lately = {*snapshots.filter(start__gte=now - _UNUSED).values_list("resource", flat=True).distinct()}
+    lately |= {
+        *Denial._default_manager.using(using).filter(minute__gte=now - _UNUSED).values_list("resource", flat=True)
+    }
+    unused = [name for name in resources if name not in lately]
+    if unused:
+        yield Finding(
+            "limits_app.D020",
+            Severity.INFO,
+            f"nobody has used {_named(unused)} for {_UNUSED.days} days",
+            "Delete what is no longer needed, or look whether the code calls it by another name.",
+        )
+    unknown = sorted({name for name in lately if name not in resources})
+    if unknown:
+        yield Finding(
+            "limits_app.D021",
+            Severity.INFO,
+            f"{_named(unknown)} is used, but has no row",
+            "Make the resource if it is to have limits of its own; a name that is spelled wrongly shows here too.",
+        )
+    yield from _without_rows(snapshots.filter(period=Period.HOUR, start__gte=now - _LATELY), using)
+
+
+def _late(last: Any, using: str) -> Iterator[Finding]:
+    """Whether usage is still rolled up, while requests come."""
+    refused = Denial._default_manager.using(using).aggregate(last=Max("minute"))["last"]
+    if refused is not None and (last is None or refused - last > _LATE + timedelta(hours=1)):
+        yield Finding(
+            "limits_app.D022",
+            Severity.WARNING,
+            f"requests were refused until {refused:%Y-%m-%d %H:%M}, but usage was rolled up "
+            + ("never" if last is None else f"for the hour from {last:%Y-%m-%d %H:%M} last"),
+            "Run manage.py limits snapshot by a timer, or look whether the worker that does it still runs.",
+        )
+
+
+def _without_rows(snapshots: Any, using: str) -> Iterator[Finding]:
+    rows = Entity._base_manager.using(using).values("identifier")
+    mine = snapshots.filter(bucket=Bucket.ENTITY).exclude(entity="").exclude(entity__in=rows)
+    found = mine.values("entity").distinct().count()
+    if found:
+        yield Finding(
+            "limits_app.D023",
+            Severity.INFO,
+            f"{found} entities without a row used something within a day: what holds for everybody holds for them",
+            "Nothing, unless some of them are to have limits of their own.",
+        )
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - 10
+    return ", ".join(names[:10]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,20 @@
+"""Simulation: recorded or written usage against proposed limits."""
+
+from __future__ import annotations
+
+from limits_app.services.simulation.events import Event, csv_events, recorded_events
+from limits_app.services.simulation.machine import replay
+from limits_app.services.simulation.proposal import Proposal
+from limits_app.services.simulation.report import Moment, Refused, Report, Subject
+
+__all__ = [
+    "Event",
+    "Moment",
+    "Proposal",
+    "Refused",
+    "Report",
+    "Subject",
+    "csv_events",
+    "recorded_events",
+    "replay",
+]

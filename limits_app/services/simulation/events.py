@@ -1,0 +1,174 @@
+"""What is replayed: events of a CSV, or usage that was recorded."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from limits_app.core.amounts import MILLI, to_milli
+from limits_app.core.errors import InvalidLimit, InvalidRequest
+from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.limit_checks import check_key
+from limits_app.core.limits import CallLimit
+from limits_app.core.notation import CALLS, parse_amount
+from limits_app.models import Bucket, Period, UsageSnapshot
+
+__all__ = ["Event", "Wanted", "csv_events", "recorded_events"]
+
+Wanted = tuple[tuple[str, int], ...]
+"""Amounts in thousandths, by limit key."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_HOUR_US: Final = 3_600_000_000
+_KNOWN: Final = ("time", "entity", "resource", "seconds")
+_MOST_CELLS: Final = 65_536
+_LATEST_US: Final = 2**52
+
+
+class Event(NamedTuple):
+    """A request: when, in microseconds since 1970, who (None: the site itself), of what, how much, and for how long
+    permits are held.
+
+    `implied` says that calls and permits which are not named count one, as in a request.
+    """
+
+    now_us: int
+    resource: str
+    entity: str | None
+    wanted: Wanted
+    hold_us: int = 0
+    implied: bool = True
+
+
+def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[Event]:
+    """Read events with the columns `time`, `entity`, `resource` and `seconds`, and one for each limit key.
+
+    Times are ISO 8601 with a zone, or seconds since 1970, and only grow; an empty amount is none.
+    Where there is no column for the resource, all are for `resource`.
+    InvalidRequest names the line that cannot be read.
+    """
+    rows = csv.reader(lines)
+    try:
+        head = [cell.strip() for cell in next(rows, [])]
+        columns = _Columns(head, resource)
+        last = -_LATEST_US
+        for row in rows:
+            if not row:
+                continue
+            event = columns.read(row)
+            if event.now_us < last:
+                raise InvalidRequest("it is earlier than the event before it: sort the file by time")
+            last = event.now_us
+            yield event
+    except (ValueError, csv.Error) as error:
+        raise InvalidRequest(f"line {max(rows.line_num, 1)}: {error}") from error
+
+
+class _Columns:
+    """Reads rows; what was read once is looked up, because most cells come again and again."""
+
+    def __init__(self, head: Sequence[str], resource: str | None) -> None:
+        if "time" not in head:
+            raise InvalidRequest(f"there must be a column “time”, and may be {', '.join(_KNOWN[1:])} and limit keys")
+        if resource is None and "resource" not in head:
+            raise InvalidRequest("there must be a column “resource”, or one resource for all events")
+        if len({*head}) < len(head):
+            raise InvalidRequest("two columns have the same name")
+        self._width = len(head)
+        self._time = head.index("time")
+        self._keys = [(place, _key(name)) for place, name in enumerate(head) if name not in _KNOWN]
+        places = {name: head.index(name) for name in _KNOWN[1:] if name in head}
+        self._rest = [place for place in range(len(head)) if place != self._time]
+        self._places = places
+        self._resource = resource
+        self._seen: dict[tuple[str, ...], tuple[str, str | None, Wanted, int]] = {}
+
+    def read(self, row: list[str]) -> Event:
+        if len(row) != self._width:
+            raise InvalidRequest(f"it has {len(row)} cells, and not {self._width} as the first line")
+        time = row.pop(self._time)
+        cells = tuple(row)
+        found = self._seen.get(cells)
+        if found is None:
+            row.insert(self._time, time)
+            found = self._read(row)
+            if len(self._seen) < _MOST_CELLS:
+                self._seen[cells] = found
+        return Event(_moment_us(time), *found)
+
+    def _read(self, row: list[str]) -> tuple[str, str | None, Wanted, int]:
+        cells = {name: row[place].strip() for name, place in self._places.items()}
+        resource = cells.get("resource") or self._resource
+        entity = row[self._places["entity"]] if "entity" in self._places else ""
+        wanted = tuple((key, _milli(row[place])) for place, key in self._keys if row[place].strip())
+        held = _milli(cells["seconds"]) * 1000 if cells.get("seconds") else 0
+        return check_resource(resource), check_entity(entity) if entity else None, wanted, held
+
+
+def recorded_events(
+    *, since: datetime | None = None, until: datetime | None = None, steps: int = 720
+) -> Iterator[Event]:
+    """Read recorded usage, hour by hour: what an entity used of a resource in one is spread over it evenly.
+
+    How it came within the hour was not recorded, so short bursts are not seen.
+    """
+    for start, hour in groupby(_snapshots(since, until), key=lambda row: row[0]):
+        begins_us = (start - _EPOCH) // _MICROSECOND
+        used: dict[tuple[str, str | None], list[tuple[str, int]]] = {}
+        for _, resource, entity, key, milli in hour:
+            used.setdefault((resource, entity or None), []).append((key, milli))
+        for step in range(steps):
+            for (resource, entity), amounts in used.items():
+                wanted = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
+                if wanted:
+                    yield Event(begins_us + _HOUR_US * step // steps, resource, entity, wanted, implied=False)
+
+
+def _snapshots(since: datetime | None, until: datetime | None) -> Iterator[Any]:
+    found = UsageSnapshot.objects.filter(period=Period.HOUR, bucket=Bucket.ENTITY, admitted_milli__gt=0)
+    if since is not None:
+        found = found.filter(start__gte=since)
+    if until is not None:
+        found = found.filter(start__lt=until)
+    names = ("start", "resource", "entity", "key", "admitted_milli")
+    return found.order_by("start", "resource", "entity", "key").values_list(*names).iterator()
+
+
+def _share(milli: int, step: int, steps: int) -> int:
+    """The part of an amount that comes in one step, in whole units as far as the amount is."""
+    unit = MILLI if milli % MILLI == 0 else 1
+    units = milli // unit
+    return (units * (step + 1) // steps - units * step // steps) * unit
+
+
+def _key(name: str) -> str:
+    name = CallLimit.key if name == CALLS else name
+    try:
+        check_key(name)
+    except InvalidLimit as error:
+        raise InvalidRequest(f"the column {name!r} is no limit key: {error}") from error
+    return name
+
+
+def _milli(cell: str) -> int:
+    return to_milli(parse_amount(cell.strip()), decimals=True)
+
+
+def _moment_us(cell: str) -> int:
+    cell = cell.strip()
+    if cell.isascii() and cell.isdigit():
+        now_us = int(cell) * 1_000_000
+    elif cell.replace(".", "", 1).isdigit() and cell.isascii():
+        now_us = round(float(cell) * 1e6)
+    else:
+        moment = datetime.fromisoformat(cell)
+        if moment.tzinfo is None:
+            raise InvalidRequest(f"{cell!r} says no time zone: write 2026-03-01T12:00:00+00:00")
+        now_us = (moment - _EPOCH) // _MICROSECOND
+    if not 0 <= now_us < _LATEST_US:
+        raise InvalidRequest(f"{cell!r} is no time between 1970 and 2112")
+    return now_us

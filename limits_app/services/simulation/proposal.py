@@ -1,0 +1,147 @@
+"""Proposed limits: what would hold for an entity on a resource, by the rule that the resolver goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from django.db import router
+
+from limits_app.core.layout import Layout
+from limits_app.core.notation import Noted, limit_text
+from limits_app.models import MAX_LEVELS, OWN, Candidate, Enforcement, Link, Policy, PolicyEffect
+from limits_app.models.policy import PolicyScope
+from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.resolver.chosen import changes_at, choose, rollout_position
+from limits_app.resolver.compiled import compiled
+from limits_app.services.limits_file.checking import noted
+from limits_app.services.limits_file.reading import Content
+from limits_app.services.limits_file.shape import LIMITS, SECTIONS, Entry, State
+from limits_app.services.limits_file.stored import stored_content
+from limits_app.stores.memory import MemoryStore
+
+__all__ = ["Part", "Proposal", "Tried"]
+
+Part = tuple[tuple[Any, ...] | None, Layout]
+"""A scope and its limits; None is that of the entity which asks, on the resource which it asks for."""
+
+_FOREVER: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What holds for an entity on a resource, until a moment in microseconds."""
+
+    parts: tuple[Part, ...]
+    until_us: int = _FOREVER
+
+
+class Proposal:
+    """Policies and entities that are tried instead of those that are stored; pools are left out."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._store = MemoryStore()
+        self._candidates: dict[tuple[str, str], list[Candidate]] = {}
+        self._entities: dict[str, State] = {}
+        for number, entry in enumerate(entries, 1):
+            if entry.section.name == "policies":
+                self._candidates.setdefault(entry.key[:2], []).append(_candidate(number, entry))
+            elif entry.section.name == "entities":
+                self._entities[entry.key[0]] = entry.state
+        self._known = {entity for _, entity in self._candidates} | self._entities.keys()
+        self._rolls_out = any(one.rollout_percent < 100 for found in self._candidates.values() for one in found)
+        self._alike: dict[tuple[str, bool, int], Tried] = {}
+
+    @classmethod
+    def of_limits(cls, limits: Iterable[Noted]) -> Proposal:
+        """Propose limits for everybody on every resource."""
+        policies = SECTIONS["policies"]
+        texts = tuple(limit_text(one.limit, shared=one.shared) for one in limits)
+        return cls([Entry(policies, ("", "", "", ""), policies.defaults() | {LIMITS: texts})])
+
+    @classmethod
+    def of_content(cls, content: Content) -> Proposal:
+        """Propose what a limits file says, and nothing else."""
+        return cls(content.entries.values())
+
+    @classmethod
+    def of_site(cls) -> Proposal:
+        """Propose what is stored."""
+        return cls(one.entry for one in stored_content(router.db_for_write(Policy)).values())
+
+    def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
+        """Say what holds at a moment; those about whom nothing is said share what they are told."""
+        if entity in self._known:
+            return self._tried(resource, entity, now_us)
+        position = rollout_position(entity) if self._rolls_out else 0
+        alike = (resource, entity is None, position)
+        found = self._alike.get(alike)
+        if found is None or now_us >= found.until_us:
+            found = self._alike[alike] = self._tried(resource, entity, now_us)
+        return found
+
+    def _tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
+        moment = datetime.fromtimestamp(now_us / 1e6, UTC)
+        links = [*self._links(resource, entity)]
+        chosen = [choose(link, moment) for link in links]
+        found = compiled(resource, chosen, (), store=self._store, version=0)
+        changes = [change for link in links if (change := changes_at(link, moment)) is not None]
+        until = round(min(changes).timestamp() * 1e6) if changes else _FOREVER
+        parts = []
+        for one in found.scoped:
+            scope = one.scope
+            own = not scope.shared and scope.entity == entity
+            whose = (resource, None, one.layout.limits[0].key) if scope.shared else (resource, scope.entity)
+            parts.append((None if own else whose, one.layout))
+        return Tried(tuple(parts), until)
+
+    def _links(self, resource: str, entity: str | None) -> Iterator[Link]:
+        """The entity, and as far as each cascades those above it."""
+        everybody = (*self._candidates.get((resource, ""), ()), *self._candidates.get(("", ""), ()))
+        current = entity
+        for _ in range(MAX_LEVELS):
+            row = self._entities.get(current or "")
+            yield Link(current, (*_own(row), *self._about(resource, current), *everybody))
+            if row is None or not row["cascade"] or not row["parent"]:
+                return
+            current = row["parent"]
+
+    def _about(self, resource: str, entity: str | None) -> Iterator[Candidate]:
+        if entity:
+            yield from self._candidates.get((resource, entity), ())
+            yield from self._candidates.get(("", entity), ())
+
+
+def _own(row: State | None) -> Iterator[Candidate]:
+    if row is not None and (row["blocked"] or row["unlimited"]):
+        yield Candidate(OWN, PolicyEffect.BLOCKED if row["blocked"] else PolicyEffect.UNLIMITED, (), None)
+
+
+def _candidate(number: int, entry: Entry) -> Candidate:
+    resource, entity, valid_from, hours = entry.key
+    state = entry.state
+    read = sorted((noted(text) for text in state[LIMITS]), key=lambda one: one.limit.key)
+    scopes = {(True, True): PolicyScope.ENTITY_ON_RESOURCE, (False, True): PolicyScope.ENTITY}
+    broad = PolicyScope.RESOURCE if resource else PolicyScope.SYSTEM
+    return Candidate(
+        level=scopes.get((bool(resource), bool(entity)), broad).value,
+        effect=PolicyEffect(state["effect"]),
+        limits=tuple(one.limit for one in read),
+        policy_id=number,
+        extends=state["extends"],
+        shared=frozenset(one.limit.key for one in read if one.shared),
+        enforcement=Enforcement(state["enforcement"]),
+        rollout_percent=state["rollout_percent"],
+        valid_from=datetime.fromisoformat(valid_from) if valid_from else None,
+        valid_until=datetime.fromisoformat(state["valid_until"]) if state["valid_until"] else None,
+        hours=_hours(hours, state["time_zone"]) if hours else None,
+    )
+
+
+def _hours(text: str, zone: str) -> WeeklyHours:
+    try:
+        return WeeklyHours.parse(text, zone)
+    except ValueError:
+        return WeeklyHours.NEVER  # written past the validation of the model

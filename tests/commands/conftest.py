@@ -1,0 +1,38 @@
+"""A site with limits in memory that nobody has used yet, whose changes are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_django import Settings
+
+from limits_app import conf
+from limits_app.core.counting import Batch
+from limits_app.resolver import resolver
+from limits_app.stores import guards, registry
+from limits_app.stores.guards import Guard
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.services.failing import FailingStore
+
+
+class Store(FailingStore):
+    """A store that counts, and fails while it is `down`."""
+
+    def collect_counts(self) -> Batch | None:
+        return self._reached().collect_counts()  # type: ignore[attr-defined]
+
+    def forget_counts(self, name: str) -> None:
+        self._reached().forget_counts(name)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def store(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[Store]:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
+    store = Store(MemoryStore())
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=FakeClock(), jitter=lambda: 1.0))
+    resolver.clear()
+    yield store
+    resolver.clear()

@@ -1,0 +1,48 @@
+"""Giving commands as a shell does, in this process."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from limits_app.management.commands.limits import Command
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(line: str) -> Ran:
+    """Give `manage.py limits` the words of a line."""
+    return run_words(*shlex.split(line))
+
+
+def run_words(*words: str) -> Ran:
+    """Give `manage.py limits` these words, and take what argparse says too."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = _code(Command(stdout=out, stderr=err, no_color=True), words)
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def _code(command: Any, words: tuple[str, ...]) -> int:
+    command._called_from_command_line = True
+    try:
+        options = vars(command.create_parser("manage.py", "limits").parse_args(words))
+        command.execute(**options)
+    except CommandError as error:
+        command.stderr.write(str(error))
+        return error.returncode
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0

@@ -1,0 +1,531 @@
+"""Limits as a file: read or refused line by line, planned, applied as a whole, and written again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from limits_app import limits
+from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.models import (
+    AuditEvent,
+    AuditHead,
+    Endpoint,
+    Entity,
+    Limit,
+    Manifest,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+)
+from limits_app.services import limits_file
+from limits_app.services.dropped import dropped_keys
+from limits_app.services.limits_file import Change, InvalidFile
+from limits_app.services.limits_file.document import read_document
+from limits_app.services.limits_file.dropping import DroppedLimits
+from limits_app.services.limits_file.stored import stored_content
+from tests.commands.running import Ran, run
+from tests.docs.pages import DOCS, ROOT, blocks
+
+EXAMPLE: Final = blocks(DOCS / "limits-as-a-file.md", "yaml")[0].text
+DATED: Final = "{resource: a, valid_from: 2026-01-01T00:00:00Z, valid_until: 2026-01-09T00:00:00Z, limits: [x=1/s]}"
+
+WRONG: Final = {
+    "no YAML": ("policies: [", "line 2: this is no YAML: did not find"),
+    "a tab": ("a:\n\t- b", "line 2: this is no YAML: found character"),
+    "a strange character": ("a: \x01", "this is no YAML: "),
+    "no mapping": ("- a", "line 1: write fields, such as version: ..., not ['a']"),
+    "an unknown section": ("policy: []", "line 1: 'policy' is not known here: did you mean 'policies'?"),
+    "nothing like it": ("zzz: 1", "'zzz' is not known here: there are version, name, pools"),
+    "another version": ("version: 2", "line 1: version: the version of this format is 1"),
+    "a long name": (f"name: {'a' * 65}", "name: a name has 1 to 64 characters"),
+    "no name": ("name: ", "name: a name has 1 to 64 characters"),
+    "a key twice": ("resources:\n  a: {}\n  a: {}", "line 3: 'a' is there twice: keep one of them"),
+    "an alias": ("resources: {a: &x {}, b: *x}", "line 1: write it out: there are no anchors and aliases here"),
+    "two documents": ("version: 1\n---\nversion: 1", "line 2: one file has one document"),
+    "endless nesting": ("[" * 40, "line 1: nest at most 32 levels deep"),
+    "a key that is a list": ("? [a]\n: b", "line 1: a key is a text: write it in one line"),
+    "an object of Python": ("name: !!python/none x", "line 1: 'x' cannot be read: put it in quotes"),
+    "bytes": ("name: !!binary aGk=", "line 1: tag:yaml.org,2002:binary is not taken here"),
+    "a long number": (f"version: {'9' * 5000}", "cannot be read: put it in quotes"),
+    "an impossible date": ("policies:\n- valid_from: 2026-02-30", "line 2: '2026-02-30' cannot be read"),
+    "a list of resources": ("resources: [a]", "line 1: resources: write a mapping of names"),
+    "a mapping of policies": ("policies: {a: b}", "line 1: policies: write a list, each item after"),
+    "a name with a space": ("resources:\n  'a b': {}", "line 2: resources.a b: resource 'a b' must be a letter"),
+    "an empty name": ("entities: {'': {}}", "entities.: the identifier cannot be empty"),
+    "a misspelled field": (
+        "entities:\n  u: {parnt: v}",
+        "line 2: entities.u: 'parnt' is not known here: did you mean 'parent'?",
+    ),
+    "a number for text": ("entities: {u: {name: 4}}", "entities.u.name: write a text, in quotes where it looks like"),
+    "a date for text": (
+        "entities: {u: {name: 2026-01-01}}",
+        "in quotes where it looks like something else, not a date",
+    ),
+    "a text for yes": ("entities: {u: {cascade: maybe}}", "entities.u.cascade: write true or false, not 'maybe'"),
+    "yes for a number": ("endpoints: [{order: true}]", "endpoints[0].order: write a whole number, not True"),
+    "a list for an object": ("entities: {u: {metadata: [1]}}", "entities.u.metadata: Write an object, such as"),
+    "both": ("entities: {u: {blocked: true, unlimited: true}}", "it cannot be both unlimited and blocked: choose one"),
+    "an unknown effect": (
+        "policies: [{effect: block}]",
+        "policies[0].effect: 'block' is no effect: did you mean 'blocked'?",
+    ),
+    "no limits": ("policies: [{resource: a}]", "policies[0]: write limits, or “effect: unlimited”"),
+    "limits of the blocked": (
+        "policies: [{effect: blocked, limits: [x=1/s]}]",
+        "a policy that is blocked has no limits",
+    ),
+    "the blocked extend": ("policies: [{effect: blocked, extends: true}]", "only limits can be added to broader ones"),
+    "a limit that cannot be": (
+        "policies:\n- limits:\n  - x=1/mn",
+        "line 3: policies[0].limits[0]: 'x=1/mn': time 'mn' must look",
+    ),
+    "limits in one text": ("policies: [{limits: x=1/s}]", "policies[0].limits: write a list of limits"),
+    "a limit twice": ("policies: [{limits: [x=1/s, x=2/s]}]", "limits[1]: x is limited by x=1/s already"),
+    "shared by one": ("policies: [{entity: u, limits: ['x=1/s:shared']}]", "limits of an entity are its own"),
+    "shared in a member": (
+        "pools: {p: {members: {m: {limits: ['x=1/s:shared']}}}}",
+        "pools.p.members.m: x=1/s:shared: the limits of a member",
+    ),
+    "a written secret": (
+        "pools: {p: {members: {m: {config: {api_key: abc}}}}}",
+        "pools.p.members.m.config: Do not write secrets",
+    ),
+    "no balancer": ("pools: {p: {load_balancing: round robin}}", "did you mean 'round_robin'?"),
+    "an end alone": ("policies: [{valid_until: 2026-01-01T00:00:00Z, limits: [x=1/s]}]", "say “valid_from” too"),
+    "an end first": (
+        "policies: [{valid_from: 2026-01-02T00:00:00Z, valid_until: 2026-01-01T00:00:00Z, limits: [x=1/s]}]",
+        "it ends before it begins",
+    ),
+    "no time zone": (
+        "policies: [{valid_from: 2026-01-02 00:00:00, limits: [x=1/s]}]",
+        "valid_from: write a moment with its time zone",
+    ),
+    "no moment": ("policies: [{valid_from: soon, limits: [x=1/s]}]", "valid_from: write a moment with its time zone"),
+    "the 30th of February": (
+        "policies: [{valid_from: '2026-02-30T00:00:00Z', limits: [x=1/s]}]",
+        "valid_from: write a moment",
+    ),
+    "strange hours": ("policies: [{weekly_hours: sometimes, limits: [x=1/s]}]", "policies[0].weekly_hours: "),
+    "a policy twice": (
+        "policies:\n- limits: [x=1/s]\n- limits: [y=1/s]",
+        "line 3: policies[1]: policy system is there already, in line 2",
+    ),
+    "an endpoint of nothing": ("endpoints: [{name: e}]", "endpoints[0]: give either a path or the name of a view"),
+    "an endpoint without a name": ("endpoints: [{path: /a/, resource: a}]", "endpoints[0]: say 'name'"),
+    "an endpoint without resource": ("endpoints: [{name: e, path: /a/}]", "endpoints[0]: say “resource”"),
+    "no method": ("endpoints: [{name: e, path: /a/, resource: a, methods: FETCH}]", "'FETCH' is no HTTP method"),
+    "a pool that is not there": ("resources: {a: {pool: p}}", "resource a refers to p, which is not in pools"),
+    "a circle": ("entities: {a: {parent: b}, b: {parent: a}}", "entity a is its own ancestor: choose another parent"),
+    "a long line": (
+        "entities: {" + ", ".join(f"e{n}: {{parent: e{n + 1}}}" for n in range(9)) + "}",
+        "entity e0 is more than 8 levels deep",
+    ),
+    "an overlap of dates": (
+        f"policies: [{DATED}, {DATED.replace('01-01T', '01-05T')}]",
+        "overlaps with policy resource a from",
+    ),
+    "an overlap of hours": (
+        "policies: [{weekly_hours: mon, limits: [x=1/s]}, {weekly_hours: 'mon,tue', limits: [x=1/s]}]",
+        "only one can hold",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_in_a_file_is_said_with_its_line_and_changes_nothing(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text)
+    ran = run(f"apply {file}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"{file}: ")
+    assert said in ran.err
+    assert not AuditEvent.objects.exists()
+
+
+def test_files_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"name: \xe9")
+    for line, code, said in [
+        ("apply", 2, "required: FILE"),
+        (f"apply {tmp_path / 'none'}", 1, "cannot be read: No such file"),
+        (f"apply {tmp_path}", 1, "cannot be read: Is a directory"),
+        (f"apply {tmp_path / 'latin'}", 2, "is no text in UTF-8"),
+        ("apply a.yaml --chek", 2, "unrecognized arguments: --chek"),
+        ("export all", 2, "unrecognized arguments: all"),
+        ("export --format csv", 2, "A limits file is YAML or JSON"),
+        ("export --format xml", 2, "invalid choice: 'xml'"),
+        ("export --name", 2, "expected one argument"),
+        ("export --dry-run", 2, "unrecognized arguments: --dry-run"),
+    ]:
+        ran = run(line)
+        assert ran.code == code, line
+        assert said in ran.err
+
+
+def test_a_file_that_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_file.document, "MAX_CHARACTERS", 10)
+    with pytest.raises(InvalidFile, match="at most 10 characters"):
+        read_document("name: twelve", "f")
+
+
+def test_of_very_many_problems_some_are_told() -> None:
+    with pytest.raises(InvalidFile) as caught:
+        limits_file.read_content("resources: {" + ", ".join(f"{n}: {{}}" for n in range(200)) + "}")
+    assert len(caught.value.problems) == 100
+    assert str(caught.value).endswith("and 80 more")
+
+
+def test_a_file_may_come_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("resources: {api: {}}"))
+    assert run("apply - --dry-run").out == "+ resource api\n"
+
+
+def test_without_yaml_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / "limits.yaml").write_text("{}")
+    for line in (f"apply {tmp_path / 'limits.yaml'}", "export"):
+        ran = run(line)
+        assert (ran.code, "pip install 'limits-app[yaml]'" in ran.err) == (1, True)
+    assert run("export --format json").code == 0
+
+
+def test_hours_that_cannot_be_read_are_in_nobodys_way() -> None:
+    for hours in ("sometimes", "never"):
+        Policy.objects.create(weekly_hours=hours, time_zone="UTC")
+    applied("policies: [{weekly_hours: mon, limits: [x=1/s]}, {weekly_hours: tue, limits: [x=1/s]}]")
+    assert Policy.objects.count() == 4
+
+
+def test_saying_nothing_is_saying_what_a_new_object_has() -> None:
+    applied("resources: {a: }\nentities: {u: {metadata: {since: 2026-01-01}, parent: , name: }}")
+    assert Entity.objects.get().metadata == {"since": "2026-01-01"}
+    applied("policies: [{limits: [x=1/s], valid_from: , resource: }]")
+    assert str(Policy.objects.get()) == "system"
+
+
+def test_an_empty_file_is_a_file_without_anything() -> None:
+    for text in ("", "policies:", "# nothing", "entities: {}"):
+        assert limits_file.read_content(text).entries == {}
+
+
+def test_yaml_reads_as_its_own_loader_does() -> None:
+    text = "a: [1, 0x1f, true, no, null, ~, 2.5, '2.5', x, 2026-01-01, 2026-01-01T00:00:00Z, {b: c}]"
+    assert read_document(text, "f").plain() == yaml.safe_load(text)
+
+
+def applied(text: str, **options: Any) -> limits_file.Plan:
+    return limits_file.apply(limits_file.read_content(text), **options)
+
+
+def given_file(tmp_path: Path, text: str, *words: str) -> Ran:
+    (tmp_path / "limits.yaml").write_text(text)
+    return run(" ".join(["apply", str(tmp_path / "limits.yaml"), *words]))
+
+
+def test_a_file_comes_true_in_one_audited_step_and_then_changes_nothing(tmp_path: Path) -> None:
+    dry = given_file(tmp_path, EXAMPLE, "--dry-run")
+    assert (dry.code, Policy.objects.count(), Resource.objects.count()) == (0, 0, 0)
+    assert given_file(tmp_path, EXAMPLE, "--check").code == 3
+    ran = given_file(tmp_path, EXAMPLE, "--reason contract")
+    assert (ran.code, ran.out) == (0, dry.out)
+    assert {*AuditEvent.objects.values_list("source", "reason")} == {("apply", "contract")}
+    assert AuditEvent.objects.count() == 11
+    assert "entity tenant:acme on chat" in map(str, Policy.objects.all())
+    assert str(Policy.objects.get(weekly_hours__gt="").time_zone) == "Europe/Berlin"
+    assert Entity.objects.get(identifier="user:42").parent == Entity.objects.get(identifier="tenant:acme")
+    assert [limit.key for limit in Limit.objects.filter(shared=True)] == ["connections"]
+    assert PoolMember.objects.get(name="us-east-1").weight == 3
+    again = given_file(tmp_path, EXAMPLE, "--check", "--format json")
+    assert (again.code, json.loads(again.out)["changes"]) == (0, [])
+    assert limits.check("chat", entity="user:1", requested={"tpm": 1}).allowed
+
+
+def test_what_differs_is_changed_and_the_rest_is_not_touched() -> None:
+    applied(EXAMPLE)
+    kept = {*Limit.objects.values_list("pk", flat=True)}
+    changed = (
+        EXAMPLE.replace("weight: 3, ", "")
+        .replace("limits: [tpm=200k/min]", "limits: [tpm=300k/min]")
+        .replace("tpm=100k/min, calls=60/min", "tpm=200k/min, calls=60/min")
+        .replace("parent: tenant:acme, ", "")
+        .replace("methods: POST", "methods: 'post, GET'")
+        .replace("27T00", "28T00")
+        .replace("cascade: true", "cascade: false")
+    )
+    planned = applied(changed)
+    assert planned.counts() == {"create": 0, "change": 5, "delete": 0, "unchanged": 6}
+    differences = {step.entry.label: [*step.differences()] for step in planned.of(Change.UPDATE)}
+    assert differences["policy resource chat"] == [("limit tpm", "100k/min", "200k/min")]
+    assert differences["endpoint Chat"] == [("methods", "POST", "GET,POST")]
+    assert differences["pool claude"] == [
+        ("member us-east-1: weight", 3, 1),
+        ("member eu-west-1: limit tpm", "200k/min", "300k/min"),
+    ]
+    assert len(kept & {*Limit.objects.values_list("pk", flat=True)}) == len(kept) - 2
+    assert Entity.objects.get(identifier="user:42").parent is None
+    assert not limits_file.plan(limits_file.read_content(changed)).drift
+
+
+def test_members_come_and_go_with_the_file() -> None:
+    applied(EXAMPLE)
+    lines = EXAMPLE.replace("      eu-west-1:", "      eu-north-1:").splitlines()
+    applied("\n".join(lines))
+    assert {*PoolMember.objects.values_list("name", flat=True)} == {"us-east-1", "eu-north-1"}
+
+
+def test_only_what_the_file_made_or_took_over_is_deleted(tmp_path: Path) -> None:
+    limits.set_resource_limits("own", [CallLimit.per_minute(5)])
+    limits.set_resource_limits("chat", [CallLimit.per_minute(60), RateLimit.per_minute("tpm", 100_000)])
+    assert given_file(tmp_path, EXAMPLE).code == 0
+    refused = given_file(tmp_path, "name: shop")
+    assert (refused.code, "Delete 11 and apply the rest?" in refused.err) == (2, True)
+    assert Policy.objects.count() == 6
+    assert given_file(tmp_path, "name: shop", "--yes").code == 0
+    assert [str(policy) for policy in Policy.objects.all()] == ["resource own"]
+    assert [resource.name for resource in Resource.objects.all()] == ["own"]
+    assert not any(model.objects.exists() for model in (Pool, Entity, Endpoint))
+
+
+def test_a_plan_that_somebody_has_seen_is_the_one_that_is_carried_out() -> None:
+    content = limits_file.read_content("policies: [{limits: [calls=1/s]}]")
+    seen = limits_file.plan(content)
+    limits.set_system_limits([CallLimit.per_second(2)])
+    with pytest.raises(InvalidFile, match="changed in between"):
+        limits_file.apply(content, expected=seen)
+    assert limits_file.apply(content, expected=limits_file.plan(content)).counts()["change"] == 1
+
+
+def test_what_others_refer_to_stays_until_they_do_not() -> None:
+    applied("resources: {api: {}}\nentities: {a: {}}")
+    limits.set_resource_limits("api", [CallLimit.per_minute(5)])
+    with pytest.raises(InvalidFile, match="api is no longer in the file, but policy resource api refers to it"):
+        applied("entities: {a: {}}")
+    limits.delete_resource_limits("api")
+    applied("entities: {a: {}}")
+    assert not Resource.objects.exists()
+
+
+def test_an_object_belongs_to_one_file() -> None:
+    applied("name: one\nresources: {api: {}}")
+    with pytest.raises(InvalidFile, match="line 3: resource api belongs to the file named 'one'"):
+        applied("name: two\nresources:\n  api: {}")
+    applied("name: two\npolicies: [{resource: api, limits: [calls=1/s]}]")
+    assert Manifest.objects.get(pk="two").objects_of.keys() == {"policy"}
+    applied("name: two")
+    assert [resource.name for resource in Resource.objects.all()] == ["api"]
+
+
+def test_what_is_only_referred_to_is_made_and_stays_while_it_is() -> None:
+    text = "policies: [{resource: api, entity: user:1, limits: [calls=1/s]}]"
+    assert applied(text).counts()["create"] == 3
+    assert applied(text).counts() == {"create": 0, "change": 0, "delete": 0, "unchanged": 3}
+    assert applied("").counts()["delete"] == 3
+    assert not Resource.objects.exists()
+
+
+def test_endpoints_of_one_name_are_told_apart_by_their_place() -> None:
+    rows = ["{name: e, path: /a/, resource: api}", "{name: e, path: /b/, resource: api}"]
+    applied(f"endpoints: [{', '.join(rows)}]")
+    assert limits_file.plan(limits_file.read_content(f"endpoints: [{', '.join(rows)}]")).drift is False
+    planned = applied(f"endpoints: [{rows[0]}]")
+    assert [step.entry.label for step in planned.of(Change.DELETE)] == ["endpoint e (2)"]
+
+
+def test_a_database_that_refuses_is_told_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.services.limits_file.planning.check_together", lambda *_, **__: None)
+    Entity.objects.create(identifier="x")
+    long = "entities: {a: {parent: b}, b: {}}\npolicies: [{resource: a, limits: [x=1/s]}]"
+    content = limits_file.read_content(long)
+    for entry in content.entries.values():
+        if entry.section.name == "policies":
+            entry.state["effect"] = "nothing"  # type: ignore[index]
+    with pytest.raises(InvalidFile, match="the database refuses what the file says"):
+        limits_file.apply(content)
+    assert Entity.objects.count() == 1
+
+
+def test_the_warnings_name_what_dropped_keys_names() -> None:
+    applied(
+        """
+        entities: {v: {}}
+        policies:
+        - limits: [a=1/s, b=1/s]
+        - {resource: x, limits: [b=1/s, c=1/s]}
+        - {resource: y, limits: [c=1/s], enforcement: 'off'}
+        - {resource: x, entity: u, limits: [d=1/s]}
+        - {entity: u, limits: [b=1/s]}
+        - {entity: v, resource: z, limits: [b=1/s]}
+        - {entity: w, extends: true, limits: [z=1/s]}
+        - {resource: x, valid_from: 2026-01-01T00:00:00Z, limits: [c=1/s]}
+        - {resource: new, weekly_hours: mon, limits: [b=1/s]}
+        - {resource: q, effect: unlimited}
+        """
+    )
+    entries = [one.entry for (name, _), one in stored_content("default").items() if name == "policies"]
+    rule = DroppedLimits(entries)
+    for entry, policy in zip(
+        sorted(entries, key=lambda one: one.key), sorted(Policy.objects.all(), key=key_of), strict=True
+    ):
+        assert {one.key for one in rule.of(entry)} == {one.key for one in dropped_keys(policy)}, entry.label
+
+
+def key_of(policy: Policy) -> tuple[str, ...]:
+    valid_from = policy.valid_from.isoformat() if policy.valid_from else ""
+    return str(policy.resource or ""), str(policy.entity or ""), valid_from, policy.weekly_hours
+
+
+def test_many_warnings_are_summed_up(tmp_path: Path) -> None:
+    many = "\n".join(f"- {{resource: r{n}, limits: [b=1/s]}}" for n in range(25))
+    ran = given_file(tmp_path, f"policies:\n- limits: [a=1/s]\n{many}")
+    assert ran.err.count("warning: ") == 21
+    assert "and 5 more; --format json has all of them" in ran.err
+
+
+NAMES: Final = st.sampled_from(["a", "b/c", "user:1", "über mensch", "no", "1", "a: b", "- x", "null", "'"])
+RESOURCES: Final = st.sampled_from(["a", "b/c", "no", "null", "x-1"])
+LIMITS: Final = st.lists(
+    st.sampled_from(
+        [
+            "calls=30/10s:gcra",
+            "rpm=60/min:burst=10:soft",
+            "t=2.5/250ms",
+            "b=5M/month@Europe/Berlin",
+            "c=10:hold=90s",
+            "s=2/5h:session",
+        ]
+    ),
+    min_size=1,
+    unique=True,
+)
+TEXT: Final = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+JSON: Final = st.dictionaries(st.sampled_from(["k", "yes", "2"]), st.one_of(TEXT, st.integers(-9, 9), st.booleans()))
+
+
+@st.composite
+def files(draw: st.DrawFn) -> dict[str, Any]:
+    """Limits files as plain data."""
+    members = st.dictionaries(
+        NAMES,
+        st.fixed_dictionaries({}, optional={"limits": LIMITS, "weight": st.integers(1, 9), "enabled": st.booleans()}),
+        max_size=2,
+    )
+    pools = draw(
+        st.dictionaries(
+            RESOURCES, st.fixed_dictionaries({"members": members}, optional={"failover": st.booleans()}), max_size=2
+        )
+    )
+    resource = {"description": TEXT} | ({"pool": st.sampled_from([*pools])} if pools else {})
+    entity = {"name": TEXT, "cascade": st.booleans(), "metadata": JSON}
+    policy = st.fixed_dictionaries(
+        {"limits": LIMITS},
+        optional={
+            "resource": RESOURCES,
+            "entity": NAMES,
+            "extends": st.booleans(),
+            "rollout_percent": st.integers(0, 100),
+            "reason": TEXT,
+            "on_unavailable": st.sampled_from(["", "allow"]),
+            "weekly_hours": st.just("mon 09:00-10:00"),
+            "enforcement": st.sampled_from(["enforce", "off"]),
+        },
+    )
+    endpoint = st.fixed_dictionaries(
+        {"name": st.just("e"), "path": st.just("/a/"), "resource": RESOURCES},
+        optional={"amounts": st.just({"rpm": 2}), "order": st.integers(0, 3)},
+    )
+    scope = lambda one: (one.get("resource"), one.get("entity"), one.get("weekly_hours"))  # noqa: E731
+    return {
+        "pools": pools,
+        "resources": draw(st.dictionaries(RESOURCES, st.fixed_dictionaries({}, optional=resource), max_size=3)),
+        "entities": draw(st.dictionaries(NAMES, st.fixed_dictionaries({}, optional=entity), max_size=3)),
+        "policies": draw(st.lists(policy, max_size=4, unique_by=scope)),
+        "endpoints": draw(st.lists(endpoint, max_size=2)),
+    }
+
+
+def written(content: dict[str, Any]) -> str:
+    """Plain data as YAML without aliases, which are what is written where one object stands in two places."""
+    return yaml.safe_dump(json.loads(json.dumps(content)), allow_unicode=True)
+
+
+@hypothesis_settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(first=files(), second=files())
+def test_what_is_exported_is_what_is_there_whatever_was_applied_before(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    jsonschema.validate(first, limits_file.schema())
+    applied("")
+    applied(written(first))
+    applied(written(second))
+    text = limits_file.export()
+    jsonschema.validate(yaml.safe_load(text), limits_file.schema())
+    assert not limits_file.plan(limits_file.read_content(text)).drift
+    applied("")
+    assert not Policy.objects.exists()
+    assert not Pool.objects.exists()
+    applied(text)
+    assert limits_file.export() == text
+
+
+def test_the_schema_is_one_and_the_example_obeys_it() -> None:
+    schema = json.loads(run("export --schema").out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    example = yaml.load(EXAMPLE, yaml.BaseLoader)  # noqa: S506 - texts only
+    assert {*schema["properties"]} >= {*example}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"policies": [{"limit": []}]}, schema)
+
+
+def test_json_is_exported_too_and_read_as_a_file(tmp_path: Path) -> None:
+    applied(EXAMPLE)
+    text = run("export --name shop --format json").out
+    assert given_file(tmp_path, text, "--check").code == 0
+    assert run("export --name shop").out == limits_file.export(name="shop")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
+def test_interrupted_half_way_it_leaves_nothing_half_done(name: str, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "project.settings",
+        "LIMITS_DEMO_DATABASE": str(tmp_path / "db.sqlite3"),
+        "LIMITS_DEMO_STATE_DIR": str(tmp_path / "state"),
+    }
+    rows = "\n".join(f"- {{entity: 'user:{n}', limits: [calls={n + 1}/min, tpm=5k/min]}}" for n in range(200))
+    file = tmp_path / "limits.yaml"
+    file.write_text(f"policies:\n{rows}\n")
+
+    def command(*words: str, check: bool) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, *words]
+        return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=check)
+
+    command("manage.py", "migrate", "-v0", check=True)
+    stopped = command("-m", "tests.commands.interrupted", str(file), name, check=False)
+    assert stopped.returncode == (-signal.SIGKILL if name == "SIGKILL" else 130), stopped.stderr
+    with closing(sqlite3.connect(environment["LIMITS_DEMO_DATABASE"])) as database:
+        for table in ("policy", "limit", "entity", "auditevent", "manifest"):
+            assert database.execute(f"SELECT COUNT(*) FROM limits_app_{table}").fetchone() == (0,)  # noqa: S608 - above
+    again = command("manage.py", "limits", "apply", str(file), check=True)
+    assert "400 create, 0 change" in again.stderr
+
+
+def test_the_first_event_follows_what_was_there() -> None:
+    applied(EXAMPLE)
+    assert AuditHead.objects.get().number == AuditEvent.objects.count()

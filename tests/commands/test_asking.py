@@ -1,0 +1,259 @@
+"""Commands that look: check, explain, status, top, usage and the audit log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+from pytest_django import Settings
+
+from limits_app import limits
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.management.limits import top
+from limits_app.models import AuditEvent, Denial, Period, UsageSnapshot
+from limits_app.usage import denials
+from tests.commands.conftest import Store
+from tests.commands.running import run
+
+TPM = RateLimit("tpm", 100, 3600, RateLimitAlgorithm.FIXED_WINDOW)
+
+
+def use(amount: int, entity: str | None = None, resource: str = "api") -> None:
+    with limits.acquire(resource, entity=entity, requested={"tpm": amount}) as acquisition:
+        acquisition.update({"tpm": amount})
+
+
+def test_check_says_no_with_its_exit_code_and_consumes_nothing() -> None:
+    limits.set_resource_limits("api", [TPM, CallLimit(1, 3600, RateLimitAlgorithm.FIXED_WINDOW)])
+    assert [run("check api").code, run("check api tpm=100").code] == [0, 0]
+    use(60)
+    refused = run("check api tpm=50 --format json")
+    assert refused.code == 3
+    assert json.loads(refused.out)["allowed"] is False
+    assert refused.err.startswith("Refused: ")
+    assert run("check api").code == 3
+    assert run("check api --entity user:1").code == 0
+    assert run("check other").err == "Admitted: nothing limits it.\n"
+
+
+def test_check_counts_as_no_refusal() -> None:
+    limits.set_resource_limits("api", [TPM])
+    refused = run("check api tpm=101")
+    assert (refused.code, "can never admit 101: its most is 100" in refused.err) == (3, True)
+    denials.flush()
+    assert not Denial.objects.exists()
+
+
+def test_check_says_what_is_tried_and_what_is_overdrawn() -> None:
+    soft = RateLimit("tpm", 100, 3600, RateLimitAlgorithm.FIXED_WINDOW, soft=True)
+    limits.set_resource_limits("api", [soft])
+    limits.set_entity_limits("user:1", [RateLimit("tpm", 1, 3600)], resource="api", enforcement="shadow")
+    assert [line.split()[0] for line in run("check api tpm=5 --entity user:1").out.splitlines()[1:]] == [
+        "would",
+        "admits",
+    ]
+    assert run("check api tpm=101").out.splitlines()[1].startswith("overdrawn")
+
+
+def test_while_the_store_is_down_the_policy_answers_and_nobody_pretends_to_know(store: Store) -> None:
+    limits.set_resource_limits("api", [TPM], on_unavailable="allow")
+    limits.set_resource_limits("closed", [TPM], on_unavailable="block")
+    store.down = True
+    assert "something else decided" in run("check api").err
+    assert run("check closed").code == 1
+    for line in ("explain api", "status api", "reset api --yes", "top --once", "snapshot"):
+        ran = run(line)
+        assert (ran.code, "store" in ran.err.lower()) == (1, True), line
+
+
+def test_explain_tells_people_in_sentences_and_programs_in_data() -> None:
+    limits.set_resource_limits("api", [TPM], reason="x")
+    told = run("explain api tpm=5 --entity user:1")
+    assert told.out.startswith("user:1 on api: admitted now.\n")
+    assert json.loads(run("explain api --format json").out)["resource"] == "api"
+    assert run("explain api --format csv").out.splitlines()[1].startswith("admits,tpm,")
+
+
+def test_status_shows_members_and_what_all_use_together() -> None:
+    run("pool set claude --serves claude")
+    run("pool set-member claude east rpm=5/min")
+    limits.set_resource_limits("claude", [ResourceLimit("db", 3), QuotaLimit.per_month("budget", 9)])
+    shown = run("status claude --format csv").out.splitlines()
+    assert shown[1:] == [
+        ",budget,quota,9,0,9,0.0,,",
+        ",db,resource,3,0,3,0.0,,",
+        "east,rpm,rate,5,0,5,0.0,60,token_bucket",
+    ]
+    assert "The site itself and all known entities (0) together use: budget 0, db 0." in run("status claude").err
+    assert run("status claude --entity user:1").err == ""
+
+
+def test_top_shows_the_tightest_limits_first_also_of_those_without_a_row() -> None:
+    limits.set_resource_limits("api", [TPM])
+    limits.set_entity_limits("user:1", [RateLimit("tpm", 1000, 3600)], resource="api")
+    use(10)
+    use(90, "user:2")
+    use(500, "user:1")
+    use(1, "somebody", resource="unknown")
+    run("snapshot")
+    shown = json.loads(run("top --once --format json").out)
+    assert [(row["entity"], row["percent"]) for row in shown] == [("user:2", 90), ("user:1", 50), (None, 10)]
+    assert len(json.loads(run("top --once --lines 1 --format json").out)) == 1
+    assert len(json.loads(run("top --once --scopes 1 --format json").out)) == 1
+
+
+def test_top_outlives_a_store_that_is_down(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pause:
+        def wait(self, seconds: float) -> None:
+            if not store.down:
+                raise KeyboardInterrupt
+            store.down = False
+
+    monkeypatch.setattr(top, "Event", Pause)
+    limits.set_resource_limits("api", [TPM])
+    store.down = True
+    ran = run("top")
+    first, second = (line for line in ran.err.splitlines() if " UTC" in line)
+    assert (ran.code, "the store cannot be asked" in first, "cannot" in second) == (0, True, False)
+
+
+def test_top_goes_on_until_somebody_presses_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: Iterator[float] = iter([1, 1])
+
+    class Pause:
+        def wait(self, seconds: float) -> None:
+            assert seconds == 5
+            if next(waits, None) is None:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(top, "Event", Pause)
+    limits.set_resource_limits("api", [TPM])
+    ran = run("top --interval 5s")
+    assert (ran.code, ran.out.count("resource"), ran.err.count(" UTC\n")) == (0, 6, 3)
+
+
+def test_usage_is_told_apart_as_asked() -> None:
+    limits.set_resource_limits("api", [TPM])
+    use(10, "user:1")
+    use(30, "user:2")
+    added = json.loads(run("snapshot --format json").out)
+    assert added == {"added": {"default": 2}, "failed": {}}
+    head, *rows = run("usage --by entity --by resource --format csv").out.splitlines()
+    assert head == "resource,entity,bucket,key,admitted,refused,refused_share"
+    assert rows == ["api,user:2,entity,tpm,30,0,", "api,user:1,entity,tpm,10,0,"]
+    assert run("usage --entity user:1 --key tpm --most 1").out.splitlines()[1].split() == [
+        "api",
+        "entity",
+        "tpm",
+        "10",
+        "0",
+    ]
+    assert (
+        json.loads(run("usage --since 1h --until 1ms --period hour --by period --format json").out)[0]["admitted"] == 40
+    )
+    assert run("usage --resource other").err.startswith("Nothing was used.")
+
+
+def test_a_chart_has_a_scale_of_its_own_for_each_limit() -> None:
+    start = timezone.now().replace(minute=0, second=0, microsecond=0)
+    for hours, key, milli, refused in [
+        (1, "tpm", 10_000, 0),
+        (2, "tpm", 5_000, 3),
+        (2, "usd", 500, 0),
+        (2, "none", 0, 0),
+    ]:
+        UsageSnapshot.objects.create(
+            period=Period.HOUR,
+            start=start - timedelta(hours=hours),
+            resource="api",
+            key=key,
+            admitted_milli=milli,
+            refused=refused,
+        )
+    lines = run("usage --chart --period hour").out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "none, at most 0",
+        "tpm, at most 10",
+        "usd, at most 0.5",
+    ]
+    early, late = (line for line in lines[3:5])
+    assert early.endswith("█" * 20 + "·" * 20 + "  5, 3 refused")
+    assert late.endswith("█" * 40 + "  10")
+    assert run("usage --chart --resource other").out == "Nothing was used.\n"
+
+
+def test_what_is_old_is_deleted_into_an_archive(tmp_path: Path, settings: Settings) -> None:
+    settings.LIMITS = {**settings.LIMITS, "USAGE_HOURS_KEPT": 24}
+    old = timezone.now() - timedelta(days=3)
+    UsageSnapshot.objects.create(period=Period.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
+    run("resource set api rpm=5/min")
+    events = AuditEvent.objects.count()
+    dry = json.loads(run("prune --dry-run --audit-before 1ms --format json").out)
+    assert {row["what"]: row["rows"] for row in dry} == {
+        "usage-hours": 1,
+        "usage-days": 0,
+        "denials": 0,
+        "audit": events,
+    }
+    assert run("prune --dry-run --format csv").out == "what,rows\nusage-hours,1\nusage-days,0\ndenials,0\n"
+    assert UsageSnapshot.objects.count() == 1
+    done = run(f"prune --yes --audit-before 1ms --archive {tmp_path} --reason 'law'")
+    assert done.code == 0
+    assert f"{events} audit events deleted" in done.err
+    archived = gzip.decompress((tmp_path / "audit.jsonl.gz").read_bytes()).splitlines()
+    assert [json.loads(line)["object_label"] for line in archived] == ["api", "resource api"]
+    assert len([*tmp_path.glob("usage-hours*")]) == 1
+    pruning = AuditEvent.objects.get()
+    assert (pruning.verb, pruning.source, pruning.reason) == ("prune", "command", "law")
+    assert run("prune --dry-run --audit-before 2001-01-01 --format csv").out.endswith("audit,0\n")
+    assert json.loads(run("audit verify --format json").out)["ok"] is True
+    assert [row["what"] for row in json.loads(run("prune --yes --format json").out)] == [
+        "usage-hours",
+        "usage-days",
+        "denials",
+    ]
+
+
+def test_an_archive_that_cannot_be_written_keeps_what_would_be_lost(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run("resource set api rpm=5/min")
+    ran = run(f"prune --yes --audit-before 1ms --archive {tmp_path / 'file'}")
+    assert (ran.code, AuditEvent.objects.count()) == (1, 2)
+    assert "The archive cannot be written" in ran.err
+
+
+def test_the_log_is_listed_the_latest_first_and_shown_in_full() -> None:
+    run("resource set api rpm=5/min")
+    run("resource set other tpm=5/min:burst=3 calls=7/min connections=9 budget=5/day@UTC --reason 'a long story'")
+    run("resource set api rpm=6/min")
+    newest, *_ = rows = json.loads(run("audit list --format json").out)
+    assert [row["number"] for row in rows] == [5, 4, 3, 2, 1]
+    assert newest["object_label"] == "resource api"
+    assert "limit rpm rpm=5/min -> rpm=6/min" in run("audit list --most 1").out
+    [made] = [line for line in run("audit list --object 'resource other'").out.splitlines() if "policy" in line]
+    assert " ..." in made
+    assert "limit connections connections=9" in run("audit list --object 'resource other' --format csv").out
+    assert run("audit list --actor nobody").err == "Nothing was changed.\n"
+    assert run("audit list --since 2099-01-01").err == "Nothing was changed.\n"
+    run("resource delete api --yes")
+    assert "no effect" in run("audit list --most 1").out
+    assert "limit tpm" in run("audit show 4").out
+
+
+def test_a_broken_log_is_an_answer_of_no() -> None:
+    run("resource set api rpm=5/min")
+    report = json.loads(run("audit verify --format json").out)
+    assert run(f"audit verify --known {report['number']}:{report['digest']}").code == 0
+    wrong = run(f"audit verify --known {report['number']}:{'0' * 64}")
+    assert (wrong.code, "another digest" in wrong.out) == (3, True)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE limits_app_resource SET description = 'by SQL'")
+    assert run("audit verify").code == 0
+    found = run("audit verify --unrecorded")
+    assert (found.code, "was changed without an event" in found.out) == (3, True)

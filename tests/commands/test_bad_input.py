@@ -1,0 +1,186 @@
+"""What cannot be understood or done is said on stderr, with an exit code, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from limits_app.management.limits.registry import SUBCOMMANDS
+from limits_app.models import AuditEvent
+from tests.commands.running import run
+
+ELSEWHERE: Final = {"apply", "export", "simulate", "doctor"}
+"""Their tables are in tests of their own."""
+
+TABLE: Final = {
+    "system": [
+        ("system", 2, "required: VERB"),
+        ("system put", 2, "invalid choice: 'put'"),
+        ("system set", 2, "required: LIMIT"),
+        ("system set rpm=5/fortnight", 2, "time 'fortnight' must look like"),
+        ("system set rpm=5/min rpm=9/min", 2, "rpm is there twice"),
+        ("system set blocked rpm=5/min", 2, "blocked stands alone"),
+        ("system set rpm=5/min --extend", 2, "unrecognized arguments: --extend"),
+        ("system set rpm=5/min --enforcement maybe", 2, "invalid choice: 'maybe'"),
+        ("system set rpm=5/min --rollout 101", 2, "'101' must be 0 to 100 percent"),
+        ("system set rpm=5/min --from 2026-02-30", 2, "'2026-02-30' is no moment: write 2026-01-31"),
+        ("system set rpm=5/min --from 2026-02-30T12:00", 2, "is no moment: day is out of range"),
+        ("system set rpm=5/min --until tomorrow", 2, "'tomorrow' is no moment: write 2026-01-31"),
+        ("system set rpm=5/min --from 2026-02-01 --until 2026-01-01", 2, "begins before it ends"),
+        ("system set rpm=5/min --hours sometimes", 2, "sometimes"),
+        ("system set blocked --extends", 2, "a policy that extends has the effect limits"),
+        ("system get me", 2, "unrecognized arguments: me"),
+        ("system get", 1, "Nothing is set for the system"),
+        ("system delete", 2, "Nobody can be asked here: say --yes"),
+        ("system delete --yes", 1, "Nothing that always holds is set for the system"),
+        ("system list --format xml", 2, "invalid choice: 'xml'"),
+    ],
+    "resource": [
+        ("resource set", 2, "required: RESOURCE, LIMIT"),
+        ("resource set 4gpt rpm=5/min", 2, "resource '4gpt' must be a letter"),
+        ("resource set api", 2, "required: LIMIT"),
+        ("resource set api rpm", 2, "must look like 'rpm=1000/min'"),
+        ("resource set api calls=5", 2, "say per how much time"),
+        ("resource get", 2, "required: RESOURCE"),
+        ("resource get api", 1, "Nothing is set for the resource api"),
+        ("resource delete api --yes", 1, "Nothing that always holds is set for the resource api"),
+        ("resource list api", 2, "unrecognized arguments: api"),
+    ],
+    "entity": [
+        ("entity set", 2, "required: ENTITY, LIMIT"),
+        ("entity set '' rpm=5/min", 2, "entity '' must be text of 1 to 255"),
+        ("entity set user:1 rpm=5/min:shared", 2, "those of an entity are its own"),
+        ("entity set user:1 rpm=5/min --on 'a b'", 2, "resource 'a b' must be a letter"),
+        ("entity set user:1 rpm=5/min --reason", 2, "--reason: expected one argument"),
+        ("entity get user:1", 1, "Nothing is set for user:1 on all resources"),
+        ("entity get user:1 --on api", 1, "Nothing is set for user:1 on api"),
+        ("entity delete user:1 --on api --yes", 1, "Nothing that always holds is set for user:1 on api"),
+    ],
+    "pool": [
+        ("pool get claude", 1, "There is no pool claude; there are none"),
+        ("pool set 'a b'", 2, "resource 'a b' must be"),
+        ("pool set claude --load-balancing luck", 2, "invalid choice: 'luck'"),
+        ("pool set-member claude east rpm=5/min", 1, "There is no pool claude"),
+        ("pool set-member claude east calls=5", 2, "say per how much time"),
+        ("pool set-member claude east --config '['", 2, "the config is no JSON"),
+        ("pool set-member claude east --config '[]'", 2, "the config is no JSON object"),
+        ("pool set-member claude east --weight 0", 2, "'0' must be a whole number from 1 on"),
+        ("pool enable claude", 2, "required: MEMBER"),
+        ("pool enable claude east", 1, "There is no pool claude"),
+        ("pool remove-member claude east", 2, "say --yes"),
+        ("pool delete claude --yes", 1, "There is no pool claude"),
+    ],
+    "check": [
+        ("check", 2, "required: RESOURCE"),
+        ("check a@b", 2, "resource 'a@b' must be"),
+        ("check api tpm", 2, "'tpm' must be a key and an amount, such as tpm=500"),
+        ("check api tpm=many", 2, "amount 'many' must be a number"),
+        ("check api tpm=1 tpm=2", 2, "tpm is there twice"),
+        ("check api --entity ''", 2, "entity '' must be text"),
+        ("check api --dry-run", 2, "unrecognized arguments: --dry-run"),
+    ],
+    "explain": [
+        ("explain", 2, "required: RESOURCE"),
+        ("explain a@b", 2, "resource 'a@b' must be"),
+        ("explain api 4=5", 2, "limit key '4' must be a letter"),
+        ("explain api tpm=-5", 2, "amount '-5' must be a number"),
+        ("explain api --format text", 2, "invalid choice: 'text'"),
+    ],
+    "status": [
+        ("status", 2, "required: RESOURCE"),
+        ("status a@b", 2, "resource 'a@b' must be"),
+        ("status api user:1", 2, "unrecognized arguments: user:1"),
+        ("status api --entity", 2, "--entity: expected one argument"),
+        ("status api --entity ''", 2, "entity '' must be text"),
+    ],
+    "top": [
+        ("top --lines 0", 2, "'0' must be a whole number from 1 on"),
+        ("top --lines many", 2, "'many' must be a whole number"),
+        ("top --scopes -1", 2, "'-1' must be a whole number from 1 on"),
+        ("top --interval 0s", 2, "The interval must be more than 0"),
+        ("top --interval often", 2, "time 'often' must look like"),
+        ("top now", 2, "unrecognized arguments: now"),
+    ],
+    "boost": [
+        ("boost user:1 tpm=1M/min --reason x", 2, "--for --until is required"),
+        ("boost user:1 tpm=1M/min --for 2h --until 2099-01-01 --reason x", 2, "not allowed with"),
+        ("boost user:1 tpm=1M/min --for 2h", 2, "Say why with --reason"),
+        ("boost user:1 tpm=1M/min --for a-while --reason x", 2, "time 'a-while' must look like"),
+        ("boost user:1 tpm=1M/min --until 2001-01-01 --reason x", 2, "has ended already"),
+        ("boost user:1 unlimited --for 2h --reason x", 2, "limit 'unlimited' must look like"),
+        ("boost user:1 tpm=1M/min:shared --for 2h --reason x", 2, "tpm cannot be shared"),
+        ("boost user:1 --for 2h --reason x", 2, "required: LIMIT"),
+    ],
+    "reset": [
+        ("reset", 2, "required: RESOURCE"),
+        ("reset a@b --yes", 2, "resource 'a@b' must be"),
+        ("reset api", 2, "Nobody can be asked here: say --yes"),
+        ("reset api --key tpm --yes", 2, "tpm is not limited there; limited are: none"),
+        ("reset api --key tpm --dry-run", 2, "tpm is not limited there; limited are: none"),
+        ("reset api --key 4 --yes", 2, "limit key '4' must be"),
+    ],
+    "usage": [
+        ("usage api", 2, "unrecognized arguments: api"),
+        ("usage --period year", 2, "invalid choice: 'year'"),
+        ("usage --by colour", 2, "invalid choice: 'colour'"),
+        ("usage --since yesterday", 2, "'yesterday' cannot be read as a moment"),
+        ("usage --since 2026-13-01", 2, "'2026-13-01' is no moment"),
+        ("usage --since 9999999d", 2, "'9999999d' is too long ago"),
+        ("usage --most 0", 2, "'0' must be a whole number"),
+        ("usage --resource a@b", 2, "resource 'a@b' must be"),
+    ],
+    "snapshot": [
+        ("snapshot now", 2, "unrecognized arguments: now"),
+        ("snapshot --dry-run", 2, "unrecognized arguments: --dry-run"),
+        ("snapshot --yes", 2, "unrecognized arguments: --yes"),
+        ("snapshot --form json", 2, "unrecognized arguments: --form json"),
+        ("snapshot --format", 2, "--format: expected one argument"),
+    ],
+    "prune": [
+        ("prune", 2, "Nobody can be asked here: say --yes"),
+        ("prune --audit-before then", 2, "'then' cannot be read as a moment"),
+        ("prune --archive", 2, "--archive: expected one argument"),
+        ("prune old", 2, "unrecognized arguments: old"),
+        ("prune --audit-before 30", 2, "'30' cannot be read as a moment"),
+    ],
+    "audit": [
+        ("audit", 2, "required: VERB"),
+        ("audit list --most 0", 2, "'0' must be a whole number"),
+        ("audit list --since 2026-01", 2, "'2026-01' is no moment"),
+        ("audit show first", 2, "'first' must be a whole number"),
+        ("audit show 17", 1, "There is no event 17"),
+        ("audit verify --known 17", 2, "'17' must be a number and a digest"),
+        ("audit verify --known 17:xyz", 2, "'17:xyz' must be a number and a digest"),
+        ("audit revert", 2, "required: NUMBER"),
+        ("audit revert 17 --yes", 1, "There is no event 17"),
+    ],
+    "completion": [
+        ("completion", 2, "required: shell"),
+        ("completion tcsh", 2, "invalid choice: 'tcsh'"),
+        ("completion bash zsh", 2, "unrecognized arguments: zsh"),
+        ("completion --shell bash", 2, "invalid choice: 'bash'|unrecognized arguments"),
+        ("completion bash --yes", 2, "unrecognized arguments: --yes"),
+    ],
+    "": [
+        ("", 2, "required: SUBCOMMAND"),
+        ("resources", 2, "invalid choice: 'resources'"),
+        ("--format json resource list", 2, "unrecognized|invalid choice"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_what_cannot_be_is_an_error_on_stderr_and_changes_nothing(name: str) -> None:
+    for line, code, message in TABLE[name]:
+        ran = run(line)
+        said = " ".join(ran.err.split())
+        assert (ran.code, ran.out) == (code, ""), f"{line}: {said}"
+        assert any(one in said for one in message.split("|")), f"{line}: {said}"
+    assert not AuditEvent.objects.exists()
+
+
+def test_each_subcommand_has_a_table_of_at_least_five() -> None:
+    assert {name: len(TABLE.get(name, ())) >= 5 for name in SUBCOMMANDS if name not in ELSEWHERE} == {
+        name: True for name in SUBCOMMANDS if name not in ELSEWHERE
+    }

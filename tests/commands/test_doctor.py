@@ -1,0 +1,240 @@
+"""The doctor finds what is wrong, says what to do, changes nothing, and never hangs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from threading import Event
+from typing import Any, Final
+
+import pytest
+from django.apps import apps
+from django.db import DatabaseError, connection
+from django.db.migrations.recorder import MigrationRecorder
+from django.db.utils import NotSupportedError
+from django.utils import timezone
+from pytest_django import Settings
+
+from limits_app.models import Bucket, Denial, Period, Policy, Pool, Resource, UsageSnapshot
+from limits_app.services.doctor import Severity, diagnose
+from limits_app.services.doctor.surroundings import answers
+from limits_app.services.limits_file import apply, read_content
+from limits_app.stores.memory import MemoryStore
+from tests.commands.running import run
+
+LIMITED: Final = "limits: [calls=1/s]"
+
+
+def found(name: str) -> list[str]:
+    """What the findings of one id say."""
+    return [one.message for one in diagnose() if one.id == f"limits_app.{name}"]
+
+
+WRONG: Final = {
+    "dropped": (f"policies: [{{limits: [x=1/s]}}, {{resource: a, {LIMITED}}}]", "D010", "policy resource a drops 'x'"),
+    "off": (f"policies: [{{enforcement: 'off', {LIMITED}}}]", "D011", "policy system never holds: it is switched off"),
+    "nobody": (f"policies: [{{rollout_percent: 0, {LIMITED}}}]", "D011", "it is rolled out to nobody"),
+    "ended": (
+        f"policies: [{{valid_from: 2020-01-01T00:00:00Z, valid_until: 2020-02-01T00:00:00Z, {LIMITED}}}]",
+        "D011",
+        "it ended at 2020-02-01",
+    ),
+    "blocked": (f"entities: {{u: {{blocked: true}}}}\npolicies: [{{entity: u, {LIMITED}}}]", "D011", "blocked itself"),
+    "free": (f"entities: {{u: {{unlimited: true}}}}\npolicies: [{{entity: u, {LIMITED}}}]", "D011", "unlimited itself"),
+    "no member": ("pools: {p: {members: {m: {enabled: false}}}}", "D012", "pool p has no member that is switched on"),
+    "no secret": (
+        "pools: {p: {members: {m: {config: {api_key: {env: NOT_SET_ANYWHERE}}}}}}",
+        "D013",
+        "member 'm' of pool p needs for 'api_key' the environment variable NOT_SET_ANYWHERE",
+    ),
+    "no limits": ("resources: {api: {}}", "D014", "resource api has no limits for those without"),
+    "no limits in the pool": (
+        "pools: {p: {members: {m: {}}}}\nresources: {api: {pool: p}}",
+        "D014",
+        "resource api has",
+    ),
+    "a silent row": ("entities: {u: {cascade: true}}", "D015", "entity u has a row that says nothing"),
+}
+
+
+@pytest.mark.parametrize(("text", "name", "said"), WRONG.values(), ids=WRONG)
+def test_what_is_set_and_means_nothing_is_found(text: str, name: str, said: str) -> None:
+    apply(read_content(text))
+    [message] = found(name)
+    assert said in message
+
+
+RIGHT: Final = """
+pools: {p: {members: {m: {limits: [x=1/s]}, off: {enabled: false}}}}
+resources: {served: {pool: p}, open: {}, limited: {}}
+entities: {t: {name: Tenant}, u: {parent: v}}
+policies:
+- {resource: open, effect: unlimited}
+- {resource: limited, weekly_hours: mon, limits: [calls=1/s]}
+- {resource: limited, valid_from: 2026-01-01T00:00:00Z, valid_until: 2999-01-01T00:00:00Z, limits: [calls=2/s]}
+"""
+
+
+def test_what_is_set_well_is_not_found() -> None:
+    apply(read_content(RIGHT))
+    assert [one.id for one in diagnose()] == ["limits_app.W044"]
+
+
+def test_hours_that_cannot_be_read_are_found() -> None:
+    policy = Policy(weekly_hours="sometimes", time_zone="UTC")
+    policy.save()
+    assert "policy system sometimes never holds" in found("D011")[0]
+
+
+def test_of_many_findings_of_a_kind_some_are_told() -> None:
+    apply(read_content("resources: {" + ", ".join(f"r{number}: {{}}" for number in range(14)) + "}"))
+    messages = found("D014")
+    assert (len(messages), messages[-1]) == (11, "4 more resources have no limits")
+
+
+def test_a_pool_that_serves_nobody_matters_where_it_is_used() -> None:
+    apply(read_content("pools: {p: {}, q: {}}\nresources: {r: {pool: q}}"))
+    severities = [one.severity for one in diagnose() if one.id == "limits_app.D012"]
+    assert severities == [Severity.ERROR, Severity.WARNING]
+
+
+def used(resource: str, ago: timedelta, entity: str = "") -> None:
+    start = timezone.now() - ago
+    whose = {"resource": resource, "bucket": Bucket.ENTITY, "entity": entity, "key": "k", "admitted_milli": 1000}
+    UsageSnapshot.objects.create(period=Period.HOUR, start=start, **whose)
+
+
+def refused(resource: str, ago: timedelta) -> None:
+    minute = timezone.now() - ago
+    Denial.objects.create(resource=resource, key="k", minute=minute, first=minute, last=minute, count=1)
+
+
+def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:
+    apply(read_content("resources: {old: {}, refused: {}, new: {}}\npolicies: [{limits: [k=1/s]}]"))
+    used("old", timedelta(days=40))
+    refused("refused", timedelta(days=2))
+    for number in range(12):
+        used(f"strange{number:02}", timedelta(minutes=5))
+    used("new", timedelta(minutes=5))
+    assert found("D020") == ["nobody has used old for 30 days"]
+    assert found("D021")[0].endswith("strange09 and 2 more is used, but has no row")
+
+
+def test_entities_without_a_row_are_counted() -> None:
+    apply(read_content("resources: {api: {}}\nentities: {u: {name: U}}\npolicies: [{limits: [k=1/s]}]"))
+    used("api", timedelta(minutes=5), "u")
+    assert found("D021") + found("D023") == []
+    used("api", timedelta(minutes=5), "v")
+    assert found("D023")[0].startswith("1 entities without a row")
+
+
+def test_usage_that_is_no_longer_rolled_up_is_found() -> None:
+    refused("api", timedelta(minutes=5))
+    assert found("D022")[0].endswith("but usage was rolled up never")
+    used("api", timedelta(hours=9))
+    assert "for the hour from" in found("D022")[0]
+    used("api", timedelta(hours=1))
+    assert found("D022") == []
+
+
+def test_missing_migrations_are_found_and_the_tables_not_read() -> None:
+    last = MigrationRecorder.Migration.objects.filter(app="limits_app").order_by("-name")[0]
+    MigrationRecorder(connection).record_unapplied("limits_app", last.name)
+    try:
+        assert found("D002") == [f"the tables are not those of this version: {last.name} is missing"]
+    finally:
+        MigrationRecorder(connection).record_applied("limits_app", last.name)
+
+
+def fails(error: Exception) -> Callable[..., Any]:
+    def failing(*args: object, **options: object) -> None:
+        raise error
+
+    return failing
+
+
+def test_a_database_that_is_too_old_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "check_database_version_supported", fails(NotSupportedError("3.9 is needed")))
+    assert found("D003") == ["the database 'default' is too old: 3.9 is needed"]
+
+
+def test_a_database_that_fails_on_the_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.services.doctor.stored_content", fails(DatabaseError("gone away")))
+    assert found("D005") == ["the database 'default' failed on the way: gone away"]
+
+
+def test_a_database_that_cannot_be_reached_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.services.doctor.surroundings._ask_database", fails(DatabaseError("no route")))
+    assert [one.id for one in diagnose()] == ["limits_app.D001", "limits_app.W044"]
+
+
+def test_a_store_that_cannot_be_used_is_found(settings: Settings) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "URL": "redis://127.0.0.1:1/0"}}}
+    [first, *_] = diagnose()
+    assert (first.id, first.severity) == ("limits_app.D004", Severity.ERROR)
+    assert first.message.startswith("the store 'default' cannot be used: StoreUnavailable")
+
+
+def test_settings_that_cannot_be_read_are_all_that_is_found(settings: Settings) -> None:
+    settings.LIMITS = {"STROE": "default"}
+    findings = diagnose()
+    assert findings
+    assert {one.severity for one in findings} == {Severity.ERROR}
+
+
+@pytest.fixture
+def never() -> Iterator[Event]:
+    """What nobody sets before the test is over."""
+    event = Event()
+    yield event
+    event.set()
+
+
+def test_what_never_answers_is_left_behind(never: Event) -> None:
+    assert answers(never.wait, 0.01) == "it did not answer within 0.01 seconds"
+
+
+def test_a_store_that_hangs_holds_nobody_up(never: Event, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "version", never.wait)
+    findings = diagnose(patience_seconds=0.01)
+    assert "did not answer" in {one.id: one.message for one in findings}["limits_app.D004"]
+
+
+def test_nothing_is_changed() -> None:
+    apply(read_content(RIGHT))
+    models = list(apps.get_app_config("limits_app").get_models())
+    before = [[*model._base_manager.values_list()] for model in models]
+    diagnose()
+    assert [[*model._base_manager.values_list()] for model in models] == before
+
+
+def test_the_command_ends_by_what_it_found() -> None:
+    assert run("doctor").code == 0
+    assert run("doctor --fail-on warning").code == 3
+    Pool.objects.create(name="p")
+    Resource.objects.create(name="r", pool=Pool.objects.get())
+    ran = run("doctor --format json --patience 2s")
+    assert (ran.code, json.loads(ran.out)[0]["id"]) == (3, "limits_app.D012")
+    assert run("doctor").out.startswith("ERROR limits_app.D012: pool p has no member that is switched on")
+
+
+def test_a_site_without_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.management.limits.doctor.diagnose", lambda **_: [])
+    ran = run("doctor --fail-on warning")
+    assert (ran.code, ran.out, ran.err) == (0, "", "All is well.\n0 error, 0 warning, 0 info\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("doctor me", "unrecognized arguments: me"),
+        ("doctor --fail-on info", "invalid choice: 'info'"),
+        ("doctor --patience long", "time 'long' must look like"),
+        ("doctor --format xml", "invalid choice: 'xml'"),
+        ("doctor --dry-run", "unrecognized arguments: --dry-run"),
+    ],
+)
+def test_what_cannot_be_understood_is_said(line: str, said: str) -> None:
+    ran = run(line)
+    assert (ran.code, said in ran.err) == (2, True)

@@ -1,0 +1,66 @@
+"""The commands of the documentation run, and say what stands there."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from limits_app.core import notation
+from limits_app.management.limits.registry import SUBCOMMANDS
+from limits_app.management.limits.subcommand import ExitCode
+from tests.commands.running import run
+from tests.docs.pages import DOCS, ROOT, WITH_CODE, blocks, rows
+
+PAGE: Final = DOCS / "commands.md"
+PROMPT: Final = "$ python manage.py limits "
+ECHO: Final = ' || echo "exit code $?"'
+
+
+def steps() -> Iterator[tuple[str, str | None]]:
+    """Everything on the page that runs, in order: commands with what they say, and Python, which says nothing."""
+    both = [*blocks(PAGE, "console"), *blocks(PAGE, "python")]
+    for block in sorted(both, key=lambda block: block.line):
+        if block.language == "python":
+            yield block.text, None
+            continue
+        for part in f"\n{block.text}".split(f"\n{PROMPT}")[1:]:
+            command, _, said = part.partition("\n")
+            yield command, said.rstrip("\n") + "\n" if said.strip() else ""
+
+
+def test_the_page_runs_from_top_to_bottom_and_says_what_it_shows() -> None:
+    same = doctest.OutputChecker().check_output
+    for step, expected in steps():
+        if expected is None:
+            exec(step, {})  # noqa: S102 - it is our own documentation
+            continue
+        ran = run(step.removesuffix(ECHO))
+        said = ran.out + ran.err
+        if step.endswith(ECHO):
+            assert ran.code, f"{step} did not fail"
+            said += f"exit code {ran.code}\n"
+        else:
+            assert not ran.code, f"{step} ended with {ran.code}: {said}"
+        assert same(expected, said, doctest.ELLIPSIS), f"{step} says\n{said}"
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_each_subcommand_has_an_example_in_the_documentation(name: str) -> None:
+    consoles = [block.text for page in WITH_CODE for block in blocks(page, "console")]
+    assert any(f"manage.py limits {name}" in text for text in consoles)
+
+
+def test_the_page_explains_each_exit_code() -> None:
+    assert [int(code) for code, _ in rows(PAGE, "Exit codes")] == [*ExitCode]
+
+
+def test_the_page_and_the_parser_show_the_same_grammar() -> None:
+    [grammar] = [block.text for block in blocks(PAGE, "text")]
+    assert grammar in (notation.__doc__ or "")
+
+
+def test_the_changelog_tells_of_the_commands() -> None:
+    assert "manage.py limits" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,0 +1,184 @@
+"""The forms of what commands write."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import sys
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+import yaml
+from django.core.management import call_command
+from django.core.management.base import CommandError, OutputWrapper
+
+from limits_app import limits
+from limits_app.core.limits import RateLimit
+from limits_app.management.limits import output
+from limits_app.management.limits.output import Format, Output, Table, cell
+from tests.commands.running import run
+
+TABLE = Table(("name", "count", "of"), [("a", 1, ["x", "y"]), ("longer", 1000, ["z"])], "None.")
+
+
+class Terminal(io.StringIO):
+    """Text that believes it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def opened(form: Format = Format.TABLE, kind: type[io.StringIO] = io.StringIO) -> tuple[Output, Any, Any]:
+    out, err = kind(), kind()
+    return Output(OutputWrapper(out), OutputWrapper(err), form), out, err
+
+
+def test_a_table_is_aligned_and_its_numbers_stand_at_the_right() -> None:
+    out, written, _ = opened()
+    out.show(TABLE)
+    assert written.getvalue() == ("name    count  of\na           1  x y\nlonger   1000  z\n")
+
+
+def test_what_is_empty_is_said_to_people_and_not_to_programs() -> None:
+    for form, expected in {Format.TABLE: "", Format.JSON: "[]\n", Format.CSV: "a,b\n", Format.YAML: "[]\n"}.items():
+        out, written, told = opened(form)
+        out.show(Table(("a", "b"), [], "None."))
+        assert written.getvalue() == expected
+        assert told.getvalue() == ("None.\n" if form is Format.TABLE else "")
+
+
+def test_json_yaml_and_csv_say_the_same() -> None:
+    limits.set_resource_limits("api", [RateLimit("rpm", 5, 60)], reason="it is, “small”,\nand old")
+    plain = json.loads(run("resource list --format json").out)
+    assert plain == yaml.safe_load(run("resource list --format yaml").out)
+    [row] = csv.DictReader(io.StringIO(run("resource list --format csv").out, newline=""))
+    assert plain == [
+        {
+            "policy": "resource api",
+            "limits": ["rpm=5/min"],
+            "extends": False,
+            "enforcement": "enforce",
+            "rollout_percent": 100,
+            "when": "always",
+            "on_unavailable": "",
+            "reason": "it is, “small”,\nand old",
+        }
+    ]
+    assert (row["limits"], row["reason"], row["extends"]) == ("rpm=5/min", plain[0]["reason"], "no")
+
+
+def test_identifiers_of_strangers_cannot_draw_on_the_terminal() -> None:
+    limits.set_entity_limits("evil\x1b[2J\n[red]", [RateLimit("rpm", 5, 60)])
+    assert "evil\\x1b[2J\\n[red]" in run("entity list").out
+    assert "\x1b" not in run("entity list").out
+    assert "evil\\x1b[2J\\n[red]" in run("explain api --entity 'evil\x1b[2J\n[red]'").out.replace("\n[red]", "\\n[red]")
+    assert json.loads(run("entity list --format json").out)[0]["policy"] == "entity evil\x1b[2J\n[red]"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (True, "yes"),
+        (False, "no"),
+        (0.1 + 0.2, "0.3"),
+        (date(2026, 1, 31), "2026-01-31"),
+        (datetime(2026, 1, 31, 12, 0, 1, 5, tzinfo=UTC), "2026-01-31 12:00:01+00:00"),
+        ([1, None, "a"], "1  a"),
+        ({"a": "é"}, '{"a": "é"}'),
+        ("a\tb", "a\\tb"),
+    ],
+)
+def test_a_cell_is_what_people_read(value: object, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_on_a_terminal_tables_are_drawn_by_rich() -> None:
+    out, written, _ = opened(kind=Terminal)
+    out.show(Table(("name", "evil"), [("[bold]a", "\x1b[2J")]))
+    assert "─" in written.getvalue()
+    assert "[bold]a" in written.getvalue()
+    assert "\\x1b[2J" in written.getvalue()
+
+
+def test_without_rich_or_colour_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = Output(OutputWrapper(Terminal()), OutputWrapper(Terminal()), color=False)
+    assert not out.is_rich
+    monkeypatch.setattr(output, "_HAS_RICH", False)
+    out, written, told = opened(kind=Terminal)
+    out.show(TABLE)
+    assert written.getvalue().startswith("name    count  of\n")
+    assert list(out.track([1, 2], "counting")) == [1, 2]
+    assert told.getvalue() == ""
+
+
+def test_long_work_is_shown_on_stderr_of_a_terminal_only(capfd: pytest.CaptureFixture[str]) -> None:
+    for kind in (io.StringIO, Terminal):
+        out, written, _ = opened(kind=kind)
+        assert list(out.track(range(3), "counting", 3)) == [0, 1, 2]
+        with out.working("Working"):
+            out.write("done")
+            written.truncate(0)
+        assert written.getvalue() == ""
+    assert capfd.readouterr().out == ""
+
+
+def test_yaml_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    out, _, _ = opened(Format.YAML)
+    with pytest.raises(CommandError, match=r"limits-app\[yaml\]"):
+        out.show(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
+)
+def test_only_a_yes_is_a_yes(answer: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, written, told = opened()
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    if goes_on:
+        out.confirm("Really?", yes=False)
+    else:
+        with pytest.raises(CommandError, match="Nothing was changed") as error:
+            out.confirm("Really?", yes=False)
+        assert error.value.returncode == 1
+    assert (written.getvalue(), told.getvalue()) == ("", "Really? [y/N] ")
+
+
+def test_a_screen_of_a_terminal_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        out, _, _ = opened(kind=Terminal)
+        with out.screen() as screen:
+            screen.draw(TABLE, "12:00\x1b")
+            screen.draw(TABLE, "12:02")
+        terminal.flush()
+        drawn = os.read(master, 100_000).decode()
+    os.close(master)
+    assert "12:00\\x1b" in drawn
+    assert "12:02" in drawn
+    assert "longer" in drawn
+
+
+def test_programs_give_commands_as_all_others() -> None:
+    limits.set_resource_limits("api", [RateLimit("rpm", 5, 60)])
+    written = io.StringIO()
+    call_command("limits", "resource", "list", "--format", "csv", stdout=written)
+    assert written.getvalue().endswith("resource api,rpm=5/min,no,enforce,100,always,,\n")
+    with pytest.raises(CommandError, match="Nothing is set for the system"):
+        call_command("limits", "system", "get")
+    with pytest.raises(CommandError, match="invalid choice"):
+        call_command("limits", "nothing")
+
+
+def test_elsewhere_what_is_drawn_follows_each_other() -> None:
+    out, written, told = opened()
+    with out.screen() as screen:
+        screen.draw(TABLE, "12:00")
+        screen.draw(TABLE, "12:02")
+    assert (written.getvalue().count("longer"), told.getvalue()) == (2, "12:00\n12:02\n")

@@ -1,0 +1,142 @@
+"""Commands in processes of their own, as shells start them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from limits_app import limits
+from limits_app.core.limits import RateLimit
+from limits_app.management.limits.registry import SUBCOMMANDS
+from limits_app.management.limits.subcommand import Subcommand
+from tests.commands.running import run
+from tests.docs.pages import ROOT
+
+COMMAND = [sys.executable, str(ROOT / "manage.py"), "limits"]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A site of its own, with a database that nobody has migrated."""
+    return os.environ | {
+        "DJANGO_SETTINGS_MODULE": "project.settings",
+        "LIMITS_DEMO_DATABASE": str(tmp_path / "db.sqlite3"),
+        "LIMITS_DEMO_STATE_DIR": str(tmp_path / "state"),
+    }
+
+
+def started(environment: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    )
+
+
+def test_a_site_from_its_first_minute_to_ctrl_c(environment: Mapping[str, str]) -> None:
+    with started(environment, "resource", "set", "api", "rpm=5/min") as early:
+        _, err = early.communicate(timeout=300)
+        assert (early.returncode, "manage.py migrate" in err, "Traceback" in err) == (1, True, False)
+    migrate = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v0"]
+    subprocess.run(migrate, env=environment, check=True, cwd=ROOT, timeout=300)
+    with started(environment, "resource", "set", "api", "rpm=5/min", "--format", "csv") as setting:
+        out, err = setting.communicate(timeout=300)
+        assert (setting.returncode, err) == (0, "")
+        assert out.endswith("create,policy resource api,limit rpm,,rpm=5/min\n")
+    with started(environment, "top", "--interval", "1h") as top:
+        assert top.stdout is not None
+        assert top.stdout.readline().split()[:2] == ["resource", "entity"]
+        top.stdout.readline()
+        top.send_signal(signal.SIGINT)
+        _, err = top.communicate(timeout=300)
+        assert (top.returncode, "Traceback" in err) == (0, False)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error_worth_a_traceback(environment: Mapping[str, str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [*COMMAND, "completion", "bash"]
+    with subprocess.Popen(
+        words, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        os.close(writing)
+        _, err = process.communicate(timeout=300)
+        assert (process.returncode, err) == (1, "")
+
+
+def test_who_interrupts_a_question_has_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Impatient:
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self) -> str:
+            raise KeyboardInterrupt
+
+    limits.set_resource_limits("api", [RateLimit("rpm", 5, 60)])
+    monkeypatch.setattr(sys, "stdin", Impatient())
+    ran = run("resource delete api")
+    assert (ran.code, ran.err.endswith("Interrupted.\n")) == (130, True)
+    assert run("resource get api").code == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("manage.py limits res", "resource reset"),
+        ("manage.py limits resource ", "set get delete list"),
+        ("manage.py limits resource set api --ru", ""),
+        ("manage.py limits resource set api --ro", "--rollout"),
+        ("manage.py limits entity list --o", "--on"),
+        ("manage.py limits apply ", ""),
+        ("manage.py limits completion z", "zsh"),
+        ("manage.py limits audit revert 17 --f", "--force --format"),
+        ("manage.py migrate res", ""),
+    ],
+)
+def test_bash_offers_what_can_follow(typed: str, offered: str) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None, "install bash, which completes these commands"
+    script = f"""
+        {run("completion bash").out}
+        typed="{typed}"
+        read -r -a COMP_WORDS <<< "$typed"
+        case "$typed" in *" ") COMP_WORDS+=("") ;; esac
+        COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+        _limits_app
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    assert {*done.stdout.split()} == {*offered.split()}
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_is_offered_every_subcommand(shell: str) -> None:
+    script = run(f"completion {shell}").out
+    assert all(name in script for name in SUBCOMMANDS)
+    assert "remove-member" in script
+
+
+def leaves(subcommands: Mapping[str, Subcommand], path: str = "") -> dict[str, Subcommand]:
+    """Every subcommand that runs, by its words."""
+    found: dict[str, Subcommand] = {}
+    for name, one in subcommands.items():
+        words = f"{path} {name}".strip()
+        found |= leaves(one.verbs, words) if one.verbs else {words: one}
+    return found
+
+
+@pytest.mark.parametrize(("words", "subcommand"), leaves(SUBCOMMANDS).items(), ids=leaves(SUBCOMMANDS))
+def test_help_shows_examples_that_could_be_given(words: str, subcommand: Subcommand) -> None:
+    helped = run(f"{words} --help")
+    assert helped.code == 0
+    assert subcommand.examples
+    for example in subcommand.examples:
+        assert example.startswith(words)
+        assert f"  manage.py limits {example}\n" in helped.out
+    assert "exit codes: 0 done" in helped.out

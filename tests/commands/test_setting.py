@@ -1,0 +1,158 @@
+"""Commands that change configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+from pytest_django import Settings
+
+from limits_app import limits
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.management.limits.changing import actor
+from limits_app.models import AuditEvent, Entity, Policy, Pool, PoolMember, Resource
+from tests.commands.running import run
+
+RPM = RateLimit("rpm", 5, 60)
+
+
+def test_what_is_set_holds_at_once_and_is_audited() -> None:
+    assert run("resource set api rpm=5/min db=3:shared --reason 'too busy'").code == 0
+    assert set(limits.limit_set("api")) == {RPM, ResourceLimit("db", 3)}
+    event = AuditEvent.objects.get(object_type="policy")
+    assert (event.actor, event.source, event.reason) == (actor(), "command", "too busy")
+    assert json.loads(run("resource get api --format json").out)[0]["limits"] == ["db=3:shared", "rpm=5/min"]
+
+
+def test_set_replaces_what_was_said_and_shows_only_what_differs() -> None:
+    run("resource set api rpm=5/min tpm=9/s --on-unavailable allow")
+    shown = json.loads(run("resource set api rpm=6/min tpm=9/s --format json").out)
+    assert shown == [
+        {"verb": "update", "object": "policy resource api", "field": field, "before": before, "after": after}
+        for field, before, after in [("on_unavailable", "allow", ""), ("limit rpm", "rpm=5/min", "rpm=6/min")]
+    ]
+    again = run("resource set api rpm=6/min tpm=9/s")
+    assert (again.out, again.err) == ("", "Nothing changes: it is so already.\n")
+
+
+def test_a_dry_run_says_the_same_as_the_run_and_leaves_no_trace() -> None:
+    lines = [
+        "system set calls=5/min --extends --enforcement shadow --rollout 10",
+        "entity set user:1 unlimited --on api --from 2026-01-31 --until 2026-02-28T12:00+01:00",
+        "pool set claude --no-failover --description 'a pool' --serves claude",
+        "boost user:2 rpm=5/min --until 2099-01-01 --reason x",
+    ]
+    for line in lines:
+        dry = run(f"{line} --dry-run --format csv")
+        assert dry.err == "This was a dry run: nothing was changed.\n"
+        assert not Policy.objects.exists()
+        assert not AuditEvent.objects.exists()
+        assert not Entity.objects.exists()
+        assert not Pool.objects.exists()
+        assert list(limits.limit_set("api", "user:1")) == []
+    # All at once, since what one makes the next would find there.
+    for line in lines:
+        assert run(f"{line} --format csv").code == 0
+    assert Policy.objects.count() == 3
+    assert run("system list --format csv").out.splitlines()[1].startswith("system,calls=5/min,yes,shadow,10,always,")
+
+
+def test_every_policy_of_a_scope_is_shown_and_only_the_lasting_one_is_deleted() -> None:
+    run("entity set user:1 rpm=5/min --on api")
+    run("entity set user:1 rpm=9/min --on api --hours 'mon 09:00-17:00' --time-zone Europe/Berlin")
+    assert len(json.loads(run("entity get user:1 --on api --format json").out)) == 2
+    assert run("entity delete user:1 --on api --yes").code == 0
+    [left] = json.loads(run("entity list --on api --format json").out)
+    assert (left["limits"], left["when"]) == (["rpm=9/min"], "mon 09:00-17:00 Europe/Berlin")
+    assert run("entity list --on elsewhere --format csv").out.count("\n") == 1
+
+
+def test_deleting_in_a_dry_run_needs_no_yes() -> None:
+    run("resource set api rpm=5/min")
+    dry = run("resource delete api --dry-run")
+    assert (dry.code, "limit rpm" in dry.out) == (0, True)
+    assert run("resource get api").code == 0
+    run("resource delete api --yes")
+    assert run("resource get api").code == 1
+
+
+def test_a_boost_ends_by_itself() -> None:
+    run("resource set api rpm=5/min calls=3/min")
+    assert run("boost user:1 rpm=50/min --on api --for 2h --reason demo").code == 0
+    assert set(limits.limit_set("api", "user:1")) == {RateLimit("rpm", 50, 60), CallLimit(3, 60)}
+    boost = Policy.objects.get(entity__identifier="user:1")
+    assert boost.valid_until is not None
+    assert timedelta(minutes=119) < boost.valid_until - timezone.now() <= timedelta(hours=2)
+    assert run("boost user:1 rpm=60/min --on api --for 1h --reason again").code == 2
+
+
+def test_a_pool_is_made_changed_and_emptied() -> None:
+    run("pool set claude --load-balancing weighted --serves claude")
+    run("""pool set-member claude east rpm=5/min --weight 3 --order 2 --config '{"region": "east"}'""")
+    run("pool set-member claude west rpm=7/min tpm=9/min")
+    run("pool set-member claude west tpm=10/min")
+    run("pool set-member claude west --weight 2")
+    run("pool set claude --description ours")
+    pool = Pool.objects.get()
+    assert (pool.load_balancing, pool.failover, pool.description) == ("weighted", True, "ours")
+    assert Resource.objects.get().pool == pool
+    east, west = PoolMember.objects.order_by("order")
+    assert (east.weight, east.config, west.weight) == (3, {"region": "east"}, 2)
+    assert json.loads(run("pool get claude --format json").out)[1]["limits"] == ["tpm=10/min"]
+    run("pool disable claude east west")
+    assert json.loads(run("pool list --format json").out)[0]["enabled"] == 0
+    assert run("check claude").code == 3
+    run("pool enable claude east")
+    assert list(limits.status("claude").members) == ["east"]
+    assert run("pool disable claude east north").err == "The pool claude has no member north.\n"
+    assert run("pool set-member claude west --weight 99999").code == 2
+    assert run("pool set-member claude west db=1:shared").code == 2
+    dry = run("pool remove-member claude west --dry-run")
+    assert (dry.code, PoolMember.objects.count()) == (0, 2)
+    run("pool remove-member claude east west --yes")
+    assert "The pool claude has no members." in run("pool get claude").err
+    assert run("pool delete claude --yes").code == 1
+    Resource.objects.get().delete()
+    assert run("pool delete claude --dry-run").code == 0
+    assert run("pool delete claude --yes").code == 0
+    assert run("pool list").err == "There are no pools.\n"
+
+
+def test_a_change_is_reverted_by_its_number() -> None:
+    run("resource set api rpm=5/min")
+    run("resource set api rpm=6/min")
+    number = AuditEvent.objects.latest("number").number
+    assert "rpm=6/min  rpm=5/min" in run(f"audit revert {number} --dry-run").out
+    assert run(f"audit revert {number}").code == 2
+    assert run(f"audit revert {number} --yes --reason 'it was better'").code == 0
+    assert list(limits.limit_set("api")) == [RPM]
+    assert run(f"audit revert {number} --yes").err == "resource api is as it was before this event already\n"
+    run("resource set api rpm=7/min")
+    assert "was changed since" in run(f"audit revert {number - 1} --yes").err
+    latest = AuditEvent.objects.latest("number")
+    assert (latest.source, latest.actor) == ("command", actor())
+
+
+def test_the_environment_does_not_say_who_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "somebody else")
+    assert actor() == pwd.getpwuid(os.getuid()).pw_name
+
+
+def test_who_has_no_name_acts_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000)
+    assert actor() == "uid 4000000"
+
+
+def test_a_site_without_time_zones_is_given_moments_of_its_own(settings: Settings) -> None:
+    settings.USE_TZ = False
+    assert run("boost user:1 rpm=5/min --until 2099-01-31 --reason x").code == 0
+    assert run("resource set api rpm=5/min --from 2099-01-31T12:00+01:00").code == 0
+    assert [policy.valid_from or policy.valid_until for policy in Policy.objects.filter(resource__isnull=False)] == [
+        datetime(2099, 1, 31, 11)  # noqa: DTZ001 - as the site has it
+    ]
+    assert len(json.loads(run("audit list --since 1h --format json").out)) == 4
+    assert run("usage --since 2026-01-31").code == 0
