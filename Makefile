@@ -6,6 +6,9 @@ PY := $(VENV)/bin/python
 BENCH_PY := $(BENCH_VENV)/bin/python
 STAMP := $(VENV)/.requirements-dev
 BENCH_STAMP := $(BENCH_VENV)/.requirements-bench
+RELEASE_VENV := .venv-release
+RELEASE_BIN := $(RELEASE_VENV)/bin
+RELEASE_STAMP := $(RELEASE_VENV)/.requirements-release
 RAY_VENV := .venv-ray
 RAY_PY := $(RAY_VENV)/bin/python
 RAY_STAMP := $(RAY_VENV)/.requirements-ray
@@ -23,10 +26,10 @@ DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_a
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test check lint format types imports migrations mutants ray bench docs clean
+.PHONY: help demo run test check lint format types imports migrations messages mutants ray bench docs newcomer release-check clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(STAMP)  ## show limits at work under real traffic, and check every figure
 	$(PY) -m project.demo
@@ -59,6 +62,9 @@ migrations: $(STAMP)  ## models and migrations agree, and Django's own checks
 	$(MANAGE) makemigrations --check --dry-run
 	$(MANAGE) check --fail-level WARNING
 
+messages: $(STAMP)  ## gather texts into the catalogues of the translations, and compile them
+	$(PY) -m tests.admin.messages
+
 mutants: $(STAMP)  ## change the algorithms in a thousand ways, and list what no test notices; up to 90 minutes
 	ulimit -v 4000000 && timeout 5400 $(PY) -m mutmut run --max-children 2
 	$(PY) -m mutmut results
@@ -69,8 +75,21 @@ ray: $(RAY_STAMP)  ## check the workers' mode for Ray on a Ray of this machine
 bench: $(BENCH_STAMP)  ## measure beside the peers; pass options as ARGS="--only name --rounds 5"
 	$(BENCH_PY) -m benchmarks $(ARGS)
 
-docs: $(STAMP)  ## run the code in the documentation
+docs: $(STAMP)  ## build the documentation into build/site, and run its code
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
 	$(PY) -m pytest tests/docs
+
+newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, and time it
+	$(PY) -m tests.packaging.newcomer
+
+release-check: $(RELEASE_STAMP)  ## build the package into dist/ and look at it as a stranger would; needs a network
+	rm -rf dist
+	$(RELEASE_BIN)/python -m build --no-isolation --outdir dist .
+	$(RELEASE_BIN)/twine check --strict dist/*.whl dist/*.tar.gz
+	$(RELEASE_BIN)/bandit --quiet --recursive --configfile pyproject.toml limits_app
+	$(RELEASE_BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/sbom.cdx.json requirements.txt
+	$(RELEASE_BIN)/pip-audit --progress-spinner off --requirement requirements.txt
 
 clean:  ## remove what was built, measured and cached; the virtual environments stay
 	rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .benchmarks
@@ -78,7 +97,7 @@ clean:  ## remove what was built, measured and cached; the virtual environments 
 	rm -f db.sqlite3 db.sqlite3-shm db.sqlite3-wal
 	find limits_app project tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(PY) $(BENCH_PY) $(RAY_PY):
+$(PY) $(BENCH_PY) $(RAY_PY) $(RELEASE_BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python was found: install Python 3.11 or later." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Python 3.11 or later is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
@@ -95,4 +114,8 @@ $(BENCH_STAMP): requirements.txt requirements-dev.txt requirements-bench.txt | $
 
 $(RAY_STAMP): requirements.txt requirements-dev.txt requirements-ray.txt | $(RAY_PY)
 	$(RAY_PY) -m pip install --quiet --disable-pip-version-check -r requirements-ray.txt
+	@touch $@
+
+$(RELEASE_STAMP): requirements-release.txt | $(RELEASE_BIN)/python
+	$(RELEASE_BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-release.txt
 	@touch $@

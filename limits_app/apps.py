@@ -22,7 +22,7 @@ class LimitsConfig(AppConfig):
 
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
-        from limits_app import checks, conf, models, signals
+        from limits_app import checks, conf, metrics, models, signals
         from limits_app.core.hooks import HOOKS
         from limits_app.models import changes, recording
         from limits_app.resolver import advance_version
@@ -40,6 +40,7 @@ class LimitsConfig(AppConfig):
         HOOKS.process_store = registry.process_store
         HOOKS.shared_store = registry.shared_store
         HOOKS.lease_lost.append(_lease_lost)
+        metrics.install()
 
 
 def _settings_changed(*, setting: str, **details: object) -> None:

@@ -20,6 +20,8 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     # Only for the command that writes the schema of the REST API.
     "drf_spectacular",
+    # Imports and exports in the admin.
+    "import_export",
     "limits_app",
 ]
 

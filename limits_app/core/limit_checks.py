@@ -9,14 +9,23 @@ from typing import Final
 from limits_app.core.amounts import MILLI, Amount, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 
-__all__ = ["KEY_PATTERN", "MAX_WINDOW_MILLI", "check_key", "check_seconds", "check_soft", "checked_milli", "parse_rate"]
+__all__ = [
+    "KEY_PATTERN",
+    "MAX_WINDOW_MILLI",
+    "UNITS",
+    "check_key",
+    "check_seconds",
+    "check_soft",
+    "checked_milli",
+    "parse_rate",
+]
 
 KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
 _RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE)
 _EXACT: Final = Context(prec=100)
 """Decimals by the precision of nobody else: a rate as text has fewer digits."""
-_UNITS: Final = {
+UNITS: Final = {
     "ms": Decimal("0.001"),
     "millisecond": Decimal("0.001"),
     "s": Decimal(1),
@@ -30,6 +39,7 @@ _UNITS: Final = {
     "d": Decimal(86_400),
     "day": Decimal(86_400),
 }
+"""Units of time in seconds, by what people call them."""
 
 
 def check_key(key: object) -> None:
@@ -63,7 +73,7 @@ def check_soft(key: str, value: object) -> None:
 def parse_rate(text: str) -> tuple[Amount, float]:
     """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit says what is expected."""
     match = _RATE_PATTERN.fullmatch(text) if isinstance(text, str) and len(text) <= 64 else None
-    unit = _UNITS.get(match[3].lower()) if match else None
+    unit = UNITS.get(match[3].lower()) if match else None
     if match is None or unit is None:
         raise InvalidLimit(
             f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)"

@@ -25,7 +25,7 @@ class LimitStatus:
     None when never, or when that depends on a holder giving back its permit.
     `reset_after` is when nothing of it is used any more, if nobody asks again.
     `overdrawn` is how much more than its capacity a soft limit has used with this request.
-    `member` is that of a pool, whose name is then the resource's.
+    `member` is that of a pool, whose name is then the resource's. `shared` says that everybody has it in common.
     """
 
     key: str
@@ -40,6 +40,7 @@ class LimitStatus:
     never: bool = False
     overdrawn: Amount = 0
     member: str | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,7 @@ def _status(claim: Claim, ask: Ask, amount: int, state: State, *, refused: bool)
         never=never,
         overdrawn=_overdrawn(rule, state if claim.admitted else rule.take(state, now, amount), now),
         member=scope.member,
+        shared=scope.shared,
     )
 
 

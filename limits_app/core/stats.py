@@ -9,7 +9,7 @@ from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import remaining, units_of
 from limits_app.core.plan import Ask
 
-__all__ = ["Stats", "stats_of"]
+__all__ = ["Stats", "stats_by_scope", "stats_of"]
 
 Stats = dict[str, str | Amount | None]
 
@@ -24,6 +24,14 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     stats: dict[str, Stats] = {}
     for ask, _, state in claim.asks():
         stats.setdefault(ask.key, _stats(ask, state, claim.decided_at))
+    return stats
+
+
+def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
+    """The same by key of scope, and then by key."""
+    stats: dict[str, dict[str, Stats]] = {}
+    for ask, _, state in claim.asks():
+        stats.setdefault(ask.part.key, {})[ask.rule.key] = _stats(ask, state, claim.decided_at)
     return stats
 
 

@@ -18,6 +18,8 @@ UNKNOWN_CLIENT: Final = "ip:unknown"
 """All clients whose address nobody tells; they share their limits, because without one they had none."""
 
 _MOST_HOPS: Final = 32
+_LONGEST_KEPT: Final = 512
+"""Headers up to here are remembered with what was read; longer ones would let strangers fill the memory."""
 _READER: Final = IpWare(precedence=("REMOTE_ADDR",))
 """Reads one address: with or without a port, brackets and a zone, IPv4 also where it is written as IPv6."""
 
@@ -30,7 +32,8 @@ def client_of(request: HttpRequest) -> str:
     """
     proxies = conf.get(conf.TRUSTED_PROXIES)
     forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "") if proxies else ""
-    return _client(str(request.META.get("REMOTE_ADDR", "")), str(forwarded), proxies, conf.get(conf.IPV6_PREFIX))
+    read = _client if len(forwarded) <= _LONGEST_KEPT else _client.__wrapped__
+    return read(str(request.META.get("REMOTE_ADDR", "")), str(forwarded), proxies, conf.get(conf.IPV6_PREFIX))
 
 
 def client_at(address: str) -> str:

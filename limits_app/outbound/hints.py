@@ -19,6 +19,8 @@ __all__ = ["Hints", "Quota", "hints_of"]
 _NUMBER: Final = re.compile(r"\d{1,12}(\.\d{1,6})?")
 _WINDOW: Final = re.compile(r";\s*w=(\d{1,12})")
 _MOST_QUOTAS: Final = 8
+_MOST_ITEMS: Final = 64
+"""How many items of a field are read; what an upstream says may be any length."""
 _EPOCH: Final = 1_000_000_000
 """A reset of more seconds than this is a moment, and not a duration."""
 _MOST_SECONDS: Final = 366 * 86_400.0
@@ -88,7 +90,7 @@ def _legacy(response: Response, unix_seconds: float) -> Iterator[Quota]:
 
 
 def _items(field: str | None) -> Iterator[tuple[str, dict[str, str]]]:
-    for item in (field or "").split(","):
+    for item in (field or "").split(",", _MOST_ITEMS)[:_MOST_ITEMS]:
         name, *parameters = item.split(";")
         name = name.strip().strip('"')
         if name and len(name) <= 64:

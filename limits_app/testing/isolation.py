@@ -15,6 +15,7 @@ from limits_app.stores import registry
 from limits_app.stores.guards import forget_guards
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
+from limits_app.usage import denials
 
 __all__ = ["forget", "freeze_limits", "fresh_limits"]
 
@@ -26,6 +27,7 @@ def forget() -> None:
     forget_guards()
     resolver.clear()
     endpoints.clear()
+    denials.clear()
 
 
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function

@@ -11,11 +11,19 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 PAGES: Final = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("benchmarks/**/*.md")])
-WITH_CODE: Final = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("howto/*.md"))]
+WITH_CODE: Final = [
+    ROOT / "README.md",
+    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.glob("howto/*.md")),
+    *sorted(DOCS.glob("reference/*.md")),
+]
+WALKS: Final = (ROOT / "README.md", DOCS / "tutorial.md")
+"""Pages that build a project of their own, file by file; tests/packaging follows them."""
 
 _FENCE: Final = re.compile(
     r"^(?P<fence>```+)(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL
 )
+_FILE: Final = re.compile(r"# ((?:shop/)?\w+\.py)\n")
 _HEADING: Final = re.compile(r"^#{1,6} +(?P<title>.+?) *#*$", re.MULTILINE)
 _LINK: Final = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)(?: +\"[^\"]*\")?\)")
 _INLINE_CODE: Final = re.compile(r"`+")
@@ -37,14 +45,27 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def blocks(page: Path, language: str) -> list[Block]:
-    """The fenced blocks of one language, in order."""
+def blocks(page: Path, *languages: str, below: str | None = None) -> list[Block]:
+    """The fenced blocks of some languages, in order; with `below` only those of one section."""
     text = page.read_text()
+    begin, end = _section(text, below) if below else (0, len(text))
     return [
-        Block(page, text.count("\n", 0, match.start()) + 2, language, match["text"])
+        Block(page, text.count("\n", 0, match.start()) + 2, match["language"], match["text"])
         for match in _FENCE.finditer(text)
-        if match["language"] == language
+        if match["language"] in languages and begin <= match.start() < end
     ]
+
+
+def file_of(block: Block) -> str | None:
+    """The file of the project into which a block belongs, where its page builds one."""
+    match = _FILE.match(block.text) if block.page in WALKS else None
+    return match[1] if match else None
+
+
+def _section(text: str, heading: str) -> tuple[int, int]:
+    begin = text.index(f"\n## {heading}\n")
+    end = text.find("\n## ", begin + 1)
+    return begin, len(text) if end < 0 else end
 
 
 def prose(page: Path) -> str:

@@ -154,6 +154,10 @@ def test_the_wheel_has_the_package_with_its_templates_and_nothing_else(wheel: Pa
     }
     assert "limits_app/templates/limits_app/429.html" in templates
     assert templates <= names
+    static = ROOT / "limits_app" / "static"
+    files = {f"limits_app/static/{path.relative_to(static).as_posix()}" for path in static.rglob("*.*")}
+    assert "limits_app/static/limits_app/vendor/chart.LICENSE.md" in files
+    assert files <= names
     assert {"limits_app/py.typed", "limits_app/migrations/0001_initial.py"} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
