@@ -6,10 +6,10 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -353,15 +353,26 @@ class Interrupt(BaseException):
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Let a signal interrupt this thread."""
+def interruptible() -> Iterator[Callable[[], None]]:
+    """Let a signal interrupt this thread, once; gives what another thread calls for that.
+
+    A signal that comes just before a thread goes to sleep does not wake it, so it is sent until it is seen.
+    """
+    me, seen = threading.get_ident(), Event()
 
     def handler(number: int, frame: object) -> None:
-        raise Interrupt
+        if not seen.is_set():
+            seen.set()
+            raise Interrupt
+
+    def interrupt() -> None:
+        signal.pthread_kill(me, signal.SIGUSR1)
+        while not seen.wait(0.05):
+            signal.pthread_kill(me, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        yield
+        yield interrupt
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -369,19 +380,20 @@ def interruptible() -> Iterator[None]:
 def test_a_thread_that_is_interrupted_leaves_nothing_and_lets_the_next_one_through(store: WatchedStore) -> None:
     limits = limit_set(store, TEN, DB)
     held = limits.acquire({"db": 3})
-    me, next_one = threading.get_ident(), []
+    next_one = []
 
-    def interrupt() -> None:
+    def interrupt_later(interrupt: Callable[[], None]) -> None:
         store.until_waiting(1)
         next_one.append(Caller(limits.acquire, {"db": 2}))
         store.until_waiting(2)
-        signal.pthread_kill(me, signal.SIGUSR1)
+        interrupt()
 
-    interrupter = Thread(target=interrupt)
-    interrupter.start()
-    with interruptible(), pytest.raises(Interrupt):
-        limits.acquire({"tpm": 5, "db": 3})
-    interrupter.join()
+    with interruptible() as interrupt:
+        interrupter = Thread(target=interrupt_later, args=[interrupt])
+        interrupter.start()
+        with pytest.raises(Interrupt):
+            limits.acquire({"tpm": 5, "db": 3})
+        interrupter.join()
     held.release()
     next_one[0].result().release()
     assert used(limits) == {"tpm": 0, "db": 0}

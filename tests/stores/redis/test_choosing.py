@@ -72,6 +72,9 @@ def test_what_is_known_to_be_refused_is_not_asked_for(store: RedisStore, client:
     sets = members(store, TOKENS)
     for limits in sets:
         assert limits.try_acquire({"tokens": 8})
+    # A script that the server does not have yet is run twice.
+    assert store.acquire_first(claims_of(sets, 1))
+    assert store.acquire_first(claims_of(sets, 1), emptiest_first=True, failover=False)
     for limits in sets[:2]:
         assert not limits.try_acquire({"tokens": 5})
     before = trips(client)
