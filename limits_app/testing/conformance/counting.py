@@ -287,7 +287,7 @@ class Counting(Contract):
             found = processes.apply_async(_collect, (opener, 20))
             for taker in takers:
                 taker.get(60)
-            assert found.get(60) + _collect(opener, 1) == 200_000
+            assert found.get(60) + processes.apply(_collect, (opener, 1)) == 200_000
 
 
 class Timeline:
