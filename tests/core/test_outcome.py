@@ -194,6 +194,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "never": False,
                 "overdrawn": 0,
                 "member": None,
+                "shared": False,
             }
         ],
         "passed": [
@@ -210,6 +211,7 @@ def test_an_outcome_is_plain_data_too(store: MemoryStore) -> None:
                 "never": False,
                 "overdrawn": 0,
                 "member": None,
+                "shared": False,
             }
         ],
         "overdrawn": [],
