@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.outbound.client import Limits, ResourceClient
 from limits_app.outbound.errors import NotNow
+from limits_app.outbound.events import Observer, Waited, silent
 from limits_app.outbound.hints import hints_of
 from limits_app.outbound.messages import Request, Response
 
@@ -26,16 +28,30 @@ def as_requested(request: Request, response: Response) -> Mapping[str, Amount]:
 
 
 class LimitedClient:
-    """Acquires what a request takes, sends it, and reports what it used."""
+    """Acquires what a request takes, sends it, and reports what it used.
 
-    def __init__(self, client: ResourceClient, limits: Limits, *, usage: Usage = as_requested) -> None:
+    The observer is told how long each request waited for the limits, which it calls `name`.
+    """
+
+    def __init__(
+        self,
+        client: ResourceClient,
+        limits: Limits,
+        *,
+        usage: Usage = as_requested,
+        name: str = "limits",
+        observer: Observer = silent,
+    ) -> None:
+        self.name = name
         self._client = client
         self._limits = limits
         self._usage = usage
+        self._observer = observer
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`; also raises LimitTimeout when the limits have no room in time."""
-        async with _acquired(self._limits, request) as acquisition:
+        async with _acquired(self._limits, request) as (acquisition, waited):
+            self._observer.note(Waited(self.name, waited))
             response = await self._client.send(request)
             acquisition.update(self._usage(request, response))
             return response
@@ -65,7 +81,8 @@ class PooledClient:
 
     `members` are the clients by name, in the order of the pool, whose sets say in `config[label]` which one is theirs.
     A member whose breaker is open, or that has no turn, is put aside and the next one is tried; one that refused for
-    a time is put aside for that long. Raises ValueError when members and sets do not match.
+    a time is put aside for that long. The observer is told who was chosen, and after what wait.
+    Raises ValueError when members and sets do not match.
     """
 
     def __init__(
@@ -75,6 +92,7 @@ class PooledClient:
         *,
         label: str = "name",
         usage: Usage = as_requested,
+        observer: Observer = silent,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
         for index, name in enumerate(members):
@@ -85,6 +103,7 @@ class PooledClient:
         self._indices = {name: index for index, name in enumerate(members)}
         self._label = label
         self._usage = usage
+        self._observer = observer
         self._unix_seconds = unix_seconds
 
     async def send(self, request: Request) -> Response:
@@ -103,8 +122,9 @@ class PooledClient:
             await client.aclose()
 
     async def _send(self, request: Request) -> Response:
-        async with _acquired(self._pool, request) as acquisition:
+        async with _acquired(self._pool, request) as (acquisition, waited):
             name = str(acquisition.config[self._label])
+            self._observer.note(Waited(name, waited))
             try:
                 response = await self._members[name].send(request)
             except NotNow as error:
@@ -118,11 +138,13 @@ class PooledClient:
 
 
 @asynccontextmanager
-async def _acquired(limits: Limits, request: Request) -> AsyncIterator[Acquisition]:
-    """What a request takes, for as long as it is sent; what was not sent used nothing."""
+async def _acquired(limits: Limits, request: Request) -> AsyncIterator[tuple[Acquisition, float]]:
+    """What a request takes, for as long as it is sent, and how long it waited; what was not sent used nothing."""
+    clock = asyncio.get_running_loop().time
+    start = clock()
     async with await limits.aacquire(dict(request.amounts) or None, timeout=request.wait_seconds) as acquisition:
         try:
-            yield acquisition
+            yield acquisition, clock() - start
         except NotNow:
             acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
             raise

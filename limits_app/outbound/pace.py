@@ -11,7 +11,7 @@ from itertools import count
 from typing import Final
 
 from limits_app.outbound.errors import NoTurnInTime
-from limits_app.outbound.events import Learned, Observer, Refused, Waited, silent
+from limits_app.outbound.events import Depth, Learned, Observer, Refused, Waited, silent
 from limits_app.outbound.hints import Quota
 from limits_app.outbound.schedule import Departure, Schedule
 
@@ -107,7 +107,11 @@ class Pace:
         self._serve()
 
     def _serve(self) -> None:
-        """Let everybody leave whose moment has come, and set the timer for whoever is first then."""
+        """Let everybody leave whose moment has come, set the timer for whoever is first then, and say how many wait."""
+        self._let_go()
+        self._observer.note(Depth(f"{self.name} line", self.waiting, self.in_flight))
+
+    def _let_go(self) -> None:
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()

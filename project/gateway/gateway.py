@@ -8,22 +8,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from limits_app import LimitPool, LimitSet, RateLimit, limits
+from limits_app import RateLimit, limits
+from limits_app.models import Limit, Pool, PoolMember, Resource
 from project.gateway.tokens import estimated_tokens
 
-__all__ = ["RESOURCE", "Answer", "Gateway", "regions"]
+__all__ = ["POOL", "RESOURCE", "Answer", "Gateway", "set_regions"]
 
 RESOURCE = "llm"
+POOL = "llm/regions"
 _SECONDS = 10
+_ASIDE_SECONDS = 30
 
 
-def regions(capacities: Mapping[str, int]) -> LimitPool:
-    """Two or more regions, each with tokens per hour of its own; the emptiest one is asked first."""
-    sets = [
-        LimitSet([RateLimit.per_hour("tokens", capacity)], shared=True, mode="thread", config={"region": region})
-        for region, capacity in capacities.items()
-    ]
-    return LimitPool(sets, "least_loaded")
+def set_regions(capacities: Mapping[str, int]) -> None:
+    """Have the model served by regions, each with tokens per hour of its own; the emptiest one is asked first.
+
+    An administrator does the same on the pages of the admin.
+    """
+    pool, _ = Pool.objects.update_or_create(name=POOL, defaults={"load_balancing": "least_loaded"})
+    PoolMember.objects.filter(pool=pool).delete()
+    for order, (region, capacity) in enumerate(capacities.items()):
+        member = PoolMember.objects.create(pool=pool, name=region, order=order)
+        Limit.from_definition(member, RateLimit.per_hour("tokens", capacity)).save()
+    Resource.objects.update_or_create(name=RESOURCE, defaults={"pool": pool})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +44,29 @@ class Answer:
 
 
 class Gateway:
-    """Asks the model for tenants, each within its own limit of `tokens` and within what the regions have left."""
+    """Asks the model for tenants, each within its own limit of `tokens` and within what the regions have left.
 
-    def __init__(self, addresses: Mapping[str, str], pool: LimitPool) -> None:
+    `addresses` are those of the regions, by the name that each has in the pool.
+    """
+
+    def __init__(self, addresses: Mapping[str, str]) -> None:
         self._addresses = addresses
-        self._pool = pool
 
     def ask(self, tenant: str, prompt: str, max_tokens: int) -> Answer:
         """Give the answer, or raise LimitExceeded: then nothing was charged to anybody.
 
-        Both are charged what the answer may cost, and get back what it did not.
+        Tenant and region are charged in one step what the answer may cost, and get back what it did not.
+        A region that fails is left alone for a while.
         """
         estimate = {"tokens": estimated_tokens(prompt, max_tokens)}
-        with limits.acquire(RESOURCE, entity=f"tenant:{tenant}", requested=estimate) as own:
-            with self._pool.acquire(estimate, timeout=0) as share:
-                region = str(share.config["region"])
+        with limits.acquire(RESOURCE, entity=f"tenant:{tenant}", requested=estimate) as acquisition:
+            region = str(acquisition.config["member"])
+            try:
                 words, used = _read(self._addresses[region], prompt, max_tokens)
-                share.update({"tokens": used})
-            own.update({"tokens": used})
+            except OSError:
+                limits.pool(POOL).cool_down(region, _ASIDE_SECONDS)
+                raise
+            acquisition.update({"tokens": used})
         return Answer(" ".join(words), region, estimate["tokens"], used)
 
 

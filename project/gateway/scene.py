@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from limits_app import LimitExceeded, RateLimit, limits
 from project.gateway.figures import CALLS, MAX_TOKENS, PROMPT, REGIONS, TENANTS
-from project.gateway.gateway import RESOURCE, Gateway, regions
+from project.gateway.gateway import RESOURCE, Gateway, set_regions
 from project.gateway.provider import provider
 
 __all__ = ["play", "show"]
@@ -20,10 +20,10 @@ def play() -> Mapping[str, Mapping[str, int]]:
     """Let all tenants ask; gives the answered calls by tenant, and the tokens that were used by region."""
     for tenant, (capacity, _) in TENANTS.items():
         limits.set_entity_limits(f"tenant:{tenant}", [RateLimit.per_hour("tokens", capacity)], resource=RESOURCE)
+    set_regions({region: capacity for region, (capacity, _) in REGIONS.items()})
     answered, used = Counter[str](), Counter[str]()
     with ExitStack() as stack:
-        addresses = {region: stack.enter_context(provider()) for region in REGIONS}
-        gateway = Gateway(addresses, regions({region: capacity for region, (capacity, _) in REGIONS.items()}))
+        gateway = Gateway({region: stack.enter_context(provider()) for region in REGIONS})
         for tenant in TENANTS:
             for _ in range(CALLS):
                 try:

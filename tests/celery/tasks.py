@@ -27,9 +27,21 @@ redis.call('RPUSH', KEYS[1], ARGV[1] .. ' ' .. string.format('%d%06d', now[1], n
 """
 
 
+_NOTE_ONCE = f"""
+if redis.call('SADD', KEYS[2], ARGV[2]) == 1 then
+  {_NOTE}
+end
+"""
+
+
 def note(page: str, line: object) -> None:
     """Write a line, and the server's time in microseconds."""
     diary().eval(_NOTE, 1, page, str(line))
+
+
+def note_once(page: str, line: object, key: str) -> None:
+    """Write a line unless one was written with this key, in the same step in which that is noted."""
+    diary().eval(_NOTE_ONCE, 2, page, f"{page}:keys", str(line), key)
 
 
 @limited_task("work", entity="tenant:{tenant}", app=app, bind=True, acks_late=True, max_retries=0)
@@ -43,10 +55,11 @@ def work(self: LimitedTask, tenant: str, number: int) -> int:
 
 @limited_task("work", entity="tenant:strict", app=app, bind=True, acks_late=True, max_retries=0)
 def endure(self: LimitedTask, number: int) -> int:
-    """Takes so long that it can be killed in the middle."""
+    """Takes so long that it can be killed in the middle; what it does has its id as the idempotency key."""
     diary().rpush("begun", f"{number}/{os.getpid()} {self.limits.acquisition.decided_at}")
     Event().wait(0.05)
-    note("done", number)
+    note("ended", number)
+    note_once("done", number, self.request.id)
     return number
 
 

@@ -211,6 +211,14 @@ def test_those_who_wait_are_spread_over_the_time_that_the_limit_takes() -> None:
     assert seconds_to_wait(desk.try_acquire(), 0) == pytest.approx(4.5 + 0.095)
 
 
+def test_whoever_comes_from_the_line_and_is_refused_comes_back_once_at_the_next_free_moment() -> None:
+    desk = LimitSet([CallLimit.per_second(10)], store=MemoryStore(clock=FakeClock()))
+    assert all(desk.try_acquire() for _ in range(10))
+    waits = [seconds_to_wait(desk.try_acquire(), tries) for tries in range(6)]
+    assert waits[1::2] == pytest.approx([0.1, 0.1, 0.1])
+    assert waits[::2] == pytest.approx([0.1, 0.19, 0.285])
+
+
 def test_a_quota_has_no_line_because_all_of_it_comes_back_at_once() -> None:
     month = LimitSet([ResourceLimit("desk", 5), QuotaLimit("tokens", 1, "hour")], store=MemoryStore(clock=FakeClock()))
     assert month.try_acquire({"tokens": 1})

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from pytest_django import Settings
 
 from limits_app import LimitExceeded, RateLimit, limits
-from limits_app.resolver import resolver
+from limits_app.testing import fresh_limits
 from project.gateway import figures, scene
-from project.gateway.gateway import RESOURCE, Gateway, regions
+from project.gateway.gateway import POOL, RESOURCE, Gateway, set_regions
 from project.gateway.provider import provider
 from project.gateway.tokens import estimated_tokens
 
 
 @pytest.fixture(autouse=True)
-def site(settings: Settings, transactional_db: None) -> None:
-    settings.LIMITS = {"STORE": "gateway", "STORES": {"gateway": {"KIND": "memory"}}}
-    resolver.clear()
+def site(transactional_db: None) -> Iterator[None]:
+    with fresh_limits():
+        yield
 
 
 def test_the_estimate_is_the_prompt_and_the_longest_answer() -> None:
@@ -31,9 +32,9 @@ def test_every_figure_of_the_demo_is_known_beforehand() -> None:
 
 def test_an_answer_costs_what_was_used_and_a_refusal_nothing() -> None:
     limits.set_entity_limits("tenant:one", [RateLimit.per_hour("tokens", 1000)], resource=RESOURCE)
-    pool = regions({"east": 40})
+    set_regions({"east": 40})
     with provider() as address:
-        gateway = Gateway({"east": address}, pool)
+        gateway = Gateway({"east": address})
         answer = gateway.ask("one", figures.PROMPT, 5)
         assert (answer.text, answer.region, answer.estimated, answer.used) == ("one two ten six our", "east", 15, 15)
         with pytest.raises(LimitExceeded):
@@ -42,9 +43,24 @@ def test_an_answer_costs_what_was_used_and_a_refusal_nothing() -> None:
     assert int(left[0]) == 985
 
 
-def test_a_region_that_fails_costs_nobody_anything() -> None:
+def test_a_region_that_fails_costs_nobody_anything_and_is_left_alone() -> None:
     limits.set_entity_limits("tenant:two", [RateLimit.per_hour("tokens", 100)], resource=RESOURCE)
-    pool = regions({"east": 100})
+    set_regions({"east": 100, "west": 100})
+    nowhere = dict.fromkeys(["east", "west"], "http://127.0.0.1:1/")
     with pytest.raises(OSError, match="refused"):
-        Gateway({"east": "http://127.0.0.1:1/"}, pool).ask("two", figures.PROMPT, 20)
-    assert pool[0].get_stats()["tokens"]["available"] == 100
+        Gateway(nowhere).ask("two", figures.PROMPT, 20)
+    pool = limits.pool(POOL)
+    assert [region.get_stats()["tokens"]["available"] for region in pool] == [100, 100]
+    (aside,) = (place for place in range(2) if pool.cooling_seconds(place))
+    other = str(pool[1 - aside].config["member"])
+    with provider() as address:
+        assert Gateway(dict.fromkeys(nowhere, address)).ask("two", figures.PROMPT, 20).region == other
+    pool.cool_down(aside, 0)  # whom a process has put aside it remembers, also for the other tests
+    left = limits.check(RESOURCE, entity="tenant:two", requested={"tokens": 0}).passed[0].remaining
+    assert int(left) == 80
+
+
+def test_regions_can_be_set_anew() -> None:
+    set_regions({"east": 100, "west": 100})
+    set_regions({"north": 10})
+    assert [one.config["member"] for one in limits.pool(POOL)] == ["north"]

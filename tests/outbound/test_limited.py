@@ -24,8 +24,9 @@ from limits_app.outbound import (
     Response,
     UpstreamFailed,
 )
+from limits_app.outbound.events import Waited
 from limits_app.stores.memory import MemoryStore
-from tests.outbound.timelines import Scripted, answer, on_a_fake_clock, refusal, started, steps
+from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, refusal, started, steps
 
 BROKEN = UpstreamFailed("eu", "ReadError", maybe_sent=True)
 
@@ -105,6 +106,16 @@ async def test_a_request_waits_for_its_limits_and_not_for_ever() -> None:
         await limited.send(Request(path="/", wait_seconds=5))
 
 
+@on_a_fake_clock
+async def test_waits_for_limits_are_told_to_whoever_watches() -> None:
+    watch = Recorder()
+    limited = LimitedClient(Scripted([answer()]), limit_set(CallLimit(1, 10)), name="tokens", observer=watch)
+    for _ in range(2):
+        await limited.send(Request(path="/"))
+    assert [event.upstream for event in watch.of(Waited)] == ["tokens", "tokens"]
+    assert [event.seconds for event in watch.of(Waited)] == pytest.approx([0.0, 10.0], abs=0.1)
+
+
 # --------------------------------------------------------------------------------------------- pools
 
 
@@ -140,10 +151,12 @@ def two_regions() -> InOrder:
 @on_a_fake_clock
 async def test_the_pool_says_who_is_asked() -> None:
     eu, us = Scripted([answer()]), Scripted([answer()])
-    client = PooledClient(two_regions(), {"eu": eu, "us": us})
+    watch = Recorder()
+    client = PooledClient(two_regions(), {"eu": eu, "us": us}, observer=watch)
     for _ in range(8):
         await client.send(Request(path="/"))
     assert (len(eu.sent), len(us.sent)) == (5, 3)
+    assert [event.upstream for event in watch.of(Waited)] == ["eu"] * 5 + ["us"] * 3
     await client.aclose()
     assert eu.closed
     assert us.closed

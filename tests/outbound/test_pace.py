@@ -8,7 +8,7 @@ import random
 import pytest
 
 from limits_app.outbound import NoTurnInTime, Pace, PacedClient, Quota, Request, Response, Schedule
-from limits_app.outbound.events import Learned, Refused, Waited
+from limits_app.outbound.events import Depth, Learned, Refused, Waited
 from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, refusal, started, steps
 
 TEN = Quota("rps", 10, 1.0)
@@ -46,6 +46,20 @@ async def test_a_caller_that_gives_up_makes_room_for_the_next() -> None:
     tasks[2].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert left == [(0, 0.0), (3, 1.001)]
+
+
+@on_a_fake_clock
+async def test_whoever_watches_is_told_how_long_the_line_is() -> None:
+    watch = Recorder()
+    pace, left = Pace(Quota("rps", 1, 1.0), name="eu", observer=watch), []
+    tasks = [started(leave(pace, left, number, takes=0.5)) for number in range(3)]
+    await steps()
+    assert watch.of(Depth)[-1] == Depth("eu line", 2, 1)
+    tasks[2].cancel()
+    await steps()
+    assert watch.of(Depth)[-1] == Depth("eu line", 1, 1)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert watch.of(Depth)[-1] == Depth("eu line", 0, 0)
 
 
 @pytest.mark.parametrize("first_of_all", [True, False], ids=["just_before_its_turn", "just_after_its_turn"])

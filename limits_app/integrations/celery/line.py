@@ -2,8 +2,9 @@
 
 If all came back at the moment that the refusal names, a thousand waiting tasks would be tried for each one that is
 admitted. So each takes a place in a line that all processes share: a limit of the same rate in the same store, which
-lets everybody in and says when. A place is no permission: whoever comes is asked like everybody else, and who is
-refused takes another place. The line moves a little faster than the limit, so that some are always there.
+lets everybody in and says when. A place is no permission: whoever comes is asked like everybody else. The line moves a
+little faster than the limit, so that some are always there. Who is refused then is in front, and comes back once at the
+moment that the refusal names, so that somebody is there just when there is room again; then it takes another place.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def seconds_to_wait(refused: Acquisition, tries: int) -> float:
     binding = refused.outcome.binding
     if binding is None or binding.retry_after is None:
         return min(_FIRST_LOOK * 2.0 ** min(tries, 10), _LAST_LOOK)
+    if tries % 2:  # it comes from the line
+        return binding.retry_after
     for ask, _, _ in refused.asks():
         limit = ask.rule.limit
         if isinstance(limit, RateLimit | CallLimit) and _is_of(ask, binding.key, binding.resource, binding.entity):

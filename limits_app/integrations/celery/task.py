@@ -108,11 +108,19 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         granted = self.app.conf.broker_transport_options.get("visibility_timeout")
         return float(granted or _VISIBILITY_SECONDS) / 2
 
+    def _to_wait(self, seconds: float) -> Mapping[str, Any]:
+        """The options with which a message waits so long: in the broker where it can do so, otherwise in a worker."""
+        from limits_app.integrations.celery_redis import Transport, held_back
+
+        headers = {**(self.request.headers or {}), REQUEUED: self._times_requeued + 1}
+        if issubclass(self.app.connection_for_write().get_transport_cls(), Transport):
+            return {"headers": headers | held_back(seconds)}
+        return {"headers": headers, "countdown": seconds}
+
     def _again(self, error: LimitsError, seconds: float) -> Retry:
         """Send the same task again, to be run later; gives what ends this run of it without a result."""
         countdown = jittered(seconds, self._longest_countdown)
-        headers = {**(self.request.headers or {}), REQUEUED: self._times_requeued + 1}
-        again = self.signature_from_request(countdown=countdown, headers=headers)
+        again = self.signature_from_request(**self._to_wait(countdown))
         try:
             again.apply_async()
         except OperationalError as lost:
