@@ -72,12 +72,14 @@ def settled(  # noqa: PLR0917 - the last two are given later
                 continue
             after[record.scope] = record = _lending(record, leases)
         if record.codec.layout is ask.part.layout:
-            record.states[ask.index] = ask.rule.settled(record.states[ask.index], now, change, claim.decided_at)
+            record.states[ask.index] = ask.rule.settled(
+                record.states[ask.index], now, change, claim.decided_at, is_credit=ask.part.is_credit
+            )
         else:
             settle_under(
                 record.codec.layout,
                 record.states,
-                ask.part.layout,
+                ask.part,
                 ask.rule.key,
                 change=change,
                 now=now,

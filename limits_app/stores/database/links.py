@@ -109,6 +109,8 @@ class Link(ABC):
     """Whether the server has a clock that is not this machine's."""
     keeps_notes: ClassVar[bool] = True
     """Whether the server may have done what the client never heard of."""
+    is_far: ClassVar[bool] = True
+    """Whether a server is asked, which may not answer."""
     takes_turns: ClassVar[bool] = False
     """Whether one thread of a process at a time uses links."""
 

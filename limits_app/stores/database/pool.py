@@ -6,6 +6,7 @@ import os
 import weakref
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from django.utils.connection import ConnectionDoesNotExist
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.stores.database.mysql import MySQLLink
+from limits_app.stores.database.opening import in_time
 from limits_app.stores.database.postgresql import PostgresLink
 from limits_app.stores.database.sqlite import SQLiteLink
 
@@ -49,6 +51,8 @@ class LinkPool:
             raise ImproperlyConfigured(f"limits cannot be kept in {vendor}: name a database of {', '.join(_KINDS)}")
         self.kind = _KINDS[vendor]
         self._idle: deque[Link] = deque()
+        # Also those that a renewal has opened after the store was closed.
+        weakref.finalize(self, _close_all, self._idle)
         self._busy: set[Link] = set()
         self.turn = RLock()
         """For those who are to take turns, and around every fork."""
@@ -83,9 +87,7 @@ class LinkPool:
 
     def close(self) -> None:
         """Close all links that wait."""
-        while self._idle:
-            with suppress(IndexError):
-                self._idle.pop().close()
+        _close_all(self._idle)
 
     drop_idle = close
 
@@ -97,19 +99,30 @@ class LinkPool:
     def after_fork(self) -> None:
         """A child opens links of its own."""
         _INHERITED.extend(self._busy)
-        self._idle = deque()
+        self._idle.clear()
         self._busy = set()
         self.turn = RLock()
 
     def _open(self) -> Link:
         wrapper = connections[self.alias].copy()
         wrapper.settings_dict["AUTOCOMMIT"] = True
+        wrapper.inc_thread_sharing()  # another thread may open it
         self.kind.configure(wrapper, self.options)
         driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
+        connect = partial(self.kind, wrapper, self.options)
         try:
-            return self.kind(wrapper, self.options)
+            return in_time(connect, self.options.connect_timeout) if self.kind.is_far else connect()
+        except TimeoutError as error:
+            seconds = self.options.connect_timeout
+            raise StoreUnavailable(f"the database {self.alias!r} cannot be reached within {seconds:g} s") from error
         except (Error, driver.Error) as error:
             raise StoreUnavailable(f"the database {self.alias!r} cannot be reached: {error}") from error
+
+
+def _close_all(links: deque[Link]) -> None:
+    while links:
+        with suppress(IndexError):  # another thread may take it
+            links.pop().close()
 
 
 _LIVING: Final[weakref.WeakSet[LinkPool]] = weakref.WeakSet()

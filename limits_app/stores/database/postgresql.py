@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache, partial
 from math import ceil
+from socket import socket
+from struct import pack
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +29,10 @@ _TRANSIENT: Final = {"40001", "40P01"}
 """Serialization failure and deadlock."""
 _CLOCK: Final = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 _TOLERANCE_US: Final = 1_000_000
+_PATIENCE: Final = 0.09
+"""Seconds after which a server that has not answered is asked whether it lives; the driver looks ten times a second."""
+_KNOCK: Final = pack("!ii", 8, 80877103)
+"""A message of eight bytes, which asks whether connections can be encrypted; the least that every server answers."""
 
 
 class PostgresLink(Link):
@@ -40,7 +47,8 @@ class PostgresLink(Link):
         given = wrapper.settings_dict["OPTIONS"]
         given.pop("pool", None)
         given.pop("server_side_binding", None)
-        given["connect_timeout"] = max(ceil(options.connect_timeout), 1)
+        # In whole seconds; what takes longer than wanted is waited for no more.
+        given["connect_timeout"] = max(ceil(options.connect_timeout), 2)
         # For what the network swallows, in milliseconds; what takes too long on the server, that stops itself.
         given["tcp_user_timeout"] = 1000 * given["connect_timeout"]
 
@@ -92,17 +100,31 @@ class PostgresLink(Link):
 
     def _in_time(self, answering: Answering) -> Answering:
         """What the driver does to get an answer, given up when there is none in time."""
-        deadline = monotonic() + self.options.reply_timeout
+        started, patience = monotonic(), _PATIENCE
         try:
             needed = next(answering)
             while True:
                 ready = yield needed
-                if not ready and monotonic() > deadline:
-                    self._is_silent = True
-                    raise self.driver.OperationalError(f"no answer within {self.options.reply_timeout:g} seconds")
+                waited = monotonic() - started
+                if not ready and waited > patience:
+                    if waited > self.options.reply_timeout or not self._lives():
+                        self._is_silent = True
+                        raise self.driver.OperationalError(f"no answer within {waited:.1f} seconds")
+                    patience = 2 * waited
                 needed = answering.send(ready)
         except StopIteration as end:
             return end.value
+
+    def _lives(self) -> bool:
+        """Whether the server answers whoever knocks: then it is the statement that takes long, or waits for a lock."""
+        try:
+            with socket(fileno=os.dup(self._raw.fileno())) as own, socket(own.family) as another:
+                another.settimeout(self.options.connect_timeout)
+                another.connect(own.getpeername())
+                another.sendall(_KNOCK)
+                return bool(another.recv(1))
+        except OSError:
+            return False
 
 
 @cache

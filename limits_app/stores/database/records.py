@@ -18,6 +18,7 @@ from limits_app.core.algorithms.log import Log
 from limits_app.core.layout import Layout
 from limits_app.stores.database.counted import Mark, Tallied, closed
 from limits_app.stores.database.lending import TAG_LENGTH, alive, recounted
+from limits_app.stores.database.logs import pack, unpack
 from limits_app.stores.database.trail import framed, noted
 from limits_app.stores.definitions import definitions_of
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["NAME_LENGTH", "Codec", "LogElsewhere", "Record"]
 
 NAME_LENGTH: Final = 8
-_LENGTH: Final = Struct("=q")
 
 Fetch = Callable[[], bytes | None]
 
@@ -140,8 +140,7 @@ class Codec:
         logs = [cast("Log", record.states[index][-1]) for index in self.logs]
         if all(isinstance(log, StoredLog) for log in logs):
             return None
-        packed = [log.pack() for log in logs]
-        return b"".join(chain.from_iterable((_LENGTH.pack(len(one)), one) for one in packed))
+        return pack(logs)
 
     def stored(self, record: Record, stamp: int) -> Record:
         """The record as it is once its row was written."""
@@ -187,7 +186,7 @@ class StoredLogs:
 
     def __getitem__(self, place: int) -> Log:
         if self._logs is None:
-            self._logs = list(_unpacked(self._fetch() or b""))
+            self._logs = list(unpack(self._fetch() or b""))
         return self._logs[place] if place < len(self._logs) else Log(array("q"), array("q"))
 
 
@@ -211,12 +210,3 @@ class StoredLog(Log):
 
 def _gone() -> bytes | None:
     raise LogElsewhere
-
-
-def _unpacked(packed: bytes) -> list[Log]:
-    logs, place = [], 0
-    while place < len(packed):
-        start = place + _LENGTH.size
-        place = start + _LENGTH.unpack_from(packed, place)[0]
-        logs.append(Log.unpack(packed[start:place]))
-    return logs

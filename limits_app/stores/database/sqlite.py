@@ -41,6 +41,7 @@ class SQLiteLink(Link):
     begins = "BEGIN IMMEDIATE"
     locks = ""
     has_clock = False
+    is_far = False
     keeps_notes = False
     takes_turns = True
 

@@ -60,7 +60,7 @@ class DatabaseStore:
         *,
         clock: Callable[[], int] | None = None,
         lock_timeout: float = 1.0,
-        connect_timeout: float = 1.0,
+        connect_timeout: float = 0.2,
         lease_seconds: float = LEASE_US / 1e6,
     ) -> None:
         self.lease_us = round(lease_seconds * 1_000_000)
@@ -273,7 +273,7 @@ def open_database_store(
     using: str = "default",
     *,
     lock_timeout: float = 1.0,
-    connect_timeout: float = 1.0,
+    connect_timeout: float = 0.2,
     lease_seconds: float = LEASE_US / 1e6,
 ) -> DatabaseStore:
     """Open the store in a database, or give the one that this process has opened there before with these options."""

@@ -2,7 +2,7 @@
 -- @take
 function take.blocked() return nil end
 
--- @settle undo
+-- @settle undo credit
 function settle.blocked() return 0 end
 
 -- @share

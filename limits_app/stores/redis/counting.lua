@@ -30,7 +30,7 @@ local function read(key, counts, _, index)
   return found[1]
 end
 
--- @settle undo
+-- @settle undo credit
 -- The record of a scope, what it has counted, and until when somebody watches it.
 local function read(key, counts, watched, index)
   local found = call('HMGET', key, 's', 'w', 'c')

@@ -59,10 +59,11 @@ class Decisions:
         """Fill in what was decided of several; returns what was admitted, and its plan if there were newcomers."""
         if reply[0] == _STALE:
             raise StaleConfiguration
-        for place, decision in choice.decisions(reply):
-            status = self.fill(claims[place], choice.plans[place], decision, forgotten)
+        for claim, decision in choice.decisions(claims, reply):
+            prepared = choice.plans[claim.plan]
+            status = self.fill(claim, prepared, decision, forgotten)
             if status != REFUSED:
-                return claims[place], choice.plans[place] if status == NEWCOMERS else None
+                return claim, prepared if status == NEWCOMERS else None
         return None, None
 
     def worth_asking(self, claims: Sequence[C], *, emptiest_first: bool, failover: bool) -> Sequence[C]:

@@ -26,7 +26,7 @@ local function take_draining(s, o, now, amount, rate, tick_us, full)
   return (last + level / rate + 1) * tick_us
 end
 
--- @settle undo
+-- @settle undo credit
 local function settle_draining(s, o, now, change, rate, tick_us)
   local level, last = drained(s, o, now, rate, tick_us)
   if change > 0 then last = started(level, last, now, rate, tick_us) end

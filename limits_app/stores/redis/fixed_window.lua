@@ -25,6 +25,12 @@ function settle.fixed_window(s, o, now, change, capacity, window)
   return s[o] + window
 end
 
+-- @credit
+function settle.fixed_window(s, o, now, change, capacity, window)
+  s[o + 1] = max(s[o + 1] + change, 0)
+  return s[o] + window
+end
+
 -- @share
 function share.fixed_window(s, o, now, capacity, window)
   return now - s[o] < window and s[o + 1] / capacity or 0

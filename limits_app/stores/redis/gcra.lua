@@ -26,7 +26,7 @@ function take.gcra(s, o, now, amount, rate, tick_us, full)
   return move(s, o, now, before, amount, rate, tick_us)
 end
 
--- @settle undo
+-- @settle undo credit
 function settle.gcra(s, o, now, change, rate, tick_us)
   local before = ahead(s, o, now, rate, tick_us)
   return move(s, o, now, before, min(max(change, -before), 4503599627370496 - before), rate, tick_us)

@@ -7,7 +7,7 @@ function settle.leaky_bucket(s, o, now, change, rate, tick_us)
   return settle_draining(s, o, now, change, rate, tick_us)
 end
 
--- @undo
+-- @undo credit
 settle.leaky_bucket = settle_draining
 
 -- @share

@@ -84,9 +84,9 @@ def settle_loaded(loaded: Loaded, ask: Ask, *, change: int, now: int, taken_at: 
     """Settle one limit of a claim in what was loaded."""
     codec, states = loaded.codec, loaded.states
     if codec is not None and codec.layout is not ask.part.layout:
-        settle_under(codec.layout, states, ask.part.layout, ask.rule.key, change=change, now=now, taken_at=taken_at)
+        settle_under(codec.layout, states, ask.part, ask.rule.key, change=change, now=now, taken_at=taken_at)
     else:
-        states[ask.index] = ask.rule.settled(states[ask.index], now, change, taken_at)
+        states[ask.index] = ask.rule.settled(states[ask.index], now, change, taken_at, is_credit=ask.part.is_credit)
     # Leases may outlive an evicted record, which then counts none of them.
     loaded.states = [tuple(value if isinstance(value, Log) else max(value, 0) for value in state) for state in states]
 

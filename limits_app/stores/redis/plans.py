@@ -69,14 +69,15 @@ class PreparedPlan:
             self.twins |= {SOFT}
         self.keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
         taken, returned = (counting_plan(self.asks, permits=permits) for permits in (True, False))
-        if any(part.counts for part in self.parts):
+        if any(part.layout.counts for part in self.parts):
             self.twins |= {COUNTING}
             self.keys += names.counts(tag)
         self.packed = self._head(before, plan.version) + blob + taken
         # What was admitted is settled whatever has changed since.
         unchecked = self._head(before, None) + blob
         self.acquire = self._prepare("acquire" if tag is None else "join", self.packed, tag)
-        self.settle = self._prepare("settle", unchecked + returned, tag, extra=1)
+        verb = "credit" if any(part.is_credit for part in self.parts) else "settle"
+        self.settle = self._prepare(verb, unchecked + returned, tag, extra=1)
         self.undo = self.settle if tag is None else self._prepare("undo", unchecked + taken, tag, extra=1)
 
     def _prepare(self, verb: str, packed: bytes, tag: bytes | None, extra: int = 0) -> Prepared:

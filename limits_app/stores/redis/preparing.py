@@ -32,7 +32,7 @@ class Preparations:
         self._names = names
         self._codecs = codecs
         self._plans: dict[Plan, PreparedPlan] = {}
-        self._choices: dict[tuple[object, ...], Choice] = {}
+        self._choices: dict[tuple[frozenset[Plan], bool, bool], Choice] = {}
         self._defined: dict[bytes, float] = {}
         self.known = self._plans.get
         """What was prepared for a plan, or None."""
@@ -48,19 +48,25 @@ class Preparations:
         return prepared
 
     def known_choice(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Choice | None:
-        """What was prepared for choosing among claims, or None."""
-        return self._choices.get((emptiest_first, failover, *[claim.plan for claim in claims]))
+        """What was prepared for choosing among claims, or None; always None where that takes several steps."""
+        plans = frozenset([claim.plan for claim in claims])
+        choice = self._choices.get((plans, emptiest_first, failover))
+        return None if choice is None or not choice.possible or len(plans) < len(claims) else choice
 
-    def choice(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Choice:
-        """Prepare to choose among claims; the server may be told of their layouts."""
-        name = (emptiest_first, failover, *[claim.plan for claim in claims])
-        choice = self._choices.get(name)
+    def choice(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Choice | None:
+        """Prepare to choose among claims, or None where that takes several steps.
+
+        The server may be told of their layouts.
+        """
+        plans = frozenset([claim.plan for claim in claims])
+        choice = self._choices.get((plans, emptiest_first, failover))
         if choice is None:
             if len(self._choices) >= _MOST_CHOICES:
                 self._choices.clear()
-            plans = [self.plan(claim.plan) for claim in claims]
-            choice = self._choices[name] = Choice(plans, emptiest_first=emptiest_first, failover=failover)
-        return choice
+            prepared = {plan: self.plan(plan) for plan in plans}
+            choice = Choice(prepared, emptiest_first=emptiest_first, failover=failover)
+            self._choices[plans, emptiest_first, failover] = choice
+        return choice if choice.possible and len(plans) == len(claims) else None
 
     def define(self, codecs: Iterable[Codec]) -> None:
         """Write the definitions of layouts where records may be new, for those who come after a change."""

@@ -40,6 +40,12 @@ function settle.quota(s, o, now, change, capacity, session, c)
   return s[o + 1]
 end
 
+-- @credit
+function settle.quota(s, o, now, change)
+  s[o + 2] = max(s[o + 2] + change, 0)
+  return s[o + 1]
+end
+
 -- @share
 function share.quota(s, o, now, capacity)
   return now < s[o + 1] and s[o + 2] / capacity or 0

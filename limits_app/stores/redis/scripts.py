@@ -45,19 +45,23 @@ class _Verb(NamedTuple):
 
 _ACQUIRE: Final = ("scopes", "keeping", "acquire", "count", "admit")
 _SETTLE: Final = ("scopes", "keeping", "settle", "count", "settled")
+_DECIDE: Final = ("decide(at, KEYS, wanted, recorded)", _ACQUIRE)
 _VERBS: Final = {
     "acquire": _Verb("before_acquire", frozenset({"take"}), _ACQUIRE),
     # On one server of a cluster: the reply ends with the records as they were before.
     "join": _Verb("before_join", frozenset({"take"}), _ACQUIRE),
-    "choose": _Verb(
+    "choose": _Verb("before_acquire", frozenset({"take"}), ("choose", "in_order"), (_DECIDE,)),
+    "choose_emptiest": _Verb(
         "before_acquire",
         frozenset({"take", "share"}),
-        ("choose",),
-        (("decide(at, KEYS, wanted, recorded)", _ACQUIRE), ("share_of(at, KEYS, wanted)", ("scopes", "share"))),
+        ("choose", "emptiest"),
+        (_DECIDE, ("share_of(at, moved)", ("share",))),
     ),
     "settle": _Verb("before_settle", frozenset({"settle"}), _SETTLE),
     # What was charged a moment ago, on one server of a cluster, while another one refused.
     "undo": _Verb("before_settle", frozenset({"undo"}), _SETTLE),
+    # What no claim holds.
+    "credit": _Verb("before_settle", frozenset({"credit"}), _SETTLE),
     "swap": _Verb(None, frozenset(), ("swap", "count", "swapped")),
 }
 

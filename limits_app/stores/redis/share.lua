@@ -1,7 +1,23 @@
--- The largest share in use of any limit that is asked for, as core/claim.py has it.
-local largest = 0
+-- The largest share in use of any limit that is asked for, as core/claim.py has it; a reply when that cannot be said.
+-- `moved` is how much further the keys stand than its plan says. The rest is as scopes.lua has it.
+local version, before, count, asks, at = unpack_from('<dddd', plan, at)
+before = before + moved
+if version >= 0 and tonumber(call('GET', KEYS[2 + moved]) or 0) ~= version then return 'S' end
+
+local states, largest = {}, 0
+for index = 1, count do
+  local name, format, raw, _
+  name, format, _, _, at = unpack_from('<c6sdd', plan, at)
+  raw = call('HGET', KEYS[before + index], 's')
+  if raw and string.sub(raw, 1, 6) ~= name then return 'C' end
+  states[index] = raw and {unpack_from(format, raw)}
+end
 for _ = 1, asks do
   local name, scope, offset, a, b, c, key, _, next_ask = unpack_from('<sddddddd', plan, at)
-  largest, at = max(largest, share[name](states[scope], offset, now, a, b, c, KEYS[key])), next_ask
+  -- Of a scope that nobody has used, nothing is in use.
+  if states[scope] then
+    largest = max(largest, share[name](states[scope], offset, now, a, b, c, KEYS[key + moved]))
+  end
+  at = next_ask
 end
 return largest

@@ -125,6 +125,19 @@ function settle.sliding_window(s, o, now, change, capacity, window, step, key)
   return now + window
 end
 
+-- @credit
+function settle.sliding_window(s, o, now, change, capacity, window, step, key)
+  s[o] = min(s[o + 1] - forget(s, o, max(now, s[o + 3]), window, key) - change, s[o + 1])
+  local head, entries = s[o + 5], s[o + 6]
+  if entries > 0 then
+    local log = log_entries(key, head, entries)
+    local gone = first_entry(log, entries, 8, s[o] + 1)
+    s[o + 5], s[o + 6] = head + gone, entries - gone
+    if gone == entries then s[o + 4], s[o + 5] = s[o + 3], 0 else s[o + 4] = unpack_from('<d', log, gone * 16 + 1) end
+  end
+  return s[o + 3] + window
+end
+
 -- @share
 function share.sliding_window(s, o, now, capacity, window, step, key)
   return forget(s, o, max(now, s[o + 3]), window, key) / capacity

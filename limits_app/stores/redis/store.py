@@ -64,7 +64,7 @@ class RedisStore(Verbs):
         """`acquire_first` for asyncio; a task that is cancelled meanwhile is charged nothing."""
         claims = self._decisions.worth_asking(claims, emptiest_first=emptiest_first, failover=failover)
         choice = self._prepared.known_choice(claims, emptiest_first=emptiest_first, failover=failover)
-        if choice is None or not choice.possible:
+        if choice is None:
             return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
         forgotten = self._refusals.forgotten
         call, abandoned = self._phrases.choosing(claims, choice), partial(self._none_chosen, claims, choice)

@@ -1,7 +1,7 @@
 -- @take
 take.token_bucket = take_draining
 
--- @settle undo
+-- @settle undo credit
 settle.token_bucket = settle_draining
 
 -- @share

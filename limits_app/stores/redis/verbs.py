@@ -129,7 +129,7 @@ class Verbs:
         if len(claims) < 2:
             return next(filter(self.acquire, claims), None)
         choice = self._prepared.choice(claims, emptiest_first=emptiest_first, failover=failover)
-        if not choice.possible:
+        if choice is None:
             return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
         forgotten = self._refusals.forgotten
         reply = self._links.run(self._phrases.choosing(claims, choice))

@@ -12,7 +12,7 @@ from limits_app.stores.database import DatabaseStore
 from limits_app.testing import FakeClock
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import Proxy, proxy
-from tests.stores.database.databases import ALIAS, Settings, database
+from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
 from tests.stores.database.losing import Loser
 
 Open = Callable[..., DatabaseStore]
@@ -31,7 +31,7 @@ def open_store(settings: Settings, django_db_blocker: DjangoDbBlocker) -> Iterat
     opened: list[DatabaseStore] = []
 
     def open_one(**options: object) -> DatabaseStore:
-        opened.append(DatabaseStore(ALIAS, **options))  # type: ignore[arg-type]  # as the store has them
+        opened.append(DatabaseStore(ALIAS, **{**PATIENT, **options}))  # type: ignore[arg-type]  # as the store has them
         return opened[-1]
 
     with django_db_blocker.unblock(), database(settings):
@@ -62,6 +62,6 @@ def lossy_store(postgres: PostgresServer, lossy: Proxy) -> Iterator[DatabaseStor
     """A store that goes that way."""
     settings: Settings = {**postgres.settings, "PORT": str(lossy.port)}
     connections[ALIAS].settings_dict.update(settings)
-    store = DatabaseStore(ALIAS)
+    store = DatabaseStore(ALIAS, **PATIENT)
     yield store
     store.close()

@@ -1,20 +1,27 @@
-"""Databases for the tests of the database store: an alias that is there for a while, with the tables of the store."""
+"""Databases for tests: an alias that is there for a while, with the tables of the database store or all of the app."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import django
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import call_command
 from django.db import connections
 from django.db.models import Model
+from django.test import override_settings
 
 from limits_app.stores.database import DatabaseStore, open_database_store
+from tests.servers.mariadb import mariadb_server
+from tests.servers.postgres import postgres_server
 
 ALIAS = "limits"
+PATIENT = {"connect_timeout": 30.0}
+"""For stores on machines that are busy with other tests."""
+VENDORS = ("sqlite", "postgres", "mariadb")
 Settings = dict[str, Any]
 _PREPARED: set[str] = set()
 
@@ -73,10 +80,53 @@ def database(settings: Settings, *, bare: bool = False) -> Iterator[None]:
         forget()
 
 
+@contextmanager
+def served(vendor: str, directory: Path) -> Iterator[Settings]:
+    """An empty database: a file in the directory, or on a server that runs until the block ends."""
+    with ExitStack() as stack:
+        match vendor:
+            case "sqlite":
+                yield sqlite_in(directory)
+            case "postgres":
+                yield stack.enter_context(postgres_server()).settings
+            case _:
+                yield stack.enter_context(mariadb_server()).settings
+
+
+@contextmanager
+def migrated(settings: Settings, *app: str) -> Iterator[str]:
+    """The alias means this database, which has all tables, or those of one app; gives Django's word for its kind."""
+    use(settings)
+    try:
+        call_command("migrate", *app, database=ALIAS, verbosity=0)
+        yield connections[ALIAS].vendor
+    finally:
+        forget()
+
+
+class There:
+    """Routes everything to the alias."""
+
+    def db_for_read(self, model: type[Model], **hints: object) -> str:
+        return ALIAS
+
+    db_for_write = db_for_read
+
+
+@contextmanager
+def site_on(vendor: str, directory: Path) -> Iterator[None]:
+    """All that the app stores is in a database to which each thread has a connection of its own."""
+    with served(vendor, directory) as settings:
+        if vendor == "sqlite":
+            settings["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}
+        with migrated(settings, "limits_app"), override_settings(DATABASE_ROUTERS=[There()]):
+            yield
+
+
 def opened(settings: Settings) -> DatabaseStore:
     """The store in a database, in whatever process."""
     use(settings)
-    return open_database_store(ALIAS)
+    return open_database_store(ALIAS, **PATIENT)
 
 
 def count_entries() -> int:

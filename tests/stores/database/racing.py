@@ -13,7 +13,7 @@ from limits_app.core.store import Store
 from limits_app.stores.database import DatabaseStore
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import postgres_server
-from tests.stores.database.databases import ALIAS, Settings, database, sqlite_in, use
+from tests.stores.database.databases import ALIAS, PATIENT, Settings, database, sqlite_in, use
 
 __all__ = ["PatientStores", "mariadb", "postgres", "sqlite"]
 
@@ -30,7 +30,7 @@ class PatientStores:
 
     def __call__(self) -> Store:
         use(self._settings)
-        self._opened.append(DatabaseStore(ALIAS, lock_timeout=_PATIENCE))
+        self._opened.append(DatabaseStore(ALIAS, lock_timeout=_PATIENCE, **PATIENT))
         return self._opened[-1]
 
     def __enter__(self) -> PatientStores:

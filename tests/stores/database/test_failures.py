@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Barrier
+from threading import Barrier, Event, Thread, current_thread
 from time import monotonic
 
 import psycopg
@@ -18,14 +18,15 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.database import DatabaseStore
+from limits_app.stores.database.opening import in_time
 from limits_app.testing.conformance.contract import claim_of, limits_in, scoped
 from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import PostgresServer, postgres_server
 from tests.servers.proxy import Proxy
 from tests.stores.database.conftest import Open
-from tests.stores.database.databases import ALIAS, database
+from tests.stores.database.databases import ALIAS, PATIENT, database
 from tests.stores.database.losing import Loser, again
-from tests.stores.support import limits_of, until, used
+from tests.stores.support import PATIENCE, limits_of, until, used
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
@@ -59,7 +60,7 @@ def test_a_server_that_is_killed_under_load_is_an_error_and_works_again_once_it_
     start: Callable[..., object], django_db_blocker: DjangoDbBlocker
 ) -> None:
     with start() as server, django_db_blocker.unblock(), database(server.settings):  # type: ignore[attr-defined]
-        store = DatabaseStore(ALIAS)
+        store = DatabaseStore(ALIAS, **PATIENT)
         limits = limits_of(store, CallLimit(10**6, YEAR, FIXED), ResourceLimit("db", 9))
         barrier = Barrier(4)
 
@@ -91,7 +92,7 @@ def test_a_server_that_is_killed_under_load_is_an_error_and_works_again_once_it_
         store.close()
 
 
-@pytest.mark.parametrize(("start", "first"), [(postgres_server, 1.5), (mariadb_server, 3)])
+@pytest.mark.parametrize(("start", "first"), [(postgres_server, 1), (mariadb_server, 3)])
 def test_a_server_that_is_frozen_is_an_error_in_time_and_what_it_did_counts_once_when_it_goes_on(
     start: Callable[..., object], first: float, django_db_blocker: DjangoDbBlocker
 ) -> None:
@@ -101,7 +102,7 @@ def test_a_server_that_is_frozen_is_an_error_in_time_and_what_it_did_counts_once
         assert limits.try_acquire()
         claim = claim_of(limits)
         with server.frozen():
-            for seconds in (first, 4):  # the second one asks for a connection, for which the driver waits two seconds
+            for seconds in (first, 1):  # the second one asks for a connection
                 started = monotonic()
                 with pytest.raises(StoreUnavailable, match=r"does not answer|cannot be reached"):
                     store.acquire(claim)
@@ -112,10 +113,53 @@ def test_a_server_that_is_frozen_is_an_error_in_time_and_what_it_did_counts_once
         store.close()
 
 
+def test_a_lock_is_waited_for_as_long_as_the_server_lives(open_store: Open) -> None:
+    limits = limits_of(open_store(lock_timeout=PATIENCE), CallLimit(9, YEAR, FIXED))
+    assert limits.try_acquire()
+    with ThreadPoolExecutor(1) as executor:
+        with locked(limits):
+            waiting = executor.submit(limits.try_acquire)
+            assert not wait([waiting], 0.5).done
+        assert waiting.result(PATIENCE)
+    assert used(limits) == 2
+
+
+def test_what_is_opened_too_late_is_closed() -> None:
+    begin, ended = Event(), Event()
+
+    class Late:
+        def __init__(self) -> None:
+            begin.wait(PATIENCE)
+
+        def close(self) -> None:
+            ended.set()
+
+    with pytest.raises(TimeoutError):
+        in_time(Late, 0.001)
+    begin.set()
+    assert ended.wait(PATIENCE)
+
+
+def test_what_cannot_be_opened_in_the_end_needs_no_closing() -> None:
+    begin = Event()
+    failed: list[Thread] = []
+
+    def fail() -> Proxy:
+        failed.append(current_thread())
+        begin.wait(PATIENCE)
+        raise OSError
+
+    with pytest.raises(TimeoutError):
+        in_time(fail, 0.1)
+    begin.set()
+    failed[0].join(PATIENCE)
+    assert not failed[0].is_alive()
+
+
 def test_a_server_without_free_connections_is_an_error_until_it_has_some(django_db_blocker: DjangoDbBlocker) -> None:
     options = ("max_connections=4", "superuser_reserved_connections=0", "max_wal_senders=0")
     with postgres_server(*options) as server, django_db_blocker.unblock(), database(server.settings):
-        store = DatabaseStore(ALIAS)
+        store = DatabaseStore(ALIAS, **PATIENT)
         limits = limits_of(store, CallLimit(9, YEAR))
         others = [psycopg.connect(f"host=127.0.0.1 port={server.port} user=limits dbname=postgres") for _ in range(4)]
         with pytest.raises(StoreUnavailable, match="too many clients"):
@@ -149,7 +193,7 @@ def test_a_deadlock_that_somebody_else_brings_about_is_got_out_of(
     settings = {**postgres.settings, "OPTIONS": {"options": "-c deadlock_timeout=500ms"}}
     with django_db_blocker.unblock(), database(postgres.settings):
         connections[ALIAS].settings_dict.update(settings)
-        store = DatabaseStore(ALIAS, lock_timeout=5)
+        store = DatabaseStore(ALIAS, lock_timeout=5, **PATIENT)
         family = limits_in(store, *[scoped(store, CallLimit(9, YEAR, FIXED), entity=who) for who in ("one", "two")])
         assert family.try_acquire()
         first, second = sorted(part.short_key for part in family._shapes.all().parts)
@@ -196,7 +240,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(
 ) -> None:
     closed = []
     with django_db_blocker.unblock(), database(postgres.settings):
-        store = DatabaseStore(ALIAS, lock_timeout=10**12)
+        store = DatabaseStore(ALIAS, lock_timeout=10**12, **PATIENT)
         driver = connections[ALIAS].Database.Connection
         close = driver.close
         monkeypatch.setattr(driver, "close", lambda connection: (closed.append(connection), close(connection)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic, time_ns
@@ -18,7 +19,7 @@ from limits_app.stores.database.links import Link, Promise, new_stamp
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, limits_in, scoped, settle
 from tests.stores.database.conftest import Open
-from tests.stores.database.databases import ALIAS, Settings, database
+from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
 from tests.stores.support import limits_of, used
 
 YEAR = 366 * 86_400
@@ -66,6 +67,17 @@ def test_what_nobody_can_read_is_forgotten(file_store: DatabaseStore) -> None:
         assert limits_of(other, CallLimit(4, YEAR), entity=str(number)).try_acquire()
     assert ScopeState._default_manager.using(ALIAS).count() == 64
     other.close()
+
+
+def test_a_store_that_nobody_has_closed_leaves_no_connection_open(open_store: Open) -> None:
+    open_store()
+    store = DatabaseStore(ALIAS, **PATIENT)
+    store.version()
+    [link] = store._pool._idle
+    del store
+    gc.collect()
+    with pytest.raises(link.driver.Error):
+        link.version()
 
 
 def test_processes_that_create_the_same_row_at_the_same_time_count_together(open_store: Open) -> None:

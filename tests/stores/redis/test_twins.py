@@ -20,7 +20,7 @@ from limits_app.core.quota import QuotaPeriod
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import claim_of
+from limits_app.testing.conformance.contract import claim_of, credit_of
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import store_on
 
@@ -30,7 +30,9 @@ PEOPLE = ("one", "two")
 
 @dataclass(frozen=True)
 class Step:
-    """The clock moves; then a claim is settled, or limits change, or somebody asks for one or for the first of all."""
+    """The clock moves; then credit is given, a claim is settled, or limits change, or somebody asks for one or for the
+    first of all.
+    """
 
     moved_us: int
     who: int
@@ -39,6 +41,7 @@ class Step:
     settles: int | None
     changes: bool
     chooses: str | None
+    credits: int | None
 
 
 def definitions(key: str) -> st.SearchStrategy[RateLimit | QuotaLimit]:
@@ -68,6 +71,7 @@ STEPS = st.lists(
         settles=st.one_of(st.none(), st.sampled_from([0, 300, 1000, 1700])),
         changes=st.sampled_from([False, False, False, False, True]),
         chooses=st.sampled_from([None, None, None, "in_order", "emptiest_first"]),
+        credits=st.sampled_from([None, None, None, None, 1, 300, 1000]),
     ),
     min_size=1,
     max_size=30,
@@ -89,6 +93,8 @@ class Player:
             # A store that is refused by the first scope need not look at the limits of the second.
             for part in parts:
                 self.store.acquire(claim_of(LimitSet.composed([part], self.store), {"first": 0}, ("db",)))
+        if step.credits is not None:
+            return self._credit(parts[step.who % len(parts)], step.credits)
         if step.settles is not None and self.held:
             return self._settle(*self.held.pop(0), step.settles)
         sets = [LimitSet.composed(some, self.store) for some in (parts, parts[:1], parts[1:])]
@@ -105,6 +111,13 @@ class Player:
         if admitted is not None:
             self.held.append((sets[claims.index(admitted)], admitted))
         return [None if claim.admitted is None else _seen(claim) for claim in asked]
+
+    def _credit(self, part: ScopedLimits, permille: int) -> object:
+        limits = LimitSet.composed([part], self.store)
+        for rule in part.layout.rules:
+            if not rule.is_permit:
+                self.store.settle(credit_of(limits, rule.key), [-max(rule.ceiling_parts * permille // 1000, 1)])
+        return [(key, stats["used"]) for key, stats in limits.get_stats().items()]
 
     def _settle(self, limits: LimitSet, claim: Claim, permille: int) -> object:
         self.store.settle(
