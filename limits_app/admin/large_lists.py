@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.contrib import messages
-from django.core.paginator import Paginator
+from django.contrib.admin.views.main import ORDER_VAR
+from django.core.paginator import Page, Paginator
 from django.db import connections
 from django.db.models import Q
 from django.utils.translation import gettext
@@ -42,6 +43,8 @@ class Link(NamedTuple):
 class CappedPaginator(AnyPaginator):
     """Pages over the first rows of a list."""
 
+    long_ordering: tuple[Any, ...] = ()
+
     @cached_property
     def count(self) -> int:
         """Count the rows, up to one more than can be shown."""
@@ -53,18 +56,34 @@ class CappedPaginator(AnyPaginator):
         rows: Any = self.object_list
         return int(rows.order_by()[: MOST_COUNTED + 1].count())
 
+    def page(self, number: int | str) -> Page[Any]:
+        """Give a page, in an order that an index knows where there are more rows than are counted."""
+        if self.long_ordering and self.found > MOST_COUNTED:
+            rows: Any = self.object_list
+            self.object_list = rows.order_by(*self.long_ordering, "-pk")
+        return super().page(number)
+
 
 class LargeListAdmin(AuditedAdmin):
-    """A list of which nobody counts or searches more than a database does at once.
+    """A list of which nobody counts, searches or sorts more than a database does at once.
 
     Short tables are searched for `search_fields`; long ones for rows in which one of `begins_with` starts so.
+    Where more rows are found than are counted, they are sorted by `long_ordering`, if there is one.
     """
 
     paginator = CappedPaginator
     show_full_result_count = False
     list_per_page = 50
     begins_with: tuple[str, ...] = ()
+    long_ordering: tuple[Any, ...] = ()
     search_help_text = _("Long lists are searched for names that begin so, short ones for any part of them.")
+
+    def get_paginator(self, request: HttpRequest, *args: Any, **options: Any) -> AnyPaginator:
+        """Give the pages of a list; nobody minds in which order a long one is, unless they ask for one."""
+        paginator = super().get_paginator(request, *args, **options)
+        if ORDER_VAR not in request.GET and isinstance(paginator, CappedPaginator):
+            paginator.long_ordering = self.long_ordering
+        return paginator
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -74,7 +93,7 @@ class LargeListAdmin(AuditedAdmin):
             return super().get_search_results(request, queryset, search_term)
         found = Q()
         for field in self.begins_with:
-            found |= begins(field, search_term, queryset.db)
+            found |= self._begins(field, search_term, queryset.db)
         return queryset.filter(found), False
 
     def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse:
@@ -105,6 +124,16 @@ class LargeListAdmin(AuditedAdmin):
     def _is_long(self) -> bool:
         rows = self.model._default_manager.order_by().values("pk")
         return bool(rows[MOST_COUNTED : MOST_COUNTED + 1].exists())
+
+    def _begins(self, field: str, text: str, using: str) -> Q:
+        """Rows of which a field begins with a text; those of a related table come first, since a join looks at all."""
+        relation, _dunder, name = field.rpartition("__")
+        if not relation:
+            return begins(name, text, using)
+        related: Any = self.model._meta.get_field(relation).related_model
+        return Q(
+            **{f"{relation}__in": related._base_manager.using(using).filter(begins(name, text, using)).values("pk")}
+        )
 
 
 def begins(field: str, text: str, using: str) -> Q:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
+from django.db.models import F
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseInlineFormSet
 from django.utils.translation import gettext
@@ -103,19 +104,21 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
 
     list_display = [
         "__str__",
-        "scope_in_words",
-        "effect",
         "limits_in_words",
-        "holds",
-        "enforcement_in_words",
-        "standing",
         "in_use",
+        "standing",
+        "enforcement_in_words",
+        "effect",
+        "holds",
+        "scope_in_words",
         "reason",
     ]
     list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
     list_select_related = ["resource", "entity"]
     search_fields = ["resource__name", "entity__identifier", "entity__name", "limits__key", "reason"]
     begins_with = ("resource__name", "entity__identifier", "entity__name")
+    # By names it would take the resource and the entity of every policy.
+    long_ordering = (F("resource_id").asc(nulls_first=True), F("entity_id").asc(nulls_first=True))
     date_hierarchy = "valid_until"
     actions = POLICY_ACTIONS
     autocomplete_fields = ["resource", "entity"]

@@ -58,6 +58,9 @@ class PartOfPool:
 class MemberInline(PartOfPool, Inline):
     """The members of a pool; their limits are on pages of their own."""
 
+    class Media:
+        css = {"all": ["limits_app/lists.css"]}
+
     model = PoolMember
     fields = ["name", "order", "weight", "enabled", "config", "limits_in_words", "use"]
     readonly_fields = ["limits_in_words", "use"]
@@ -70,6 +73,12 @@ class MemberInline(PartOfPool, Inline):
         """Read what is in use once for all members; an inline lives as long as its request."""
         self._use = {} if obj is None else _use(obj)
         return super().get_formset(request, obj, **kwargs)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Say in each field what it is: the head of its column does so only to those who see it."""
+        field: Any = super().formfield_for_dbfield(db_field, request, **kwargs)
+        field.widget.attrs["aria-label"] = str(field.label)
+        return field
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[PoolMember]:
         """Fetch the limits of all members at once."""
@@ -89,6 +98,9 @@ class MemberInline(PartOfPool, Inline):
 
 class MemberLimitInline(PartOfPool, LimitInline):
     """The limits of one member."""
+
+    class Media:
+        css = {"all": ["limits_app/lists.css"]}
 
     formset = MemberLimitForms  # type: ignore[assignment]  # those of a member may be none
     exclude = ["policy", "shared"]

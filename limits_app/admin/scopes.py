@@ -32,7 +32,7 @@ _MOST_POLICIES: Final = 1000
 class ResourceAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
     """What is consumed; its state is that of the site itself, and of what all share."""
 
-    list_display = ["name", "pool", "in_use", "source", "description"]
+    list_display = ["name", "in_use", "source", "pool", "description"]
     list_select_related = ["pool"]
     search_fields = ["name", "description"]
     begins_with = ("name",)
@@ -47,7 +47,7 @@ class ResourceAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
 class EntityAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
     """Who consumes; its state is that on the resources for which it has policies of its own, or else on the first."""
 
-    list_display = ["identifier", "name", "parent", "cascade", "unlimited", "blocked", "in_use", "source"]
+    list_display = ["identifier", "name", "in_use", "source", "parent", "cascade", "unlimited", "blocked"]
     list_filter = ["cascade", "unlimited", "blocked"]
     list_select_related = ["parent"]
     search_fields = ["identifier", "name"]

@@ -41,6 +41,7 @@ _v1 = [
     path("shadow-refusals/", state.ShadowRefusalView.as_view(), name="shadow-refusal-list"),
     path("status/", state.StatusView.as_view(), name="status"),
     path("top-ups/", state.TopUpView.as_view(), name="top-up"),
+    path("usage/", state.UsageView.as_view(), name="usage"),
     re_path(r"[\s\S]*/\Z", NowhereView.as_view()),
 ]
 

@@ -13,6 +13,7 @@ from django.db import close_old_connections, router
 from django.utils import timezone
 
 from limits_app import services
+from limits_app.metrics.durations import Durations
 from limits_app.metrics.names import known
 from limits_app.metrics.tallies import tallies
 from limits_app.models import CollectedBatch
@@ -20,7 +21,7 @@ from limits_app.resolver import resolver
 from limits_app.stores.breaker import BreakerState
 from limits_app.usage import denials
 
-__all__ = ["METRICS", "WAITS", "Kind", "Metric", "Samples"]
+__all__ = ["HISTOGRAMS", "METRICS", "Histogram", "Kind", "Metric", "Samples"]
 
 logger = logging.getLogger("limits_app")
 
@@ -58,6 +59,16 @@ class Metric:
             close_old_connections()
 
 
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Durations for each set of labels, which exporters keep in their own ways; `name` as that of a metric."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    durations: Durations
+
+
 def _decisions() -> Samples:
     yield from known.bounded(tallies.decisions).items()
 
@@ -86,6 +97,10 @@ def _states() -> Samples:
 def _unsettled() -> Samples:
     for alias, health in services.store_health().items():
         yield (alias,), health.unsettled
+
+
+def _store_errors() -> Samples:
+    yield from tallies.store_errors.items()
 
 
 def _hits() -> Samples:
@@ -127,6 +142,7 @@ METRICS: Final = (
         "degraded_decisions", Kind.COUNTER, "Decisions without the store, by policy", ("store", "policy"), _degraded
     ),
     Metric("store_state", Kind.GAUGE, "0 all is well, 1 on its way back, 2 down", ("store",), _states),
+    Metric("store_errors", Kind.COUNTER, "Calls that a store could not do", ("store", "verb"), _store_errors),
     Metric("store_unsettled", Kind.GAUGE, "Releases that wait for the store", ("store",), _unsettled),
     Metric("resolver_hits", Kind.COUNTER, "Limits that were compiled already", (), _hits),
     Metric("resolver_misses", Kind.COUNTER, "Limits that the database was asked for", (), _misses),
@@ -135,5 +151,7 @@ METRICS: Final = (
     Metric("denials_unwritten", Kind.GAUGE, "Refusals that are not in the database yet", (), _unwritten),
 )
 
-WAITS: Final = ("wait_seconds", "How long requests have waited for their turn")
-"""The name and the text of the histogram, which exporters keep in their own ways."""
+HISTOGRAMS: Final = (
+    Histogram("wait_seconds", "How long requests have waited for their turn", (), tallies.waits),
+    Histogram("store_call_seconds", "How long a store took", ("store", "verb"), tallies.store_calls),
+)

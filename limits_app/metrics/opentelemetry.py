@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
-from limits_app.metrics.catalogue import METRICS, WAITS, Kind, Metric
-from limits_app.metrics.tallies import BOUNDS, tallies
+from limits_app.metrics.catalogue import HISTOGRAMS, METRICS, Histogram, Kind, Metric
+from limits_app.metrics.durations import Labels
 
 __all__ = ["install"]
 
@@ -19,11 +19,22 @@ def install(meter: Meter | None = None) -> None:
         is_counter = metric.kind is Kind.COUNTER
         create = chosen.create_observable_counter if is_counter else chosen.create_observable_gauge
         create(f"limits.{metric.name}", callbacks=[_observed(metric)], description=metric.text)
-    name, text = WAITS
-    waits = chosen.create_histogram(
-        f"limits.{name}", unit="s", description=text, explicit_bucket_boundaries_advisory=BOUNDS
+    for histogram in HISTOGRAMS:
+        histogram.durations.on_note.append(_recording(chosen, histogram))
+
+
+def _recording(meter: Meter, histogram: Histogram) -> Callable[[float, Labels], None]:
+    instrument = meter.create_histogram(
+        f"limits.{histogram.name}",
+        unit="s",
+        description=histogram.text,
+        explicit_bucket_boundaries_advisory=histogram.durations.bounds,
     )
-    tallies.on_wait.append(waits.record)
+
+    def record(seconds: float, labels: Labels) -> None:
+        instrument.record(seconds, dict(zip(histogram.labels, labels, strict=True)))
+
+    return record
 
 
 def _observed(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:

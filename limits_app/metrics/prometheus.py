@@ -8,8 +8,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from limits_app.metrics.catalogue import METRICS, WAITS, Kind
-from limits_app.metrics.tallies import BOUNDS, tallies
+from limits_app.metrics.catalogue import HISTOGRAMS, METRICS, Kind
 
 __all__ = ["LimitsCollector", "install"]
 
@@ -23,7 +22,8 @@ class LimitsCollector(Collector):
         """The metrics without numbers, for which no database is asked."""
         for metric in METRICS:
             yield _FAMILIES[metric.kind](f"limits_{metric.name}", metric.text, labels=metric.labels)
-        yield HistogramMetricFamily(f"limits_{WAITS[0]}", WAITS[1], labels=())
+        for one in HISTOGRAMS:
+            yield HistogramMetricFamily(f"limits_{one.name}", one.text, labels=one.labels)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
@@ -32,10 +32,12 @@ class LimitsCollector(Collector):
             for labels, value in metric.samples():
                 family.add_metric(labels, value)
             yield family
-        waits, seconds = tallies.waits
-        bounds = [*map(str, BOUNDS), "+Inf"]
-        buckets = list(zip(bounds, map(float, waits), strict=True))
-        yield HistogramMetricFamily(f"limits_{WAITS[0]}", WAITS[1], buckets=buckets, sum_value=seconds)
+        for one in HISTOGRAMS:
+            histogram = HistogramMetricFamily(f"limits_{one.name}", one.text, labels=one.labels)
+            bounds = [*map(str, one.durations.bounds), "+Inf"]
+            for labels, (counts, seconds) in one.durations.noted.items():
+                histogram.add_metric(labels, list(zip(bounds, map(float, counts), strict=True)), seconds)
+            yield histogram
 
 
 def install(registry: CollectorRegistry = REGISTRY) -> LimitsCollector:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
 from enum import StrEnum
-from itertools import accumulate
-from threading import Lock
+from threading import RLock
 from typing import Final
 
 from limits_app.core.forking import on_fork
 from limits_app.core.outcome import Outcome
+from limits_app.metrics.durations import Durations
 
-__all__ = ["BOUNDS", "OTHER", "Result", "Tallies", "tallies"]
+__all__ = ["OTHER", "Result", "Tallies", "tallies"]
 
 OTHER: Final = "other"
 """Stands for the names for which there is no room, and for those that no administrator has made."""
-
-BOUNDS: Final = (0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 120.0)
-"""Up to how many seconds each bucket of waits is about; the last one is about those that took longer."""
 
 _MOST: Final = 1_000
 
@@ -33,26 +28,30 @@ class Result(StrEnum):
 
 
 class Tallies:
-    """A watcher that counts, of `most` different names each; thread safe."""
+    """A watcher and a timer that counts, of `most` different names each; thread safe."""
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
-        self.on_wait: list[Callable[[float], None]] = []
-        """Told of each wait, in seconds."""
-        self.clear()
+        self.waits = Durations(0.001, 0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0, 120.0)
+        """How long requests have waited."""
+        self.store_calls = Durations(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25)
+        """How long each store has taken, by its alias and the verb."""
+        self.after_fork()
         on_fork(self)
 
     def clear(self) -> None:
         """Begin anew."""
+        self.waits.clear()
+        self.store_calls.clear()
         self.after_fork()
 
     def after_fork(self) -> None:
         """What a parent has counted it exports itself."""
-        self._lock = Lock()
+        # Reentrant, since a finalizer may ask a store in the middle of a step.
+        self._lock = RLock()
         self._decisions: Counter[tuple[str, str]] = Counter()
         self._refusals: Counter[tuple[str, str]] = Counter()
-        self._waits = [0] * (len(BOUNDS) + 1)
-        self._waited = 0.0
+        self._store_errors: Counter[tuple[str, str]] = Counter()
 
     def admitted(self, resource: str) -> None:
         """See `Watcher.admitted`."""
@@ -70,11 +69,14 @@ class Tallies:
 
     def waited(self, seconds: float) -> None:
         """See `Watcher.waited`."""
-        with self._lock:
-            self._waits[bisect_left(BOUNDS, seconds)] += 1
-            self._waited += seconds
-        for tell in self.on_wait:
-            tell(seconds)
+        self.waits.note(seconds)
+
+    def store_called(self, alias: str, verb: str, seconds: float, *, failed: bool) -> None:
+        """See `Timer`."""
+        self.store_calls.note(seconds, alias, verb)
+        if failed:
+            with self._lock:
+                self._store_errors[alias, verb] += 1
 
     @property
     def decisions(self) -> dict[tuple[str, str], int]:
@@ -89,10 +91,10 @@ class Tallies:
             return dict(self._refusals)
 
     @property
-    def waits(self) -> tuple[list[int], float]:
-        """How many took at most as long as each of the bounds, and in the end how many there were; their sum."""
+    def store_errors(self) -> dict[tuple[str, str], int]:
+        """How many calls a store could not do, by its alias and the verb."""
         with self._lock:
-            return list(accumulate(self._waits)), self._waited
+            return dict(self._store_errors)
 
     def _add(self, counter: Counter[tuple[str, str]], resource: str, what: str) -> None:
         name = (resource, what)

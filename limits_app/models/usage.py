@@ -61,7 +61,10 @@ class UsageSnapshot(Counted):
             ),
             models.CheckConstraint(name="limits_app_usage_period", condition=models.Q(period__in=Period.values)),
         ]
-        indexes = [models.Index(fields=["period", "resource", "start"], name="limits_app_usage_resource")]
+        indexes = [
+            models.Index(fields=["period", "resource", "start"], name="limits_app_usage_resource"),
+            models.Index(fields=["entity", "period", "start"], name="limits_app_usage_entity"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.whose} in the {self.period} from {self.start:%Y-%m-%d %H:%M}"

@@ -14,9 +14,9 @@ from limits_app.core.errors import InvalidRequest, StoreUnavailable
 from limits_app.core.store import is_counting
 from limits_app.models import Period
 from limits_app.stores.guards import guard_of
-from limits_app.usage import By, Use, pruning, read, rolling
+from limits_app.usage import By, Use, Uses, pruning, read, rolling
 
-__all__ = ["RolledUp", "prune_usage", "roll_up", "usage"]
+__all__ = ["RolledUp", "prune_usage", "roll_up", "usage", "uses"]
 
 logger = logging.getLogger("limits_app")
 
@@ -54,10 +54,26 @@ def usage(
     where they begin in that time, which is by default the last 30 days, or 48 hours.
     Raises InvalidRequest (a ValueError) for a word that is none.
     """
+    if most is not None and most < 1:
+        raise InvalidRequest(f"most must be 1 or more, not {most}")
+    return uses(resource, entity=entity, key=key, period=period, since=since, until=until, by=by)[:most]
+
+
+def uses(
+    resource: str | None = None,
+    *,
+    entity: str | None = None,
+    key: str | None = None,
+    period: str = "day",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    by: str | Iterable[str] = (),
+) -> Uses:
+    """`usage` a part at a time, for those who turn pages: all of it may be more than anybody reads."""
     words = [by] if isinstance(by, str) else by
     apart = {_word(By, "by", word) for word in words}
     length = _word(Period, "period", period)
-    return read(resource, entity, key, period=length, since=since, until=until, by=apart, most=most)
+    return read(resource, entity, key, period=length, since=since, until=until, by=apart)
 
 
 def roll_up() -> RolledUp:

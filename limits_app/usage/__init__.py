@@ -7,7 +7,7 @@ sums up. Refusals are counted by `noting`, and `pruning` lets go of what is old.
 from __future__ import annotations
 
 from limits_app.usage.noting import denials
-from limits_app.usage.reading import By, Use, read
+from limits_app.usage.reading import By, Use, Uses, read
 from limits_app.usage.rolling import roll_up
 
-__all__ = ["By", "Use", "denials", "read", "roll_up"]
+__all__ = ["By", "Use", "Uses", "denials", "read", "roll_up"]

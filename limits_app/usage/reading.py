@@ -19,7 +19,7 @@ from limits_app.models import Bucket, Period, UsageSnapshot
 from limits_app.models.moments import as_setting
 from limits_app.usage.naming import storable
 
-__all__ = ["By", "Use", "read"]
+__all__ = ["By", "Use", "Uses", "read"]
 
 _USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)}
 
@@ -61,6 +61,19 @@ class Use:
         return asdict(self) | {"bucket": str(self.bucket), "start": start, "refused_share": self.refused_share}
 
 
+class Uses:
+    """A sequence of uses that asks the database for its length, and for the parts of it that are looked at."""
+
+    def __init__(self, rows: QuerySet[UsageSnapshot, dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows.count()
+
+    def __getitem__(self, part: slice) -> list[Use]:
+        return [_use(row) for row in self._rows[part]]
+
+
 def read(
     resource: str | None,
     entity: str | None,
@@ -70,23 +83,19 @@ def read(
     since: datetime | None,
     until: datetime | None,
     by: Collection[By],
-    most: int | None,
-) -> list[Use]:
+) -> Uses:
     """Sum up the snapshots of one length that begin in a time, the largest use first within each period.
 
-    Raises InvalidRequest for `most` below 1.
+    Raises InvalidRequest for a time that no calendar has.
     """
-    if most is not None and most < 1:
-        raise InvalidRequest(f"most must be 1 or more, not {most}")
     chosen = _chosen(_begun(period, since, until), resource, entity, key)
     columns = [column for one, column in _COLUMNS.items() if one in by]
     order = ["-start"] if By.PERIOD in by else []
-    rows = (
+    return Uses(
         chosen.values("bucket", "key", *columns)
         .annotate(admitted=Sum("admitted_milli"), denied=Sum("refused"))
         .order_by(*order, "-admitted", "-denied", "key", "bucket", *columns)
     )
-    return [_use(row) for row in rows[:most]]
 
 
 _COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PERIOD: "start"}
@@ -95,9 +104,16 @@ _COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PERIOD: "sta
 def _begun(period: Period, since: datetime | None, until: datetime | None) -> QuerySet[UsageSnapshot]:
     found = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
     if since is None:
-        since = (datetime.now(UTC) if until is None else _aware(until)) - _USUAL[period]
+        since = _before(datetime.now(UTC) if until is None else _aware(until), _USUAL[period])
     found = found.filter(start__gte=as_setting(since))
     return found if until is None else found.filter(start__lt=as_setting(until))
+
+
+def _before(moment: datetime, lapse: timedelta) -> datetime:
+    try:
+        return moment - lapse
+    except OverflowError:
+        raise InvalidRequest(f"until must be a moment with some time before it, not {moment.isoformat()}") from None
 
 
 def _chosen(

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from limits_app import conf, limits
 from limits_app.admin import actions
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Entity, Policy, Resource
 from limits_app.stores import registry
 from tests.admin.browsing import act, address, said
@@ -136,7 +136,7 @@ def test_what_cannot_be_done_is_said_and_the_rest_is_done(admin_client: Client, 
     ("limit", "says", "problem"),
     [
         (TPM, {"key": "rpm", "amount": "5"}, "rpm is not limited there"),
-        (CallLimit(5, 60, RateLimitAlgorithm.FIXED_WINDOW), {"key": "call_count", "amount": "5"}, "takes nothing back"),
+        (ResourceLimit("slots", 5), {"key": "slots", "amount": "5"}, "slots cannot be topped up"),
     ],
 )
 def test_credit_that_cannot_be_is_said(limit: Any, says: dict[str, str], problem: str, admin_client: Client) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.test import Client
 from django.utils import timezone
 
@@ -172,6 +173,39 @@ def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(
         for query in ("acme", "Ad", "tenant")
     }
     assert found == {"acme": [], "Ad": ["user:1"], "tenant": ["tenant:acme"]}
+
+
+def test_a_long_list_of_policies_is_searched_for_beginnings_of_what_they_are_about(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_lists, "MOST_COUNTED", 5)
+    fill(entities=7, policies=9, resources=2)
+    found = {
+        query: {str(row) for row in rows_of(admin_client, "policy", f"?q={query}")}
+        for query in ("api/00002", "user:0000001", "Ada", "da", "nobody")
+    }
+    assert found["api/00002"] == {str(row) for row in Policy.objects.filter(resource__name="api/00002")}
+    assert found["user:0000001"] == {str(row) for row in Policy.objects.filter(entity__identifier="user:0000001")}
+    assert found["Ada"] == {str(row) for row in Policy.objects.filter(entity__name__startswith="Ada")} != set()
+    assert found["da"] == found["nobody"] == set()
+
+
+def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_asked_for(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoo, api = (Resource.objects.create(name=name) for name in ("zoo", "api"))
+    for resource in (zoo, api, None):
+        Policy.objects.create(resource=resource, effect="blocked")
+
+    def second(query: str = "") -> list[str]:
+        return [row.resource.name for row in rows_of(admin_client, "policy", f"?p=2{query}")]
+
+    monkeypatch.setattr(admin.site.get_model_admin(Policy), "list_per_page", 1)
+    assert second() == ["api"]
+    monkeypatch.setattr(large_lists, "MOST_COUNTED", 2)
+    assert second() == ["zoo"], "the first of those that were made"
+    column = 1 + [*admin.site.get_model_admin(Policy).list_display].index("__str__")
+    assert second(f"&o={column}") == ["api"]
 
 
 def test_beginnings_are_asked_for_as_each_database_looks_them_up(monkeypatch: pytest.MonkeyPatch) -> None:

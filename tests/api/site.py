@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib.auth.models import Permission, User
@@ -13,9 +14,9 @@ from limits_app import services
 from limits_app.api.permissions import BOOST, RESET, TOP_UP
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.core.quota import QuotaPeriod
-from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.models import Endpoint, Entity, Limit, Period, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
-__all__ = ["ROOT", "allow", "as_user", "fill", "person"]
+__all__ = ["ROOT", "allow", "as_user", "fill", "person", "used"]
 
 ROOT: Final = "/limits/api/v1/"
 _OWN: Final = {BOOST: Policy, RESET: Resource, TOP_UP: Resource}
@@ -59,3 +60,12 @@ def fill(many: Sequence[int] = (1, 2, 3)) -> None:
         quota = QuotaLimit("monthly", 500, period=QuotaPeriod.MONTH, time_zone="Europe/Berlin")
         services.set_entity_limits(f"user:{n}", [calls, quota], resource=resource.name)
         Endpoint.objects.create(name=f"endpoint{n}", path=f"/x{n}/", resource=resource)
+        used(f"user:{n}", n, resource=resource.name, refused=n % 2)
+
+
+def used(entity: str, admitted: float, **fields: Any) -> None:
+    """A snapshot of today, by default of calls of `api`."""
+    usual = {"period": Period.DAY, "resource": "api", "key": "call_count"}
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    milli = round(admitted * 1000)
+    UsageSnapshot.objects.create(**{**usual, "start": today, "entity": entity, "admitted_milli": milli, **fields})

@@ -40,6 +40,7 @@ TABLE: Final = [
     *[("post", kind, "list", ALL) for kind in MODELS if kind != "audit-events"],
     *[("delete", kind, "row", ALL) for kind in MODELS if kind != "audit-events"],
     *[("get", page, "", READ) for page in ("status/?resource=x", "explain/?resource=x", "shadow-refusals/")],
+    ("get", "usage/", "", {"viewer", "superuser"}),
     *[("post", page, "", ALL) for page in ("resets/", "top-ups/", "boosts/")],
     *[("get", page, "", {*PEOPLE} - {"anonymous"}) for page in ("me/", "schema/")],
 ]
@@ -53,7 +54,7 @@ def somebody(kind: str) -> APIClient:
         case "user":
             return as_user(person("user"))
         case "viewer":
-            return as_user(person("viewer", *[f"view_{name}" for name in names], is_staff=True))
+            return as_user(person("viewer", *[f"view_{name}" for name in [*names, "usagesnapshot"]], is_staff=True))
         case "changer":
             views = ["view_policy", "view_auditevent"]
             changes = [f"change_{name}" for name in names if name != "auditevent"]
@@ -79,6 +80,11 @@ def _some(page: str) -> int:
     return int(model.objects.values_list("pk", flat=True)[0])
 
 
+def test_usage_has_a_permission_of_its_own() -> None:
+    assert as_user(person("ann", "view_usagesnapshot")).get(f"{ROOT}usage/").status_code == 200
+    assert as_user(person("bob", "view_policy", "change_policy")).get(f"{ROOT}usage/").status_code == 403
+
+
 @pytest.mark.parametrize(("page", "permission"), [("resets/", RESET), ("top-ups/", TOP_UP), ("boosts/", BOOST)])
 def test_what_is_done_to_live_state_has_permissions_of_its_own(page: str, permission: str) -> None:
     assert as_user(person("ann", permission.partition(".")[2])).post(ROOT + page, {}, format="json").status_code == 400
@@ -100,13 +106,13 @@ def test_somebody_with_an_api_key_sees_the_limits_of_the_key(settings: Settings)
     assert Client().get(f"{ROOT}me/").status_code in {401, 403}
     Resource.objects.create(name="api")
     [mine] = Client().get(f"{ROOT}me/", headers={"X-Key": "secret"}).json()["results"]
-    assert mine == {"resource": "api", "entity": entity_of_key("secret"), "limits": {}}
+    assert mine == {"resource": "api", "entity": entity_of_key("secret"), "limits": {}, "usage": {}}
 
 
 def test_every_address_is_in_the_table() -> None:
     names = {entry.name for part in urls.urlpatterns for entry in part.url_patterns if entry.name}
     assert get_resolver().namespace_dict.keys() >= {"limits_api"}
-    known = {"boost", "explain", "me", "reset", "schema", "shadow-refusal-list", "status", "top-up"}
+    known = {"boost", "explain", "me", "reset", "schema", "shadow-refusal-list", "status", "top-up", "usage"}
     rows = {f"{model._meta.model_name}-{part}" for model in MODELS.values() for part in ("list", "detail")}
     assert names == known | rows
     assert User.objects.count() == 0

@@ -18,10 +18,10 @@ from limits_app.api import problems
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import AuditEvent, Policy, Resource
+from limits_app.models import AuditEvent, Bucket, Period, Policy, Resource
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.api.site import ROOT, as_user, fill, person
+from tests.api.site import ROOT, as_user, fill, person, used
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -59,6 +59,76 @@ def test_a_caller_sees_the_state_of_their_own_limits(user: User, root: APIClient
     assert (told["count"], [one["resource"] for one in told["results"]]) == (3, ["resource1", "resource2"])
     [mine] = root.get(f"{ROOT}me/?resource=resource1").data["results"]
     assert (mine["entity"], mine["limits"]["call_count"]["available"]) == (f"user:{user.pk}", 6)
+
+
+def test_a_caller_sees_their_own_usage_and_nobody_elses(user: User, root: APIClient) -> None:
+    services.set_resource_limits("api", [CallLimit(7, 60)])
+    me, yesterday = f"user:{user.pk}", timezone.now() - timedelta(days=1)
+    used(me, 3, refused=1)
+    used(me, 2, start=yesterday)
+    used(me, 4.5, key="tpm")
+    used("user:0", 100, key="other")
+    used(me, 100, bucket=Bucket.MEMBER, key="other")
+    [mine] = root.get(f"{ROOT}me/").data["results"]
+    assert mine["usage"] == {
+        "call_count": {"admitted": 5, "refused": 1, "refused_share": 1 / 6},
+        "tpm": {"admitted": 4.5, "refused": 0, "refused_share": None},
+    }
+    [mine] = root.get(f"{ROOT}me/?until={yesterday + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}").data["results"]
+    assert mine["usage"]["call_count"]["admitted"] == 2
+    assert root.get(f"{ROOT}me/?period=hour").data["results"][0]["usage"] == {}
+
+
+def test_usage_is_told_apart_as_is_wanted_the_largest_first(root: APIClient) -> None:
+    used("user:1", 30, refused=10)
+    used("user:2", 50)
+    used("user:1", 500, key="tpm", resource="llm")
+    used("user:1", 1, period=Period.HOUR)
+
+    def told(query: str) -> list[tuple[object, ...]]:
+        answered = root.get(f"{ROOT}usage/?{query}")
+        assert (answered.status_code, answered["Cache-Control"]) == (200, "no-store")
+        return [(one["resource"], one["entity"], one["key"], one["admitted"]) for one in answered.data["results"]]
+
+    assert told("") == [(None, None, "tpm", 500), (None, None, "call_count", 80)]
+    assert told("by=entity&key=call_count") == [(None, "user:2", "call_count", 50), (None, "user:1", "call_count", 30)]
+    assert told("by=resource&entity=user:1") == [("llm", None, "tpm", 500), ("api", None, "call_count", 30)]
+    assert told("resource=llm&by=period") == [(None, None, "tpm", 500)]
+    assert told("period=hour") == [(None, None, "call_count", 1)]
+    assert told("until=2001-01-01T00:00:00Z") == told("since=2999-01-01T00:00:00Z") == []
+    [whole] = root.get(f"{ROOT}usage/?key=call_count&entity=user:1&by=period").data["results"]
+    assert (whole["bucket"], whole["refused"], whole["refused_share"]) == ("entity", 10, 0.25)
+    assert whole["start"].endswith("T00:00:00+00:00")
+
+
+def test_usage_comes_in_pages(root: APIClient) -> None:
+    for number in range(5):
+        used(f"user:{number}", number)
+    pages = [root.get(f"{ROOT}usage/?by=entity&page_size=2&page={number}").data for number in (1, 2, 3)]
+    assert [[one["admitted"] for one in page["results"]] for page in pages] == [[4, 3], [2, 1], [0]]
+    assert {page["count"] for page in pages} == {5}
+    assert pages[2]["next"] is None
+    assert root.get(f"{ROOT}usage/?by=entity&page_size=2&page=4").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "parameter"),
+    [
+        ("period=week", "period"),
+        ("by=user", "by"),
+        ("by=entity&by=entity&by=entity&by=entity&by=entity", "by"),
+        ("since=yesterday", "since"),
+        ("refused=1", "refused"),
+    ],
+)
+def test_a_question_about_usage_that_cannot_be_is_refused(query: str, parameter: str, root: APIClient) -> None:
+    refused = root.get(f"{ROOT}usage/?{query}")
+    assert refused.status_code == 400
+    assert [one["parameter"] for one in refused.data["errors"]] == [parameter]
+
+
+def test_a_time_before_all_times_is_refused(root: APIClient) -> None:
+    assert root.get(f"{ROOT}usage/?until=0001-01-02T00:00:00Z").status_code == 400
 
 
 def test_ones_own_limits_are_read_again_when_they_change_in_between(

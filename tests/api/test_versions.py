@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.db import connections
-from pytest_django import DjangoDbBlocker, Settings
+from pytest_django import DjangoDbBlocker
 from rest_framework.test import APIClient
 
 from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent, Limit, Policy, Resource
 from tests.api.site import ROOT, as_user, person
-from tests.servers.postgres import postgres_server
-from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
+from tests.stores.database.databases import site_on
 
 ROUNDS = 10
 BLOCKED = {"resource": "api", "effect": "blocked"}
@@ -94,39 +91,11 @@ def test_what_a_reader_has_is_not_sent_again(root: APIClient, where: str) -> Non
 # ---------------------------------------------------------------- at the same moment
 
 
-class There:
-    """Everything of the app is in the database that the race is about."""
-
-    def db_for_read(self, model: type, **hints: Any) -> str:
-        return ALIAS
-
-    db_for_write = db_for_read
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
-def site(
-    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, django_db_blocker: DjangoDbBlocker
-) -> Iterator[None]:
+def site(request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     """A site on a database to which each thread has a connection of its own."""
-    with django_db_blocker.unblock():
-        if request.param == "sqlite":
-            options = sqlite_in(tmp_path)
-            options["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 20}
-            yield from _migrated(options, settings)
-        else:
-            with postgres_server() as server:
-                yield from _migrated(server.settings, settings)
-
-
-def _migrated(database: dict[str, Any], settings: Settings) -> Iterator[None]:
-    use(database)
-    try:
-        call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
-        settings.DATABASE_ROUTERS = [There()]
+    with django_db_blocker.unblock(), site_on(request.param, tmp_path):
         yield
-    finally:
-        settings.DATABASE_ROUTERS = []
-        forget()
 
 
 def race(*changes: tuple[str, str, dict[str, str], dict[str, str]]) -> list[int]:

@@ -28,6 +28,15 @@ OURS = {
     "audit": f"{ADMIN}auditevent/",
     "event": f"{ADMIN}auditevent/1/change/",
     "revert": f"{ADMIN}auditevent/1/revert/",
+    "new-policy": f"{ADMIN}policy/add/",
+    "boost": f"{ADMIN}policy/boost/",
+    "import": f"{ADMIN}policy/import/",
+    "entity": f"{ADMIN}entity/1/change/",
+    "pools": f"{ADMIN}pool/",
+    "new-pool": f"{ADMIN}pool/add/",
+    "new-member": f"{ADMIN}poolmember/add/",
+    "endpoints": f"{ADMIN}endpoint/",
+    "endpoint": f"{ADMIN}endpoint/1/change/",
 }
 
 
@@ -37,8 +46,24 @@ def test_a_page_can_be_used_by_everybody_and_on_a_phone(name: str, window: Brows
     settle(window, name)
     window.take(name)
     assert window.barriers() == []
+    assert window.run("return document.documentElement.scrollWidth <= window.innerWidth")
     window.resize(PHONE)
     window.take(f"{name}-phone")
+    assert window.run("return [document.documentElement.scrollWidth, visualViewport.scale]") == [PHONE[0], 1]
+
+
+@pytest.mark.parametrize("action", ["boost_entities", "reset_state", "top_up_state", "shadow_policies"])
+def test_the_question_before_an_action_can_be_answered_by_everybody_and_on_a_phone(
+    action: str, window: Browser
+) -> None:
+    window.open(f"{ADMIN}policy/")
+    window.press("#result_list tbody tr:last-child input.action-select")
+    window.press(f"select[name=action] option[value={action}]")
+    window.press("button[name=index]")
+    window.one("form input[name=confirmed]")
+    window.take(f"action-{action}")
+    assert window.barriers() == []
+    window.resize(PHONE)
     assert window.run("return document.documentElement.scrollWidth") <= PHONE[0]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,39 +20,24 @@ from limits_app.audit import Fault, acting, prune, unrecorded, verify
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Entity, Policy, Resource, append_only
 from limits_app.models.audit_head import digest_of
-from tests.servers.mariadb import mariadb_server
-from tests.servers.postgres import postgres_server
-from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
+from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
 EVENTS = "limits_app_auditevent"
 HEAD = "limits_app_audithead"
 WHEN = datetime(2026, 3, 4, 12, 0, 0, 250_000, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(scope="module", params=VENDORS)
 def vendor(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[str]:
     """Each database in turn, with all tables."""
-    with django_db_blocker.unblock():
-        match request.param:
-            case "sqlite":
-                yield from _migrated(sqlite_in(Path(tmp_path_factory.mktemp("sqlite"))))
-            case "postgres":
-                with postgres_server() as server:
-                    yield from _migrated(server.settings)
-            case _:
-                with mariadb_server() as server:
-                    yield from _migrated(server.settings)
-
-
-def _migrated(settings: dict[str, object]) -> Iterator[str]:
-    use(settings)
-    try:
-        call_command("migrate", database=ALIAS, verbosity=0)
-        yield connections[ALIAS].vendor
-    finally:
-        forget()
+    with (
+        django_db_blocker.unblock(),
+        served(request.param, tmp_path_factory.mktemp("database")) as settings,
+        migrated(settings) as vendor,
+    ):
+        yield vendor
 
 
 @pytest.fixture

@@ -46,11 +46,26 @@ def ids(messages: list[Any]) -> list[str]:
         ({"TRUSTED_PROXIES": ["2000::/3"]}, ["W051"]),
         ({"TRUSTED_PROXIES": ["104.16.0.0/13", "2400:cb00::/32", "10.0.0.0/8", "fd00::/8", "unix"]}, []),
         ({"STORES": {"default": {"KIND": "database", "USING": "nowhere"}}}, ["E055"]),
+        ({"STORES": {"default": {"KIND": "redis", "CACHE": "nowhere"}}}, ["E056"]),
+        ({"STORES": {"default": {"KIND": "redis"}}}, ["E056"]),
+        ({"STORES": {"default": {"KIND": "redis", "URL": "redis://127.0.0.1/0"}}}, []),
     ],
 )
 def test_hazards_in_the_settings_are_reported(settings: Settings, given: dict[str, Any], found: list[str]) -> None:
     settings.LIMITS = given
     assert ids(checks.check_hazards()) == found
+
+
+@pytest.mark.parametrize("given", [{"KIND": "database", "USING": "nowhere"}, {"KIND": "redis", "CACHE": "nowhere"}])
+def test_a_store_that_cannot_be_opened_is_not_asked(settings: Settings, given: dict[str, Any]) -> None:
+    settings.LIMITS = {"STORES": {"default": given}}
+    assert checks.check_stores(["default"]) == []
+
+
+def test_a_cache_of_django_redis_will_do(settings: Settings) -> None:
+    settings.CACHES = {"counted": {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1/0"}, **settings.CACHES}
+    settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "CACHE": "counted"}}}
+    assert checks.check_hazards() == []
 
 
 @pytest.mark.parametrize(
@@ -120,9 +135,9 @@ def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(
 ) -> None:
     settings.LIMITS = given
     assert ids(checks.check_deployment()) == found
-    reported = run_checks(tags=["limits_app"], include_deployment_checks=True)
+    reported = run_checks(tags=["limits_app"], include_deployment_checks=True, databases=[])
     assert [report.id for report in reported] == [f"limits_app.{name}" for name in found]
-    assert run_checks(tags=["limits_app"]) == []
+    assert run_checks(tags=["limits_app"], databases=[]) == []
 
 
 def test_nothing_is_asked_unless_databases_may_be(settings: Settings) -> None:

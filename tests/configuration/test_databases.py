@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from django.core.management import call_command
@@ -14,38 +13,23 @@ from pytest_django import DjangoDbBlocker
 from limits_app.core.limits import CallLimit
 from limits_app.models import Entity, Limit, Policy, PolicyScope, Resource, chain
 from limits_app.models.constraints import NoOverlap, Undated
-from tests.servers.mariadb import mariadb_server
-from tests.servers.postgres import postgres_server
-from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
+from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
 NOW = datetime(2026, 3, 4, 12, 0, 0, 250_000, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(scope="module", params=VENDORS)
 def vendor(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[str]:
     """Each database in turn, with all tables."""
-    with django_db_blocker.unblock():
-        match request.param:
-            case "sqlite":
-                yield from _migrated(sqlite_in(Path(tmp_path_factory.mktemp("sqlite"))))
-            case "postgres":
-                with postgres_server() as server:
-                    yield from _migrated(server.settings)
-            case _:
-                with mariadb_server() as server:
-                    yield from _migrated(server.settings)
-
-
-def _migrated(settings: dict[str, object]) -> Iterator[str]:
-    use(settings)
-    try:
-        call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
-        yield connections[ALIAS].vendor
-    finally:
-        forget()
+    with (
+        django_db_blocker.unblock(),
+        served(request.param, tmp_path_factory.mktemp("database")) as settings,
+        migrated(settings, "limits_app") as vendor,
+    ):
+        yield vendor
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +120,8 @@ def test_postgresql_gets_its_constraint_with_the_table_too(vendor: str) -> None:
 
 
 def test_what_stands_for_no_date_has_a_type_on_every_database() -> None:
-    assert Undated().as_mysql(None, connections["default"]) == ("TIMESTAMP'1970-01-01 00:00:00'", [])
+    sql, parameters = Undated().as_mysql(None, connections["default"])
+    assert (sql, [*parameters]) == ("TIMESTAMP'1970-01-01 00:00:00'", [])
 
 
 def test_constraints_are_the_same_where_their_names_are() -> None:

@@ -22,12 +22,15 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.metrics import opentelemetry, prometheus
-from limits_app.metrics.catalogue import METRICS
+from limits_app.metrics.catalogue import HISTOGRAMS, METRICS
+from limits_app.metrics.durations import Durations
 from limits_app.metrics.names import Known, known
 from limits_app.metrics.tallies import Tallies, tallies
 from limits_app.models import CollectedBatch, Policy
 from limits_app.services.watching import WATCHERS
 from limits_app.stores.guards import guard_of
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.timed import TIMERS
 from limits_app.testing import fresh_limits
 from limits_app.usage import denials
 
@@ -35,6 +38,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOUR = 3600
+CALLS = "limits.store_call_seconds"
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +46,14 @@ def site() -> Iterator[None]:
     tallies.clear()
     known.clear()
     WATCHERS.append(tallies)
+    TIMERS.append(tallies.store_called)
     with fresh_limits():
         limits.set_resource_limits("api", [CallLimit(2, HOUR)])
         yield
     WATCHERS.remove(tallies)
-    tallies.on_wait.clear()
+    TIMERS.remove(tallies.store_called)
+    for histogram in HISTOGRAMS:
+        histogram.durations.on_note.clear()
     denials.clear()
 
 
@@ -83,6 +90,47 @@ def test_decisions_are_counted_by_resource_and_result(registry: CollectorRegistr
     assert (value("resolver_hits_total") or 0) >= 3
     assert value("resolver_kept") == 1
     assert value("store_state", store="default") == 0
+
+
+def test_calls_to_the_store_are_timed_by_its_alias_and_the_verb(registry: CollectorRegistry) -> None:
+    with limits.acquire("api", entity="user:1"):
+        pass
+    limits.try_acquire("api", entity="user:2")
+    labels = {"store": "default", "verb": "acquire"}
+    assert registry.get_sample_value("limits_store_call_seconds_count", labels) == 2
+    assert registry.get_sample_value("limits_store_call_seconds_bucket", labels | {"le": "+Inf"}) == 2
+    assert 0 < (registry.get_sample_value("limits_store_call_seconds_sum", labels) or 0) < 5
+    assert samples(registry, "limits_store_errors_total") == []
+    told = samples(registry, "limits_store_call_seconds_count")
+    assert {sample.labels["store"] for sample in told} == {"default"}
+    assert {sample.labels["verb"] for sample in told} <= {"acquire", "settle", "version", "advance_version"}
+
+
+def test_calls_that_a_store_could_not_do_are_counted(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}, "ON_UNAVAILABLE": "allow"}
+
+    def gone(store: MemoryStore, claim: object) -> bool:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(MemoryStore, "acquire", gone)
+    assert limits.try_acquire("api", entity="user:1").outcome.degraded
+    labels = {"store": "default", "verb": "acquire"}
+    assert registry.get_sample_value("limits_store_errors_total", labels) == 1
+    assert registry.get_sample_value("limits_store_call_seconds_count", labels) == 1
+
+
+def test_durations_are_counted_up_to_their_bounds_whatever_a_finalizer_does_meanwhile() -> None:
+    durations = Durations(1.0, 2.0)
+    durations.on_note.append(lambda seconds, labels: durations.note(9.0, "later") if labels != ("later",) else None)
+    for seconds in (0.5, 1.0, 1.5, 3.0):
+        durations.note(seconds, "store")
+    with durations._lock:  # as while it counts
+        durations.note(0.5, "later")
+    assert durations.noted == {("store",): ([2, 3, 4], 6.0), ("later",): ([1, 1, 5], 36.5)}
+    durations.clear()
+    assert durations.noted == {}
 
 
 def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -> None:
@@ -186,18 +234,23 @@ def test_opentelemetry_is_given_the_same() -> None:
     [point] = found["limits.decisions"]
     assert (point.value, dict(point.attributes)) == (1, {"resource": "api", "result": "admitted"})
     assert found["limits.wait_seconds"][0].count == 1
-    assert found.keys() <= {f"limits.{metric.name}" for metric in METRICS} | {"limits.wait_seconds"}
+    calls = {point.attributes["verb"]: (point.attributes["store"], point.count) for point in found[CALLS]}
+    assert calls["acquire"] == ("default", 1)
+    assert found.keys() <= {f"limits.{one.name}" for one in (*METRICS, *HISTOGRAMS)}
     assert len(found) >= len(METRICS) - 4, "all but those that have nothing to say"
 
 
 def test_settings_say_who_is_given_metrics(settings: Settings) -> None:
     WATCHERS.remove(tallies)
+    TIMERS.remove(tallies.store_called)
     metrics.install()
     assert tallies not in WATCHERS, "by default nobody is"
+    assert not TIMERS
     settings.LIMITS = {"METRICS": ["prometheus", "opentelemetry"]}
     metrics.install()
     try:
         assert WATCHERS.count(tallies) == 1
+        assert TIMERS.count(tallies.store_called) == 1
         assert REGISTRY.get_sample_value("limits_resolver_kept") is not None
     finally:
         for collector in list(REGISTRY._collector_to_names):
@@ -220,17 +273,21 @@ def exported(registry: CollectorRegistry) -> dict[str, set[str]]:
         f"limits_{metric.name}" + ("_total" if metric.kind == "counter" else ""): set(metric.labels)
         for metric in METRICS
     }
-    assert {name.removesuffix("_total") for name in names} | {"limits_wait_seconds"} == {
+    histograms = {f"limits_{one.name}": one.labels for one in HISTOGRAMS}
+    assert {name.removesuffix("_total") for name in names} | histograms.keys() == {
         metric.name for metric in registry.collect()
     }
-    return names | {f"limits_wait_seconds_{part}": {"le"} for part in ("bucket", "sum", "count")}
+    for name, labels in histograms.items():
+        names |= {f"{name}_{part}": {"le", *labels} for part in ("bucket", "sum", "count")}
+    return names
 
 
 @pytest.mark.parametrize("page", ["grafana/limits.json", "grafana/alerts.yml", "metrics.md"])
 def test_pages_and_dashboards_name_what_is_exported(registry: CollectorRegistry, page: str) -> None:
     known_names = exported(registry)
     text = (DOCS / page).read_text()
-    named = set(re.findall(r"\blimits_(?!app\b)[a-z_]+\b", text)) - {"limits_wait_seconds", "limits_changed"}
+    named = set(re.findall(r"\blimits_(?!app\b)[a-z_]+\b", text)) - {f"limits_{one.name}" for one in HISTOGRAMS}
+    named.discard("limits_changed")
     assert named
     assert named <= known_names.keys()
     for name, labels in re.findall(r"\b(limits_[a-z_]+)\{([^}]*)\}", text):

@@ -12,6 +12,7 @@ from pytest_django import Settings
 from limits_app import limits
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Bucket, Period, UsageSnapshot
+from limits_app.services.usage import uses
 
 pytestmark = pytest.mark.django_db
 
@@ -132,6 +133,20 @@ def test_a_use_is_plain_data_for_json() -> None:
         }
     ]
     assert hourly()[0].as_dict()["start"] is None
+
+
+def test_a_part_of_it_is_asked_for_alone(django_assert_num_queries: Any) -> None:
+    for number in range(5):
+        put(f"user:{number}", number)
+    found = uses(period="hour", by="entity", **TIME)
+    with django_assert_num_queries(2):
+        assert len(found) == 5
+        assert [one.entity for one in found[1:3]] == ["user:3", "user:2"]
+
+
+def test_a_time_before_all_times_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="until must be a moment with some time before it, not 0001-01-02"):
+        limits.usage(until=datetime(1, 1, 2, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("wrong", [{"by": "user"}, {"by": ["entity", "x"]}, {"period": "week"}, {"most": 0}], ids=str)

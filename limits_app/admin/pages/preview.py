@@ -15,7 +15,7 @@ from limits_app.admin.primary_keys import is_primary_key
 from limits_app.core.amounts import MILLI
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.forecasting import DAYS, MOST, Consumer, Forecast, Proposed, forecast
-from limits_app.services.replaying import STEP_SECONDS
+from limits_app.services.simulation import STEP_SECONDS
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite, ModelAdmin

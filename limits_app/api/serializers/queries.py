@@ -11,7 +11,8 @@ from rest_framework import serializers
 
 from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers.strict import Exact, StrictSerializer
-from limits_app.models import Enforcement, PolicyEffect, PolicyScope, Verb
+from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb
+from limits_app.usage import By
 
 __all__ = [
     "AuditEventQuery",
@@ -24,6 +25,7 @@ __all__ = [
     "PoolQuery",
     "ResourceQuery",
     "StatusQuery",
+    "UsageQuery",
     "read",
 ]
 
@@ -73,7 +75,7 @@ class ListQuery(StrictSerializer):
     page = serializers.IntegerField(min_value=1, max_value=10**9, required=False)
     page_size = serializers.IntegerField(min_value=1, max_value=MOST_ON_A_PAGE, required=False)
 
-    beside: ClassVar = ("page", "page_size", "search", "ordering")
+    beside: ClassVar[tuple[str, ...]] = ("page", "page_size", "search", "ordering")
 
     @classmethod
     def conditions(cls, values: Mapping[str, Any]) -> Iterator[Q]:
@@ -176,7 +178,33 @@ class ExplainQuery(StatusQuery):
     )
 
 
-class MeQuery(ListQuery):
-    """Which of one's own limits."""
+class TimeQuery(ListQuery):
+    """Usage of which time: the periods that begin in it."""
+
+    period = serializers.ChoiceField(Period.choices, required=False, help_text="Whose snapshots; `day` where not said.")
+    since = serializers.DateTimeField(
+        required=False, help_text="The last 30 days where not said, or 48 hours where the period is an hour."
+    )
+    until = serializers.DateTimeField(required=False)
+
+
+class UsageQuery(TimeQuery):
+    """Which usage, and what it is told apart by."""
+
+    resource = Exact(required=False)
+    entity = Exact(required=False, allow_blank=True, help_text="Empty: the site itself, and what all share.")
+    key = serializers.CharField(required=False, help_text="The key of a limit.")
+    by = serializers.ListField(
+        child=serializers.ChoiceField([str(one) for one in By]),
+        required=False,
+        max_length=len(By),
+        help_text="What it is told apart by besides its limit; may be given several times.",
+    )
+
+
+class MeQuery(TimeQuery):
+    """Which of one's own limits, and which usage of them."""
+
+    beside = (*ListQuery.beside, "period", "since", "until")
 
     resource = Exact(source="name", required=False)

@@ -7,7 +7,7 @@ from rest_framework import serializers
 
 from limits_app.api.serializers.policies import MOST_PARTS, LimitSerializer, several
 from limits_app.api.serializers.strict import AmountField, Exact, StrictSerializer
-from limits_app.models import AuditEvent
+from limits_app.models import AuditEvent, Bucket
 
 __all__ = [
     "AuditEventSerializer",
@@ -19,6 +19,7 @@ __all__ = [
     "ShadowRefusalSerializer",
     "StatusSerializer",
     "TopUpSerializer",
+    "UseSerializer",
 ]
 
 
@@ -61,12 +62,31 @@ class StatusSerializer(StrictSerializer):
     members = serializers.DictField(child=serializers.DictField(child=StatsSerializer()))
 
 
+class UsedSerializer(StrictSerializer):
+    """How much was admitted, and how often it was refused; the share of refusals only where a call is the unit."""
+
+    admitted = Number()
+    refused = serializers.IntegerField()
+    refused_share = Number(allow_null=True)
+
+
+class UseSerializer(UsedSerializer):
+    """How much of a limit was used; what it was not told apart by is null. `start` is that of the period."""
+
+    bucket = serializers.ChoiceField(Bucket.choices)
+    key = _text()
+    resource = _name()
+    entity = _name()
+    start = serializers.DateTimeField(allow_null=True)
+
+
 class MineSerializer(StrictSerializer):
-    """The state of the caller's own limits on a resource; `entity` is whom the caller's requests are charged to."""
+    """The caller's own limits on a resource, and what was used of them; requests are charged to `entity`."""
 
     resource = _text()
     entity = _name()
     limits = serializers.DictField(child=StatsSerializer())
+    usage = serializers.DictField(child=UsedSerializer())
 
 
 class ShadowRefusalSerializer(StrictSerializer):

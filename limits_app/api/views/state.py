@@ -21,10 +21,20 @@ from limits_app.core.errors import StaleConfiguration
 from limits_app.core.stats import Stats
 from limits_app.integrations.drf.throttle import http
 from limits_app.integrations.request_limits import limits_of
-from limits_app.models import Policy, Resource
+from limits_app.models import Bucket, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_columns import amount_of
+from limits_app.services.usage import uses
 
-__all__ = ["BoostView", "ExplainView", "MeView", "ResetView", "ShadowRefusalView", "StatusView", "TopUpView"]
+__all__ = [
+    "BoostView",
+    "ExplainView",
+    "MeView",
+    "ResetView",
+    "ShadowRefusalView",
+    "StatusView",
+    "TopUpView",
+    "UsageView",
+]
 
 
 class StatusView(ApiView):
@@ -70,8 +80,27 @@ class ShadowRefusalView(ApiView):
         return _now([{"resource": name, "key": key, "count": n} for name, by in counted for key, n in by.items()])
 
 
+class UsageView(ListView):
+    """What was used."""
+
+    permission_classes = (permissions.Permission,)
+    permission = permissions.USAGE
+    queryset = UsageSnapshot.objects.all()
+    serializer_class = state.UseSerializer
+    query = queries.UsageQuery
+    tagged = False
+
+    @extend_schema(responses=state.UseSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Read what was admitted and refused, as of the last roll-up; the largest use first, in the latest period."""
+        asked = queries.read(self.query, request.query_params)
+        found: Any = uses(**{name: value for name, value in asked.items() if name not in self.query.beside})
+        page = self.paginate_queryset(found)
+        return _fresh(self.get_paginated_response([use.as_dict() for use in page or ()]))
+
+
 class MeView(ListView):
-    """A caller's own limits."""
+    """A caller's own limits and usage."""
 
     permission_classes = (permissions.Callers,)
     queryset = Resource.objects.all()
@@ -81,13 +110,20 @@ class MeView(ListView):
 
     @extend_schema(responses=state.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """Read the limits of the resources that administrators know, and their state, for whom this request is."""
+        """Read the limits of the resources that administrators know, and what was used, for whom this request is."""
         entity = limits_of(http(request)).entity
         page = self.paginate_queryset(self.rows(request))
-        mine = [{"resource": one.name, "entity": entity, "limits": _state(one.name, entity)} for one in page or ()]
-        response = self.get_paginated_response(mine)
-        response["Cache-Control"] = "no-store"
-        return response
+        used = _used(entity, queries.read(self.query, request.query_params))
+        mine = [
+            {
+                "resource": one.name,
+                "entity": entity,
+                "limits": _state(one.name, entity),
+                "usage": used.get(one.name, {}),
+            }
+            for one in page or ()
+        ]
+        return _fresh(self.get_paginated_response(mine))
 
 
 class ResetView(ApiView):
@@ -134,7 +170,12 @@ class BoostView(ApiView):
 
 def _now(data: Any) -> Response:
     """Live state, which no cache keeps."""
-    return Response(data, headers={"Cache-Control": "no-store"})
+    return _fresh(Response(data))
+
+
+def _fresh(response: Response) -> Response:
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 def _said(serializer: type[StrictSerializer], request: Request) -> dict[str, Any]:
@@ -151,6 +192,17 @@ def _who(request: Request) -> dict[str, str]:
 def _amount(said: str) -> tuple[str, Amount]:
     key, _, amount = said.rpartition(":")
     return key, cast(Amount, amount_of(Decimal(amount)))
+
+
+def _used(entity: str | None, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What an entity (None: the site itself) has used in the time that is asked for, by resource and limit."""
+    time = {name: asked[name] for name in ("period", "since", "until") if name in asked}
+    found: dict[str, dict[str, Any]] = {}
+    for use in uses(entity=entity or "", by="resource", **time)[:]:
+        if use.bucket == Bucket.ENTITY:  # members of pools have names that entities may have too
+            used = {"admitted": use.admitted, "refused": use.refused, "refused_share": use.refused_share}
+            found.setdefault(use.resource or "", {})[use.key] = used
+    return found
 
 
 def _state(resource: str, entity: str | None) -> dict[str, Stats]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -151,7 +152,9 @@ def test_what_cannot_be_explained_is_said_instead_of_a_crash(query: dict[str, st
 
 def test_a_limit_whose_permits_are_all_held_says_what_is_waited_for(admin_client: Client) -> None:
     limits.set_resource_limits("api", [ResourceLimit("slots", 1)])
-    with limits.acquire("api"):
+    found = limits.limit_set("api")
+    with ThreadPoolExecutor(1) as another:  # who holds a permit would not be refused it
+        another.submit(found.acquire).result()
         page = words(get(admin_client, EXPLAIN, resource="api"))
     assert "refused until something of slots is given back" in page
 

@@ -1,0 +1,107 @@
+"""Who sees what: each permission opens its addresses in the admin, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from limits_app import limits
+from limits_app.core.limits import RateLimit
+from limits_app.models import AuditEvent, Endpoint, Pool, PoolMember, Resource
+
+IN_FILES = ("policy", "resource", "entity", "endpoint")
+"""The models that can be imported and exported."""
+READING = "{0}_changelist {0}_change {0}_history"
+SENT = ("process_import", "preview")
+"""The addresses to which forms are sent."""
+
+
+def table() -> Iterator[tuple[str, str]]:
+    """What somebody may do, and which addresses that opens."""
+    yield "", ""
+    for model in IN_FILES:
+        explains = " explain" if model == "policy" else ""
+        reading = f"{READING.format(model)} {model}_export{explains}"
+        yield f"view_{model}", reading
+        yield f"change_{model}", reading
+        yield f"add_{model}", f"{model}_add"
+        yield f"delete_{model}", f"{model}_delete"
+        yield f"add_{model} change_{model}", f"{reading} {model}_add {model}_import {model}_process_import"
+    # Members belong to their pool.
+    reading = f"{READING.format('pool')} {READING.format('poolmember')}"
+    yield "view_pool", reading
+    yield "change_pool", f"{reading} poolmember_delete"
+    yield "add_pool", "pool_add poolmember_changelist poolmember_add"
+    yield "delete_pool", "pool_delete"
+    yield "view_poolmember add_poolmember change_poolmember delete_poolmember", ""
+    events = READING.format("auditevent")
+    yield "view_auditevent", events
+    yield "view_auditevent revert_auditevent", events
+    yield "view_auditevent revert_auditevent delete_resource", f"{events} auditevent_revert resource_delete"
+    yield "add_auditevent change_auditevent delete_auditevent", ""
+    usage = "usagesnapshot_changelist live live_state"
+    yield "view_usagesnapshot", usage
+    yield "view_usagesnapshot add_policy", f"{usage} policy_add preview"
+    yield "boost_policy", "policy_boost"
+    yield "reset_resource top_up_resource", ""
+
+
+def addresses() -> Iterator[tuple[str, str]]:
+    """Everything that the app has in the admin, by its name, about the first row of each model."""
+    for model, of_model in admin.site._registry.items():
+        for one in of_model.urls if model._meta.app_label == "limits_app" else ():
+            if one.name is not None:  # others lead to those that have one
+                row = model._default_manager.order_by("pk").first()
+                known = {"object_id": None if row is None else row.pk, "kind": "json"}
+                given = {name: known[name] for name in one.pattern.converters}
+                yield one.name.removeprefix("limits_app_"), reverse(f"admin:{one.name}", kwargs=given)
+
+
+def status(client: Client, name: str, address: str) -> int:
+    """How a page answers, or where forms are sent an empty one."""
+    ask = client.post if name.endswith(SENT) else client.get
+    return ask(address).status_code
+
+
+@pytest.fixture(autouse=True)
+def rows(db: None) -> None:
+    """One row of each model; the first event is that of a resource."""
+    limits.set_entity_limits("user:1", [RateLimit("tpm", 1000, 60)], resource="api")
+    Endpoint.objects.create(name="e", path="/", resource=Resource.objects.get())
+    PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
+
+
+TABLE = list(table())
+
+
+@pytest.mark.parametrize(("permissions", "opened"), TABLE, ids=[permissions or "nothing" for permissions, _ in TABLE])
+def test_a_permission_opens_its_addresses_and_no_others(permissions: str, opened: str, visitor: Any) -> None:
+    client = visitor(*permissions.split())
+    assert {name for name, address in addresses() if _is_open(client, name, address)} == {*opened.split()}
+
+
+def _is_open(client: Client, name: str, address: str) -> bool:
+    answered = status(client, name, address)
+    assert answered in {200, 302, 403, 405}, (name, answered)
+    return answered != 403
+
+
+def test_a_superuser_comes_everywhere_but_to_what_nobody_may_do(admin_client: Client) -> None:
+    closed = {name for name, address in addresses() if not _is_open(admin_client, name, address)}
+    assert closed == {"auditevent_add", "auditevent_delete"}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_who_is_not_staff_comes_nowhere(is_known: bool, client: Client) -> None:
+    if is_known:
+        client.force_login(User.objects.create_user("somebody", is_superuser=True))
+    for name, address in addresses():
+        answer = client.get(address)
+        assert (answer.status_code, "/admin/login/" in answer.headers["location"]) == (302, True), name
+    assert not AuditEvent.objects.filter(source="admin").exists()
