@@ -9,6 +9,9 @@ BENCH_STAMP := $(BENCH_VENV)/.requirements-bench
 RELEASE_VENV := .venv-release
 RELEASE_BIN := $(RELEASE_VENV)/bin
 RELEASE_STAMP := $(RELEASE_VENV)/.requirements-release
+FUZZ_VENV := .venv-fuzz
+FUZZ_PY := $(FUZZ_VENV)/bin/python
+FUZZ_STAMP := $(FUZZ_VENV)/.requirements-fuzz
 RAY_VENV := .venv-ray
 RAY_PY := $(RAY_VENV)/bin/python
 RAY_STAMP := $(RAY_VENV)/.requirements-ray
@@ -26,7 +29,7 @@ DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_a
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test coverage check lint format types imports migrations messages mutants ray bench docs newcomer release-check clean
+.PHONY: help demo run test coverage check lint format types imports migrations messages mutants fuzz ray bench docs newcomer matrix release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,7 +41,7 @@ run: $(STAMP)  ## serve the demo site with seeded data
 	$(PY) -m project.demo --serve
 
 test: $(STAMP)  ## run all tests on two cores
-	$(PY) -m pytest -n 2 --dist load --no-cov
+	$(PY) -m pytest -n 2 --dist load --no-cov $(ARGS)
 
 coverage: $(STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
 	$(PY) -m coverage erase
@@ -72,6 +75,9 @@ mutants: $(STAMP)  ## change the algorithms in a thousand ways, and list what no
 	ulimit -v 4000000 && timeout 5400 $(PY) -m mutmut run --max-children 2
 	$(PY) -m mutmut results
 
+fuzz: $(FUZZ_STAMP)  ## send parsers and identities what atheris makes up, guided by what it covers; seconds for each as ARGS=60
+	$(FUZZ_PY) -m tests.fuzz.guided $(ARGS)
+
 ray: $(RAY_STAMP)  ## check the workers' mode for Ray on a Ray of this machine
 	$(RAY_PY) -m tests.ray.check
 
@@ -84,6 +90,9 @@ docs: $(STAMP)  ## build the documentation into build/site, and run its code
 
 newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, and time it
 	$(PY) -m tests.packaging.newcomer
+
+matrix: $(STAMP)  ## run tests with each Python that is here and with the newest Django; pass options as ARGS="--python ..."
+	$(PY) -m tests.packaging.matrix $(ARGS)
 
 release-check: $(RELEASE_STAMP)  ## build the package into dist/ and look at it as a stranger would; needs a network
 	rm -rf dist
@@ -100,7 +109,7 @@ clean:  ## remove what was built, measured and cached; the virtual environments 
 	rm -f db.sqlite3 db.sqlite3-shm db.sqlite3-wal
 	find limits_app project tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(PY) $(BENCH_PY) $(RAY_PY) $(RELEASE_BIN)/python:
+$(PY) $(BENCH_PY) $(FUZZ_PY) $(RAY_PY) $(RELEASE_BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python was found: install Python 3.11 or later." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "Python 3.11 or later is needed, and $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
@@ -113,6 +122,10 @@ $(STAMP): requirements.txt requirements-dev.txt | $(PY)
 
 $(BENCH_STAMP): requirements.txt requirements-dev.txt requirements-bench.txt | $(BENCH_PY)
 	$(BENCH_PY) -m pip install --quiet --disable-pip-version-check -r requirements-bench.txt
+	@touch $@
+
+$(FUZZ_STAMP): requirements.txt requirements-dev.txt requirements-fuzz.txt | $(FUZZ_PY)
+	$(FUZZ_PY) -m pip install --quiet --disable-pip-version-check -r requirements-fuzz.txt
 	@touch $@
 
 $(RAY_STAMP): requirements.txt requirements-dev.txt requirements-ray.txt | $(RAY_PY)

@@ -16,14 +16,9 @@ from django.db import connection  # noqa: E402 - likewise
 
 
 def main(file: str, name: str) -> None:
-    written = 0
-
     def interrupt(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        nonlocal written
         done = execute(sql, params, many, context)
-        written += sql.startswith('INSERT INTO "limits_app_limit"')
-        if written == 2:
-            written += 1
+        if sql.startswith('INSERT INTO "limits_app_limit"'):
             os.kill(os.getpid(), signal.Signals[name])
         return done
 

@@ -341,7 +341,22 @@ def test_what_is_only_referred_to_is_made_and_stays_while_it_is() -> None:
     assert not Resource.objects.exists()
 
 
-def test_endpoints_of_one_name_are_told_apart_by_their_place() -> None:
+@pytest.mark.parametrize("orders", [(5, 0), (0, 5), (3, 3)])
+def test_endpoints_of_one_name_are_told_apart_by_their_order_wherever_they_stand(orders: tuple[int, int]) -> None:
+    first, second = (
+        f"{{name: e, path: /{n}/, resource: api, order: {order}}}" for n, order in enumerate(orders, start=1)
+    )
+    applied("endpoints: [{name: e, path: /0/, resource: api, order: 2}]")
+    both = f"endpoints: [{first}, {second}]"
+    labels = [step.entry.label for step in applied(both).of(Change.CREATE, "endpoints")]
+    assert labels[0] == f"endpoint e of order {orders[0]}"
+    assert not limits_file.plan(limits_file.read_content(both)).drift
+    assert not limits_file.plan(limits_file.read_content(limits_file.export())).drift
+    applied("")
+    assert not Endpoint.objects.exists()
+
+
+def test_endpoints_of_one_name_and_order_are_told_apart_by_their_place() -> None:
     rows = ["{name: e, path: /a/, resource: api}", "{name: e, path: /b/, resource: api}"]
     applied(f"endpoints: [{', '.join(rows)}]")
     assert limits_file.plan(limits_file.read_content(f"endpoints: [{', '.join(rows)}]")).drift is False

@@ -20,12 +20,17 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.notation import parse_limit
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
 from limits_app.models import Bucket, Period, Policy, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
 from limits_app.services.simulation import Event, Proposal, Report, csv_events, recorded_events, replay
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.process import ProcessStore
+from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.commands.running import run
+from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import store_on
 
 START: Final = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
 SECOND: Final = 1_000_000
@@ -56,8 +61,31 @@ MIXES: Final = [
 ]
 
 
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "process", "redis"])
+def live(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Store, FakeClock]]:
+    """Each store of a live site, on a clock that the test moves."""
+    clock = FakeClock(START)
+    if request.param == "memory":
+        yield MemoryStore(clock=clock), clock
+        return
+    if request.param == "process":
+        store: ProcessStore | RedisStore = ProcessStore(tmp_path, clock=clock, map_megabytes=2)
+    else:
+        store = store_on(request.getfixturevalue("redis"), clock=clock)
+    yield store, clock
+    store.close()
+
+
 @pytest.mark.parametrize("texts", MIXES, ids=" ".join)
-def test_decisions_are_those_of_a_store(texts: list[str]) -> None:
+def test_decisions_are_those_of_the_live_stores(texts: list[str], live: tuple[Store, FakeClock]) -> None:
+    """Two thousand requests to each of five mixes: ten thousand in all."""
+    store, clock = live
     random = Random(0)
     now, events = START, []
     for _ in range(2000):
@@ -65,8 +93,6 @@ def test_decisions_are_those_of_a_store(texts: list[str]) -> None:
         asked = {key: random.choice([0, 100, 500, 6000]) for key in ("tpm", "budget") if random.random() < 0.8}
         wanted = tuple((key, amount * 1000) for key, amount in asked.items())
         events.append(Event(now, "api", f"user:{random.randrange(4)}", wanted))
-    clock = FakeClock(START)
-    store = MemoryStore(clock=clock)
     sets: dict[str | None, LimitSet] = {}
     for event, admitted in decided(events, texts):
         clock.move(event.now_us - clock.now_us)

@@ -37,8 +37,9 @@ def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
 
 
 def _identity(entry: Entry) -> dict[str, Any]:
-    said = zip(entry.section.identity, entry.key, strict=False)
-    return {name: value for name, value in said if value != ""}
+    section = entry.section
+    said = zip(section.identity, entry.key, strict=False)
+    return {name: value for name, value in said if value != section.default(name)}
 
 
 def _said(section: Section, state: State) -> dict[str, Any]:

@@ -102,9 +102,9 @@ class _Reader(Checker):
             if node is not None:
                 key.append(self.value(section.field(name), node, f"{path}.{name}"))
                 continue
-            if not section.field(name).blank:
+            if not (section.field(name).blank or section.field(name).has_default()):
                 self.wrong(f"say {name!r}", item, path)
-            key.append("")
+            key.append(section.default(name))
         return tuple(key)
 
     def _state(self, section: Section, fields: dict[str, Node], path: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from limits_app.models import Configuration, Endpoint, Entity, Policy, Pool, Poo
 __all__ = ["LIMITS", "MEMBERS", "SECTIONS", "Entry", "Key", "Section", "State", "references"]
 
 Key = tuple[Any, ...]
-"""What tells an object of a section from the others; endpoints of one name are counted."""
+"""What tells an object of a section from the others; endpoints of one name and order are counted."""
 
 State = Mapping[str, Any]
 """An object as plain data: every field with its value, related objects by their names, moments as ISO text in UTC,
@@ -35,7 +35,7 @@ class Section:
     named: bool = True
     has_limits: bool = False
     counted: bool = False
-    """Whether names need not differ, so that the second of a name is told from the first."""
+    """Whether identities need not differ, so that the second of one is told from the first."""
     parts: Section | None = None
 
     @property
@@ -100,8 +100,8 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
             Section(
                 "endpoints",
                 Endpoint,
-                ("name",),
-                ("description", "path", "view_name", "methods", "resource", "amounts", "order", "enabled"),
+                ("name", "order"),
+                ("description", "path", "view_name", "methods", "resource", "amounts", "enabled"),
                 named=False,
                 counted=True,
             ),
@@ -125,8 +125,12 @@ class Entry:
     @property
     def label(self) -> str:
         """What people call it."""
-        if self.section.name != "policies":
-            return f"{self.section.kind} {self.key[0]}" + (f" ({self.key[1] + 1})" if self.key[1:] > (0,) else "")
+        if self.section.named:
+            return f"{self.section.kind} {self.key[0]}"
+        if self.section.counted:
+            name, order, place = self.key
+            among = "" if order == self.section.default("order") else f" of order {order}"
+            return f"{self.section.kind} {name}{among}" + (f" ({place + 1})" if place else "")
         resource, entity, valid_from, hours = self.key
         whom = f"entity {entity}" if entity else "" if resource else "system"
         where = f"on {resource}" if entity and resource else f"resource {resource}" if resource else ""

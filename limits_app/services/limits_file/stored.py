@@ -54,7 +54,7 @@ def _section(section: Section, using: str) -> Iterator[Stored]:
 
 
 def _order(section: Section) -> list[str]:
-    """By name, but for endpoints, of which the first that fits counts."""
+    """By identity, but for endpoints, of which the first that fits counts."""
     if section.counted:
         return ["order", "pk"]
     return [*(_column(section, name) for name in section.identity), "pk"]

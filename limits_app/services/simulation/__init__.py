@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from limits_app.services.simulation.events import Event, csv_events, recorded_events
+from limits_app.services.simulation.hours import STEP_SECONDS, can_be_replayed, in_steps, replay_hours
 from limits_app.services.simulation.machine import replay
 from limits_app.services.simulation.proposal import Proposal
 from limits_app.services.simulation.report import Moment, Refused, Report, Subject
 
 __all__ = [
+    "STEP_SECONDS",
     "Event",
     "Moment",
     "Proposal",
     "Refused",
     "Report",
     "Subject",
+    "can_be_replayed",
     "csv_events",
+    "in_steps",
     "recorded_events",
     "replay",
+    "replay_hours",
 ]

@@ -9,12 +9,14 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from limits_app.core.amounts import MILLI, to_milli
+from limits_app.core.counting import HOUR_US
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
 from limits_app.core.limits import CallLimit
 from limits_app.core.notation import CALLS, parse_amount
 from limits_app.models import Bucket, Period, UsageSnapshot
+from limits_app.services.simulation.spreading import share_of
 
 __all__ = ["Event", "Wanted", "csv_events", "recorded_events"]
 
@@ -23,7 +25,6 @@ Wanted = tuple[tuple[str, int], ...]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_HOUR_US: Final = 3_600_000_000
 _KNOWN: Final = ("time", "entity", "resource", "seconds")
 _MOST_CELLS: Final = 65_536
 _LATEST_US: Final = 2**52
@@ -125,7 +126,7 @@ def recorded_events(
             for (resource, entity), amounts in used.items():
                 wanted = tuple((key, share) for key, milli in amounts if (share := _share(milli, step, steps)))
                 if wanted:
-                    yield Event(begins_us + _HOUR_US * step // steps, resource, entity, wanted, implied=False)
+                    yield Event(begins_us + HOUR_US * step // steps, resource, entity, wanted, implied=False)
 
 
 def _snapshots(since: datetime | None, until: datetime | None) -> Iterator[Any]:
@@ -141,8 +142,7 @@ def _snapshots(since: datetime | None, until: datetime | None) -> Iterator[Any]:
 def _share(milli: int, step: int, steps: int) -> int:
     """The part of an amount that comes in one step, in whole units as far as the amount is."""
     unit = MILLI if milli % MILLI == 0 else 1
-    units = milli // unit
-    return (units * (step + 1) // steps - units * step // steps) * unit
+    return share_of(milli // unit, step, steps) * unit
 
 
 def _key(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Replaying: the use that was recorded by the hour, against a limit that nobody is held to yet."""
+"""Recorded hours, and one limit: how much of the use it would have refused, where single requests are not known."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from limits_app.core.algorithms import Rule, compile_rule
 from limits_app.core.amounts import MILLI
 from limits_app.core.counting import HOUR_US
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
+from limits_app.services.simulation.spreading import share_of
 
-__all__ = ["STEP_SECONDS", "can_be_replayed", "in_steps", "replay"]
+__all__ = ["STEP_SECONDS", "can_be_replayed", "in_steps", "replay_hours"]
 
 STEP_SECONDS: Final = 300
 """The use of an hour is taken as even: so much time at once."""
@@ -35,7 +36,7 @@ def in_steps(limit: Limit) -> Limit:
     return replace(limit, capacity=capacity, window_seconds=limit.window_seconds * windows, burst=burst)
 
 
-def replay(limit: Limit, recorded: Mapping[int, int]) -> dict[int, int]:
+def replay_hours(limit: Limit, recorded: Mapping[int, int]) -> dict[int, int]:
     """What a limit would have refused of the use recorded by hours since 1970, by the same hours, in thousandths.
 
     The limit is unused in the beginning. What fits is charged and the rest refused, as if each request were small.
@@ -56,8 +57,7 @@ def replay(limit: Limit, recorded: Mapping[int, int]) -> dict[int, int]:
 
 
 def _even(rule: Rule, hour: int, milli: int) -> Iterator[tuple[int, int]]:
-    """The use of an hour in equal steps, at the end of each; nothing of it is lost by rounding."""
+    """The use of an hour in equal steps, at the end of each."""
     parts = max(milli, 0) * rule.parts_per_unit // MILLI
-    for step in range(1, _STEPS + 1):
-        now = hour * HOUR_US + step * _STEP_US - 1
-        yield now, parts * step // _STEPS - parts * (step - 1) // _STEPS
+    for step in range(_STEPS):
+        yield hour * HOUR_US + (step + 1) * _STEP_US - 1, share_of(parts, step, _STEPS)
