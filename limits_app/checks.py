@@ -7,6 +7,7 @@ from time import time_ns
 from typing import Any, Final
 
 from django.conf import settings
+from django.core.cache import DEFAULT_CACHE_ALIAS, caches
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
@@ -46,6 +47,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _ignored_exceptions,
         _middleware_order,
         _missing_databases,
+        _missing_caches,
         _database_in_memory,
         _believed_crowds,
         _pooled_transactions,
@@ -59,7 +61,8 @@ def check_deployment(**options: Any) -> list[CheckMessage]:
 
 def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
     """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
-    return _reported(_local_policies, _stores, _evictions) if databases else []
+    asks = databases and not _reported(_missing_databases, _missing_caches)
+    return _reported(_local_policies, _stores, _evictions) if asks else []
 
 
 def _check_functions() -> list[CheckMessage]:
@@ -147,6 +150,21 @@ def _missing_databases() -> Iterator[CheckMessage]:
                 f"the store {alias!r} is in the database {using!r}, which DATABASES does not have",
                 hint=f"Let USING be one of {', '.join(map(repr, connections.settings))}.",
                 id="limits_app.E055",
+            )
+
+
+def _missing_caches() -> Iterator[CheckMessage]:
+    for alias in conf.get(conf.STORES):
+        chosen = conf.store_settings(alias)
+        if chosen.kind is not StoreKind.REDIS or chosen.url:
+            continue
+        cache = chosen.cache or DEFAULT_CACHE_ALIAS
+        # As django-redis finds out whether it is one of its own.
+        if cache not in caches.settings or not hasattr(caches[cache], "client"):
+            yield Error(
+                f"the store {alias!r} uses the cache {cache!r}, which CACHES does not have, or not from django-redis",
+                hint="Let CACHE name a cache of django-redis, or give the store a URL.",
+                id="limits_app.E056",
             )
 
 

@@ -5,10 +5,10 @@ A new balancer is one class here and one entry in the table.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import count
-from random import expovariate, sample
+from math import inf, log
+from random import random
 from typing import Final, Protocol
 
 from limits_app.core.amounts import shown
@@ -70,7 +70,7 @@ class Random:
 
     def order(self, candidates: Candidates) -> Candidates:
         """A new order each time."""
-        return sample(candidates, len(candidates))
+        return sorted(candidates, key=lambda _: random())
 
     def preview(self, candidates: Candidates) -> Candidates:
         """Nobody knows."""
@@ -88,7 +88,7 @@ class Weighted:
     def order(self, candidates: Candidates) -> Candidates:
         """A race of exponential times: each is the next with the share that it has of the weights left."""
         weights = self._weights
-        return sorted(candidates, key=lambda index: expovariate(weights[index]))
+        return sorted(candidates, key=lambda index: -log(1 - random()) / weights[index])
 
     def preview(self, candidates: Candidates) -> Candidates:
         """The likeliest."""
@@ -144,6 +144,6 @@ def checked_weights(weights: Sequence[float] | None, count_of_sets: int) -> tupl
     if len(given) != count_of_sets:
         raise InvalidRequest(f"weights must be one for each of the {count_of_sets} limit sets, not {shown(given)}")
     for weight in given:
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
             raise InvalidRequest(f"a weight must be a number above 0, not {shown(weight)}")
     return given

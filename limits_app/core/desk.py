@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, MutableMapping, Sequence
 
 from limits_app.core.balancing import balancer_named
 from limits_app.core.store import Store
@@ -21,7 +21,7 @@ class Desk:
         self.order = balancer.order
         self.preview = balancer.preview
         self.emptiest_first = balancer.emptiest_first
-        self.resting: dict[Hashable, int] = {}
+        self.resting: MutableMapping[Hashable, int] = {}
 
     def put_aside(self, name: Hashable, rest_us: int, store: Store) -> None:
         """Put a member aside for so many microseconds of its store."""

@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
     from limits_app.core.limit_set import LimitSet
+    from limits_app.core.plan import Bucket
     from limits_app.core.renewal import Renewer
 
 __all__ = ["NOTHING_HELD", "Holding", "held_with", "holding_here"]
 
-NOTHING_HELD: Final[frozenset[str]] = frozenset()
+NOTHING_HELD: Final[frozenset[Bucket]] = frozenset()
 
 
 class Holding:
@@ -34,10 +35,10 @@ class Holding:
         self.held: dict[int, ref[Acquisition]] = {}
         _HOLDINGS.add(self)
 
-    def keys(self, limit_set: LimitSet) -> frozenset[str]:
-        """The resource limits of a set of which permits are held."""
-        found = [acquisition.plan.permits for acquisition in self.living() if acquisition.limit_set is limit_set]
-        return NOTHING_HELD.union(*found)
+    def permits(self, limit_set: LimitSet) -> frozenset[Bucket]:
+        """Of which resource limits permits are held that were taken from a set, or from one that is the same."""
+        plans = [one.plan for one in self.living() if one.limit_set.is_same(limit_set)]
+        return frozenset([plan.buckets[place] for plan in plans for place, _ in plan.leases])
 
     def add(self, acquisition: Acquisition) -> None:
         """Note that an acquisition holds permits, and have them renewed."""

@@ -21,6 +21,7 @@ from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 
 __all__ = [
+    "ONCE_LEVEL",
     "Scope",
     "check_entity",
     "check_idempotency_key",
@@ -38,6 +39,8 @@ __all__ = [
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
+ONCE_LEVEL: Final = "idempotency"
+"""The level of what admits a request once, which is no limit that anybody has set."""
 _VERSION: Final = "v1"
 _NO_ENTITY: Final = "-"
 

@@ -230,7 +230,7 @@ class LimitPool:
 
     def _try(self, requested: Requested, order: Candidates) -> Acquisition:
         if not self._first_alone:
-            return take_all(self._trying(requested, order))
+            return self._choose(requested, order)
         first = None
         try:
             first = self._sets[order[0]].try_acquire(requested)
@@ -241,6 +241,15 @@ class LimitPool:
             if first.admitted or not self.failover or len(order) == 1:
                 return first
         return take_all(self._trying(requested, order[1:], first))
+
+    def _choose(self, requested: Requested, order: Candidates) -> Acquisition:
+        """As `_trying` does; where all sets have one store, without its steps, which take as long as the rest."""
+        wanted = self._claims(requested, order)
+        if len(self._stores) > 1 or not all(one.plan.can_fit(one.amounts) for one in wanted):
+            return take_all(self._trying(requested, order))
+        choose = self._stores[0].acquire_first
+        admitted = choose(wanted, emptiest_first=self._desk.emptiest_first, failover=self.failover)
+        return earliest([one for one in wanted if one.admitted is False]) if admitted is None else _held(admitted)
 
     async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
         if self._remote:

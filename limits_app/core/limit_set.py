@@ -118,6 +118,10 @@ class LimitSet:
         """A copy of the configuration."""
         return dict(self._config)
 
+    def is_same(self, other: LimitSet) -> bool:
+        """Whether who has permits from this set need not take them from another one again."""
+        return other is self
+
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
         """Acquire now or not at all; a refusal is a falsy acquisition that says why.
 
@@ -216,10 +220,12 @@ class LimitSet:
         here = None
         if plan is None or plan.permits:
             here = holding_here()
-            held = here.keys(self) if here.held else NOTHING_HELD
+            held = here.permits(self) if here.held else NOTHING_HELD
             if plan is None or held:
                 plan = self._shapes.plan(requested, held)
         amounts, fits = plan.fixed, plan.fits
+        if requested.__class__ is dict and plan.read is not None:  # as `amounts_of` does, which is a call more
+            amounts = plan.read(requested)
         if amounts is None:
             amounts, fits = amounts_of(plan, requested or {})
         acquisition = Acquisition(self, plan, amounts)

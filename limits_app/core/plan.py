@@ -9,11 +9,27 @@ from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MAX_AMOUNT, MILLI, Amount, shown, to_milli
+from limits_app.core.crediting import crediter
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import Scope, lease_key, short_key
 from limits_app.core.layout import Layout
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
-from limits_app.core.unrolled import Figure, Record, Report, Settle, Take, reader, reporter, settler, taker
+from limits_app.core.unrolled import (
+    Asked,
+    Figure,
+    Record,
+    Report,
+    Settle,
+    SettleAll,
+    Take,
+    TakeAll,
+    reader,
+    reporter,
+    settler,
+    settler_of_all,
+    taker,
+    taker_of_all,
+)
 
 __all__ = [
     "FOREVER",
@@ -104,12 +120,14 @@ class Part:
     `take` and `settle` change the record of the scope by the amounts of a whole request.
     `asked` says which limit, by index, takes which of them, by place;
     `permits` are its resource limits among them, by place.
-    `counts` says whether its records count what is admitted.
+    `is_credit` says that it gives back what no claim holds, and takes nothing.
+    `counts` says whether its records count what is admitted; credit makes nothing unused.
     """
 
     __slots__ = (
         "asked",
         "counts",
+        "is_credit",
         "key",
         "layout",
         "leases",
@@ -124,13 +142,14 @@ class Part:
     take: Take
     settle: Settle
 
-    def __init__(self, scoped: ScopedLimits) -> None:
+    def __init__(self, scoped: ScopedLimits, *, is_credit: bool = False) -> None:
         self.scoped = scoped
+        self.is_credit = is_credit
         self.key = scoped.scope.key
         self.short_key = short_key(self.key)
         self.layout = scoped.layout
         self.leases = scoped.layout.leases(self.short_key)
-        self.counts = self.layout.counts
+        self.counts = self.layout.counts and not is_credit
         self.start: Record = (*self.layout.blank, self.layout)
         self.asked: dict[int, int] = {}
         self.permits: dict[int, Permit] = {}
@@ -167,9 +186,10 @@ class Plan:
     and `asks` its limits, scope by scope; amounts and changes come in their order.
     `fixed` are its amounts when none of them depends on the request.
     `fits` is False when an amount that nobody names is more than its limit can ever admit.
-    `permits` are the keys of its resource limits, `lending` the parts that have some,
+    `permits` are the keys of its resource limits, `lending` the parts that have some, `lent` the limits by place,
     `reports` the keys whose usage must be reported, `settles` whether anything is left to do at release.
     `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
+    `take` and `settle` change all records at once, once somebody has asked to `write_out` them.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
@@ -190,8 +210,13 @@ class Plan:
         for part in self.parts:
             layout = part.layout
             part.take = taker(layout.rules, part.asked, len(asks), counts=layout.counts)
-            part.settle = settler(layout.rules, part.asked, len(asks), counts=layout.counts)
+            part.settle = (
+                crediter(layout.rules, part.asked)
+                if part.is_credit
+                else settler(layout.rules, part.asked, len(asks), counts=layout.counts)
+            )
         self.lending = tuple([part for part in self.parts if part.permits])
+        self.lent = tuple([one for part in self.lending for one in part.permits.items()])
         self._named = [place for place, ask in enumerate(asks) if ask.key in named]
         self._implicit = [0 if ask.key in named else ask.counted(ask.scale) for ask in asks]
         self.fixed: Amounts | None = None
@@ -200,6 +225,16 @@ class Plan:
             self.fixed = tuple(self._implicit)
         self.read = reader(self._figures(self._named), self._implicit) if self._named else None
         self.report = self._reporter() if self.reports else None
+        self.take: TakeAll | None = None
+        self.settle: SettleAll | None = None
+
+    def write_out(self) -> TakeAll:
+        """Compile `take` and `settle`, for a store that notes layouts in its records; gives `take`."""
+        scopes = [Asked(part.key, part.layout, part.layout.rules, part.asked, part.counts) for part in self.parts]
+        if not any(part.is_credit for part in self.parts):
+            self.settle = settler_of_all(scopes, len(self.asks))
+        self.take = take = taker_of_all(scopes, len(self.asks))
+        return take
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
@@ -282,18 +317,22 @@ def plan_for(
     *,
     version: int | None,
     left_out: Collection[str],
+    held: Collection[Bucket] = (),
     many_calls: Collection[str] = (),
+    is_credit: bool = False,
 ) -> Plan:
-    """Compile the request that names `named`, and every call and resource limit that is not `left_out`.
+    """Compile the request that names `named`, and every call and resource limit that is not `left_out` or `held`.
 
     Of `many_calls` more than one is requested, so that their use must be reported.
+    What `is_credit` is settled only, and with changes that are not positive.
     """
     asks = []
     for one in scoped:
-        part = Part(one)
+        part = Part(one, is_credit=is_credit)
         for index, rule in enumerate(one.layout.rules):
             key = one.prefix + rule.key
-            if key in named or (not isinstance(rule.limit, MeteredLimit) and key not in left_out):
+            implicit = not isinstance(rule.limit, MeteredLimit) and key not in left_out
+            if key in named or (implicit and (part.key, rule.key) not in held):
                 asks.append(Ask(part, index, rule))
     return Plan(asks, named, version=version, many_calls=many_calls)
 

@@ -85,7 +85,10 @@ class Renewer:
         idle = 0
         while idle < _IDLE_ROUNDS or not self._retire():
             sleep(self._period_us / 1_000_000)
-            self.run()
+            try:
+                self.run()
+            except Exception:  # of whatever the store uses: without this thread, all permits would be lost
+                logger.exception("renewing permits failed; trying again")
             idle = 0 if held_with(self) else idle + 1
 
     def _retire(self) -> bool:

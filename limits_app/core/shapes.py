@@ -8,7 +8,7 @@ from typing import Final
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
-from limits_app.core.plan import Amounts, Plan, ScopedLimits, plan_for
+from limits_app.core.plan import Amounts, Bucket, Plan, ScopedLimits, plan_for
 
 __all__ = ["Shapes", "amounts_of"]
 
@@ -25,6 +25,9 @@ class Shapes:
         for one in reversed(scoped):
             self.limits |= {one.prefix + rule.key: rule.limit for rule in one.layout.rules}
         self.rates = [key for key, limit in self.limits.items() if isinstance(limit, MeteredLimit)]
+        self._permits: dict[Bucket, str] = {
+            (one.scope.key, key): one.prefix + key for one in scoped for _, key in one.layout.permits
+        }
         self._scoped = scoped
         self._version = version
         self._skip_unknown = skip_unknown
@@ -32,7 +35,7 @@ class Shapes:
         self.usual: dict[tuple[object, ...] | None, Plan] = {}
         """Plans by the keys of requests in which nothing is special, for those who are in a hurry."""
 
-    def plan(self, requested: Mapping[str, Amount] | None, held: frozenset[str]) -> Plan:
+    def plan(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
         """The plan of a request whose thread or task already holds permits of the limits `held`.
 
         Raises InvalidRequest when a rate limit must be requested and nothing is, or `requested` is no mapping.
@@ -53,12 +56,12 @@ class Shapes:
         named = [key for key in requested if key in self.limits]
         none_wanted = {key for key in named if self._is_permit(key) and _is_zero(requested[key])}
         named = [key for key in named if key not in none_wanted]
-        left_out = none_wanted | (held - set(named))
+        held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
         calls = [key for key in named if isinstance(self.limits[key], CallLimit)]
         many_calls = frozenset([key for key in calls if _more_than_one(requested[key])])
-        plan = self._compiled(tuple(named), frozenset(left_out), many_calls)
+        plan = self._compiled(tuple(named), frozenset(none_wanted), held, many_calls)
         rates_only = all(isinstance(self.limits.get(key), MeteredLimit) for key in requested)
-        if rates_only and not left_out and asked != ():
+        if rates_only and not none_wanted and not held and asked != ():
             self.usual[asked] = plan
         return plan
 
@@ -71,19 +74,24 @@ class Shapes:
 
     def all(self) -> Plan:
         """A plan over every limit."""
-        return self._compiled(tuple(self.limits), frozenset())
+        return self._compiled(tuple(self.limits))
 
     def _compiled(
-        self, named: tuple[str, ...], left_out: frozenset[str], many_calls: frozenset[str] = frozenset()
+        self,
+        named: tuple[str, ...],
+        left_out: frozenset[str] = frozenset(),
+        held: frozenset[Bucket] = frozenset(),
+        many_calls: frozenset[str] = frozenset(),
     ) -> Plan:
-        shape = (named, left_out, many_calls)
+        shape = (named, left_out, held, many_calls)
         plan = self._plans.get(shape)
         if plan is None:
             if len(self._plans) >= _MOST:
                 self._plans.clear()
                 self.usual.clear()
-            plan = plan_for(self._scoped, named, version=self._version, left_out=left_out, many_calls=many_calls)
-            self._plans[shape] = plan
+            plan = self._plans[shape] = plan_for(
+                self._scoped, named, version=self._version, left_out=left_out, held=held, many_calls=many_calls
+            )
         return plan
 
     def _is_permit(self, key: str) -> bool:

@@ -57,7 +57,8 @@ class Store(Protocol):
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """Add `changes`, one for each limit of the plan, to what was charged, and give all permits back.
 
-        Positive changes are charged whatever the limit says; negative ones are given back where the algorithm can.
+        Positive changes are charged whatever the limit says; negative ones are given back where the algorithm can,
+        and in parts whose `is_credit` whatever the algorithm is, but for permits.
         Settling a claim again changes nothing; nor do permits whose lease has run out.
         """
 

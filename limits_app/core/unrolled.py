@@ -9,23 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import Amount
 from limits_app.core.counting import HOUR_US
 
 __all__ = [
+    "Asked",
     "Figure",
     "Read",
     "Record",
     "Report",
     "Settle",
+    "SettleAll",
     "Take",
+    "TakeAll",
     "reader",
     "reporter",
     "settler",
+    "settler_of_all",
     "taker",
+    "taker_of_all",
     "written_out",
 ]
 
@@ -41,6 +46,13 @@ Take = Callable[[Record, int, Sequence[int]], Record | None]
 Settle = Callable[[Record, int, Sequence[int], int], Record]
 """(record, now, changes, taken_at): the record with the changes settled of what was taken then."""
 
+TakeAll = Callable[[dict[str, Record], int, Sequence[int]], tuple[Record, ...] | Literal[False] | None]
+"""(records, now, amounts): the records with the amounts charged, which stand among the others then; False when one of
+them does not fit; None when one of the records is not there, has another note, or has an hour that is over."""
+
+SettleAll = Callable[[dict[str, Record], int, Sequence[int], int], bool | None]
+"""(records, now, changes, taken_at): True when all is settled; None when that would take more, and nothing was done."""
+
 Read = Callable[[Mapping[str, Amount]], tuple[int, ...] | None]
 """(requested): the amounts in parts, or None when one of them is not an integer that fits."""
 
@@ -48,15 +60,28 @@ Report = Callable[[Mapping[str, Amount], Sequence[int]], tuple[int, ...] | None]
 """(usage, amounts): what is to be settled, or None when that is not just what must be reported, within its amount."""
 
 
-_TAKE: Final = "s{0} = step_{0}(s{0}, now, a{1})\n  if s{0} is None: return None"
-_SETTLE: Final = "if a{1}: s{0} = step_{0}(s{0}, now, a{1})"
-_SETTLE_DATED: Final = "if a{1}: s{0} = step_{0}(s{0}, now, a{1}, taken_at)"
+_TAKE: Final = "s{1} = step_{0}_{1}(s{1}, now, a{2})\n  if s{1} is None: return {3}"
+_SETTLE: Final = "if a{2}: s{1} = step_{0}_{1}(s{1}, now, a{2})"
+_SETTLE_DATED: Final = "if a{2}: s{1} = step_{0}_{1}(s{1}, now, a{2}, taken_at)"
 _ADD: Final = "u{0} + a{1}"
 _ADD_DATED: Final = "u{0} + a{1} if in_time else u{0}"
-_IN_TIME: Final = f"in_time = 0 < until - taken_at <= {HOUR_US}"
+_IN_TIME: Final = f"0 < until - taken_at <= {HOUR_US}"
+_FIND: Final = "r{0} = records.get(key_{0})\n  if r{0} is None or r{0}[-1] is not note_{0}{1}: return None"
 _UNPACK: Final = "[{0}] = amounts"
 _FIGURE: Final = "key_{0}, scale_{0}, most_{0}"
 _CHECK: Final = "if {0}.__class__ is not int or not 0 <= {0} <= most_{1}: return None"
+
+
+class Asked(NamedTuple):
+    """One scope of a plan: its key, what a store notes in a record whose states stand as `rules` do, and which of
+    them (by index) takes which of the amounts (by place).
+    """
+
+    key: str
+    note: object
+    rules: Sequence[Rule]
+    asked: Mapping[int, int]
+    counts: bool
 
 
 class Figure(NamedTuple):
@@ -75,10 +100,8 @@ def taker(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, coun
 
     Where the layout `counts`, what is charged is counted too.
     """
-    steps = [(_TAKE, index, place) for index, place in asked.items()]
-    added = {index: _ADD.format(index, place) for index, place in asked.items()} if counts else None
-    bind = _stepping("record, now, amounts", len(rules), tuple(steps), amounts, _counting(len(rules), added))
-    return cast("Take", bind(*[rules[index].take for index in asked]))
+    bind = _taking(_shape(rules, asked, counts=counts), amounts)
+    return cast("Take", bind(*_takes(rules, asked)))
 
 
 def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, counts: bool = False) -> Settle:
@@ -86,59 +109,130 @@ def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, co
 
     Permits that are given back have been used all the same.
     """
-    settles = {index: rules[index].settle_dated or rules[index].settle for index in asked}
-    steps = [
-        (_SETTLE if rules[index].settle_dated is None else _SETTLE_DATED, index, place)
-        for index, place in asked.items()
-    ]
-    settled = {index: place for index, place in asked.items() if not rules[index].is_permit}
-    added = {index: _ADD_DATED.format(index, place) for index, place in settled.items()} if counts else None
-    counting = _counting(len(rules), added, dated=True)
-    bind = _stepping("record, now, amounts, taken_at", len(rules), tuple(steps), amounts, counting)
-    return cast("Settle", bind(*settles.values()))
+    bind = _settling(_shape(rules, asked, counts=counts), amounts)
+    return cast("Settle", bind(*_settles(rules, asked)))
+
+
+def taker_of_all(scopes: Sequence[Asked], amounts: int) -> TakeAll:
+    """Charge all scopes of a plan in one go."""
+    bind = _taking_all(tuple([_shape(one.rules, one.asked, counts=one.counts) for one in scopes]), amounts)
+    return cast("TakeAll", bind(*_flat([(one.key, one.note, *_takes(one.rules, one.asked)) for one in scopes])))
+
+
+def settler_of_all(scopes: Sequence[Asked], amounts: int) -> SettleAll:
+    """Settle all scopes of a plan in one go."""
+    bind = _settling_all(tuple([_shape(one.rules, one.asked, counts=one.counts) for one in scopes]), amounts)
+    return cast("SettleAll", bind(*_flat([(one.key, one.note, *_settles(one.rules, one.asked)) for one in scopes])))
 
 
 def reader(named: Sequence[Figure], implicit: Sequence[int]) -> Read:
     """Read the amounts of a request; those that it does not name are `implicit`."""
     bind = _reading(tuple([figure.place for figure in named]), len(implicit))
-    return cast("Read", bind(*_flat(named), *implicit))
+    return cast("Read", bind(*_figures(named), *implicit))
 
 
 def reporter(reported: Sequence[Figure], permits: Iterable[int], amounts: int) -> Report:
     """Read a report with the keys of `reported` and no others; the amounts of `permits` (by place) are given back."""
     keys = len({figure.key for figure in reported})
     bind = _reporting(tuple([figure.place for figure in reported]), tuple(permits), amounts, keys)
-    return cast("Report", bind(*_flat(reported)))
+    return cast("Report", bind(*_figures(reported)))
 
 
-class _Counting(NamedTuple):
-    """What is read of a record besides its states, what becomes of it, and the lines that it takes."""
+class _Shape(NamedTuple):
+    """What the source of a function depends on: how many limits a scope has, which take which of the amounts,
+    which of them settle by date or are permits, and whether they are counted.
+    """
 
-    read: str = ""
-    result: str = ""
-    lines: tuple[str, ...] = ()
+    width: int
+    asked: tuple[tuple[int, int], ...]
+    dated: frozenset[int]
+    permits: frozenset[int]
+    counts: bool
+
+    def record(self) -> str:
+        """The names of what stands in a record."""
+        counted = f"{_names('u{}', range(self.width))}until, " if self.counts else ""
+        return f"{_names('s{}', range(self.width))}{counted}tail, "
+
+    def charged(self, refused: str, number: int = 0) -> tuple[list[str], str]:
+        """Lines that charge, and what the record is then; `number` tells the steps of several scopes apart."""
+        lines = [_TAKE.format(number, index, place, refused) for index, place in self.asked]
+        return lines, self._counted({index: _ADD.format(index, place) for index, place in self.asked})
+
+    def settled(self, add: str, number: int = 0) -> tuple[list[str], str]:
+        """Lines that settle, and what the record is then; `add` says how counts change."""
+        lines = [
+            (_SETTLE_DATED if index in self.dated else _SETTLE).format(number, index, place)
+            for index, place in self.asked
+        ]
+        return lines, self._counted({i: add.format(i, place) for i, place in self.asked if i not in self.permits})
+
+    def _counted(self, added: Mapping[int, str]) -> str:
+        counts = _names("{}", [added.get(index, f"u{index}") for index in range(self.width)])
+        return f"{_names('s{}', range(self.width))}{f'{counts}until, ' if self.counts else ''}tail, "
+
+    def steps(self, number: int = 0) -> str:
+        """The names of the steps."""
+        return _names(f"step_{number}_{{}}", [index for index, _ in self.asked])
 
 
-def _counting(width: int, added: Mapping[int, str] | None, *, dated: bool = False) -> _Counting:
-    if added is None:
-        return _Counting()
-    counts = _names("{}", [added.get(index, f"u{index}") for index in range(width)])
-    return _Counting(f"{_names('u{}', range(width))}until, ", f"{counts}until, ", (_IN_TIME,) if dated else ())
+def _shape(rules: Sequence[Rule], asked: Mapping[int, int], *, counts: bool) -> _Shape:
+    dated = frozenset([index for index in asked if rules[index].settle_dated is not None])
+    permits = frozenset([index for index in asked if rules[index].is_permit])
+    return _Shape(len(rules), tuple(asked.items()), dated, permits, counts)
+
+
+def _takes(rules: Sequence[Rule], asked: Iterable[int]) -> list[object]:
+    return [rules[index].take for index in asked]
+
+
+def _settles(rules: Sequence[Rule], asked: Iterable[int]) -> list[object]:
+    return [rules[index].settle_dated or rules[index].settle for index in asked]
 
 
 @lru_cache(maxsize=1024)
-def _stepping(  # noqa: PLR0917 - hashed as they stand
-    arguments: str, width: int, steps: tuple[tuple[str, int, int], ...], amounts: int, counting: _Counting
-) -> Callable[..., object]:
-    states = _names("s{}", range(width))
+def _taking(shape: _Shape, amounts: int) -> Callable[..., object]:
+    lines, result = shape.charged("None")
+    head = [f"{shape.record()}= record", _unpacked([place for _, place in shape.asked], amounts)]
+    return written_out(bound=shape.steps(), arguments="record, now, amounts", lines=[*head, *lines], result=result)
+
+
+@lru_cache(maxsize=1024)
+def _settling(shape: _Shape, amounts: int) -> Callable[..., object]:
+    lines, result = shape.settled(_ADD_DATED)
+    head = [f"{shape.record()}= record", _unpacked([place for _, place in shape.asked], amounts)]
     return written_out(
-        bound=_names("step_{}", [index for _, index, _ in steps]),
-        arguments=arguments,
-        lines=[f"{states}{counting.read}tail, = record", _unpacked([place for _, _, place in steps], amounts)]
-        + [step.format(index, place) for step, index, place in steps]
-        + [*counting.lines],
-        result=f"{states}{counting.result}tail,",
+        bound=shape.steps(),
+        arguments="record, now, amounts, taken_at",
+        lines=[*head, *lines, f"in_time = {_IN_TIME}"] if shape.counts else [*head, *lines],
+        result=result,
     )
+
+
+@lru_cache(maxsize=1024)
+def _taking_all(shapes: tuple[_Shape, ...], amounts: int) -> Callable[..., object]:
+    lines = [_UNPACK.format(_names("a{}", range(amounts)))]
+    for number, shape in enumerate(shapes):
+        steps, result = shape.charged("False", number)
+        over = f" or now >= r{number}[-2]" if shape.counts else ""
+        lines += [_FIND.format(number, over), f"{shape.record()}= r{number}", *steps, f"r{number} = ({result})"]
+    return _over_all(shapes, "records, now, amounts", lines, _names("r{}", range(len(shapes))))
+
+
+@lru_cache(maxsize=1024)
+def _settling_all(shapes: tuple[_Shape, ...], amounts: int) -> Callable[..., object]:
+    lines = [_UNPACK.format(_names("a{}", range(amounts)))]
+    for number, shape in enumerate(shapes):
+        steps, result = shape.settled(_ADD, number)
+        late = [f"if not {_IN_TIME}: return None"] if shape.counts else []
+        lines += [_FIND.format(number, ""), f"{shape.record()}= r{number}", *late, *steps, f"r{number} = ({result})"]
+    return _over_all(shapes, "records, now, amounts, taken_at", lines, "True")
+
+
+def _over_all(shapes: Sequence[_Shape], arguments: str, lines: list[str], result: str) -> Callable[..., object]:
+    bound = "".join([f"key_{number}, note_{number}, {shape.steps(number)}" for number, shape in enumerate(shapes)])
+    kept = [f"records[key_{number}] = r{number}" for number in range(len(shapes))]
+    return written_out(bound=bound, arguments=arguments, lines=[*lines, *kept], result=result)
 
 
 def _unpacked(places: Sequence[int], amounts: int) -> str:
@@ -178,8 +272,12 @@ def _reporting(reported: tuple[int, ...], permits: tuple[int, ...], amounts: int
     )
 
 
-def _flat(figures: Iterable[Figure]) -> list[object]:
-    return [value for _, key, scale, most in figures for value in (key, scale, most)]
+def _figures(figures: Iterable[Figure]) -> list[object]:
+    return _flat([(key, scale, most) for _, key, scale, most in figures])
+
+
+def _flat(rows: Iterable[Iterable[object]]) -> list[object]:
+    return [value for row in rows for value in row]
 
 
 def _names(pattern: str, things: Iterable[object]) -> str:

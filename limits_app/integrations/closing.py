@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from weakref import ref
 
 from django.http import HttpRequest
@@ -16,18 +17,17 @@ def when_closed(request: HttpRequest, end: Callable[[], None]) -> None:
     Not with a closer of the response: that one may be cached, or replaced on its way out.
     And no signal tells whose end it is.
     """
-    # The request refers to this: a cycle would leave all of it to the garbage collector, request by request.
-    reference = ref(request)
     before = request.__dict__.get("close")  # of somebody who had replaced it, too
+    # The request refers to this: a cycle would leave all of it to the garbage collector, request by request.
+    request.close = partial(_close, ref(request), before, end)  # type: ignore[method-assign]  # see above
 
-    def close_and_end() -> None:
-        closed = reference()
-        try:
-            if before is not None:
-                before()
-            elif closed is not None:
-                type(closed).close(closed)
-        finally:
-            end()
 
-    request.close = close_and_end  # type: ignore[method-assign]  # see above
+def _close(reference: ref[HttpRequest], before: Callable[[], None] | None, end: Callable[[], None]) -> None:
+    request = reference()
+    try:
+        if before is not None:
+            before()
+        elif request is not None:
+            type(request).close(request)
+    finally:
+        end()

@@ -145,11 +145,11 @@ class EndpointTable:
         So whoever charges them needs not ask whether the endpoints are current. Raises OutdatedEndpoints otherwise.
         """
         moment = self._moment
-        if moment is not None and found.version == moment.version and found.store is moment.store:
-            return one_of_each(amounts, found)
-        if isinstance(found, ResolvedSet):  # what decides in place of a store has a version of its own
+        is_confirmed = moment is not None and found.version == moment.version and found.store is moment.store
+        if not is_confirmed and isinstance(found, ResolvedSet):  # what decides in place of a store has its own version
             raise OutdatedEndpoints
-        return one_of_each(amounts, found)
+        # As `one_of_each` says of nothing, which is a call more.
+        return one_of_each(amounts, found) if amounts or found.rates else None
 
     def _add(self, row: Endpoint) -> None:
         route = _route(row.path) if "<" in row.path else None

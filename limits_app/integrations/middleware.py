@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import FrameType
 from typing import Any, Final, cast
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -86,7 +89,8 @@ class LimitsMiddleware:
             raise
         if limits.holds:
             # An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
-            cast("asyncio.Task[Any]", asyncio.current_task()).add_done_callback(partial(_dropped, limits))
+            task = cast("asyncio.Task[Any]", asyncio.current_task())
+            task.add_done_callback(partial(_dropped, limits, sends=_is_sent_here()))
         tell(response, limits.decided)
         return response
 
@@ -183,6 +187,18 @@ def _rule_kept(request: HttpRequest) -> Rule | None:
     return None if table is None else _rule(request, table)
 
 
-def _dropped(limits: RequestLimits, task: asyncio.Task[Any]) -> None:
-    if task.cancelled() or task.exception() is not None:
+def _dropped(limits: RequestLimits, task: asyncio.Task[Any], *, sends: bool) -> None:
+    if sends or task.cancelled() or task.exception() is not None:
         limits.end()
+
+
+def _is_sent_here() -> bool:
+    """Whether the response is sent before the task ends which made it: since Django 6 it is that of the server.
+
+    Servers handle what a handler raises, so how such a task ends does not tell.
+    Elsewhere a task may end long before its response is sent, as where synchronous middleware stands in front.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not ASGIHandler.handle.__code__:
+        frame = frame.f_back
+    return frame is not None

@@ -227,7 +227,8 @@ class RequestLimits:
 
     def end(self) -> None:
         """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
-        self._settle(Acquisition.release)
+        for _, acquisition in self._acquisitions:
+            acquisition.release()
 
     def fail(self, error: BaseException) -> None:
         """The view raised: amounts whose usage nobody reported are given back, unless the error is an answer."""

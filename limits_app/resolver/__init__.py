@@ -9,11 +9,12 @@ from __future__ import annotations
 from limits_app.resolver.cache import Key, PoolResolver, Resolver, ResolverInfo, pool_resolver, resolver
 from limits_app.resolver.chosen import CALL, Choice, Held, Standing, Verdict
 from limits_app.resolver.compiled import Resolution
+from limits_app.resolver.joined import joined_supply
 from limits_app.resolver.pooled import MemberSet, PooledSet
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.resolving import Limits, resolve
 from limits_app.resolver.source import source
-from limits_app.resolver.supply import MEMBER_LEVEL
+from limits_app.resolver.supply import MEMBER_LEVEL, Supply
 from limits_app.resolver.surveying import Pair, choices, scopes
 from limits_app.resolver.versions import advance_version
 
@@ -33,9 +34,11 @@ __all__ = [
     "Resolver",
     "ResolverInfo",
     "Standing",
+    "Supply",
     "Verdict",
     "advance_version",
     "choices",
+    "joined_supply",
     "pool_resolver",
     "resolve",
     "resolver",

@@ -56,6 +56,7 @@ def compiled(
         resolved = ResolvedSet.composed(scoped, store, version=version)
     else:
         resolved = PooledSet.serving(scoped, supply, store, version=version)
+    resolved.resolved_for((resource, choices[0].entity))
     resolved.on_unavailable = next((choice.on_unavailable for choice in choices if choice.on_unavailable), None)
     tried = [_in_the_shadow(one) for one in scopes_of(resource, shadows, layouts(store, counts=False))]
     if tried:

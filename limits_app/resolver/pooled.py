@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
@@ -16,7 +16,7 @@ from limits_app.core.store import Store
 from limits_app.models.references import MEMBER
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.secrets import looked_up
-from limits_app.resolver.supply import Supply
+from limits_app.resolver.supply import Supplying
 
 __all__ = ["MemberSet", "PooledSet"]
 
@@ -35,7 +35,7 @@ class MemberSet(ResolvedSet):
     @property
     def config(self) -> dict[str, object]:
         """A copy of the configuration; ImproperlyConfigured where a secret is missing that it refers to."""
-        return looked_up(self._config, f"member {self._config[MEMBER]!r} of the pool")
+        return looked_up(self._config, f"member {self._config.get(MEMBER, 'that serves')!r} of the pool")
 
     @property
     def rates(self) -> list[str]:
@@ -54,30 +54,30 @@ class PooledSet(ResolvedSet):
     meets whoever serves it.
     """
 
-    supply: Supply
+    supply: Supplying
     pool: LimitPool
     _own: Scopes
-    _members: Mapping[str, MemberSet]
+    _members: Mapping[Hashable, MemberSet]
     _common: frozenset[str]
 
     @classmethod
-    def serving(cls, own: Iterable[ScopedLimits], supply: Supply, store: Store, *, version: int | None) -> PooledSet:
+    def serving(cls, own: Iterable[ScopedLimits], supply: Supplying, store: Store, *, version: int | None) -> PooledSet:
         """Compile the limits of a resource's own for each member of what supplies it."""
         scopes = tuple(own)
-        of_members = [one for some in supply.scoped.values() for one in some]
+        scoped, configs = supply.scoped, supply.configs
+        of_members = dict.fromkeys([one for some in scoped.values() for one in some])
         pooled = cls.composed((*scopes, *of_members), store, version=version)
         pooled.supply, pooled._own = supply, scopes
-        keys = {name: _keys(some) for name, some in supply.scoped.items()}
+        keys = {name: _keys(some) for name, some in scoped.items()}
         all_have = frozenset.intersection(*keys.values())
         some_have = frozenset.union(*keys.values())
         pooled._common = all_have | (_keys(scopes) - some_have)
-        members: dict[str, MemberSet] = {}
-        for name, some in supply.scoped.items():
-            config = {**supply.configs[name], MEMBER: name}
-            members[name] = MemberSet.composed((*scopes, *some), store, config=config, version=version)
+        members: dict[Hashable, MemberSet] = {}
+        for name, some in scoped.items():
+            members[name] = MemberSet.composed((*scopes, *some), store, config=configs[name], version=version)
             members[name].serve(some_have - keys[name])
         pooled._members = members
-        pooled.pool = LimitPool.at(supply.desk, members.values(), members, failover=supply.definition.failover)
+        pooled.pool = LimitPool.at(supply.desk, members.values(), members, failover=supply.failover)
         return pooled
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -101,6 +101,12 @@ class PooledSet(ResolvedSet):
         super().try_out(shadow)
         for one in self._members.values():
             one.try_out(shadow)
+
+    def resolved_for(self, of: object) -> None:
+        """See `ResolvedSet.resolved_for`."""
+        super().resolved_for(of)
+        for one in self._members.values():
+            one.resolved_for(of)
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
         """See `ResolvedSet.changed`."""
@@ -137,7 +143,7 @@ class PooledSet(ResolvedSet):
     def member_stats(self) -> dict[str, dict[str, Stats]]:
         """The live state of each member's own limits, by its name."""
         return {
-            name: LimitSet.composed(some, self.store, version=self.version).get_stats()
+            str(name): LimitSet.composed(some, self.store, version=self.version).get_stats()
             for name, some in self.supply.scoped.items()
         }
 
@@ -146,5 +152,5 @@ def _keys(scoped: Iterable[ScopedLimits]) -> frozenset[str]:
     return frozenset([one.prefix + rule.key for one in scoped for rule in one.layout.rules])
 
 
-def _restored(own: Scopes, supply: Supply, store: Store, version: int | None) -> PooledSet:
+def _restored(own: Scopes, supply: Supplying, store: Store, version: int | None) -> PooledSet:
     return PooledSet.serving(own, supply, store, version=version)

@@ -9,7 +9,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
-from limits_app.resolver.supply import Supply
+from limits_app.resolver.supply import Supplying
 
 __all__ = ["ResolvedSet"]
 
@@ -20,17 +20,29 @@ class ResolvedSet(LimitSet):
     `changes_at` is when a date or an hour comes that may change them, in seconds of the system's clock; None for never.
     `shadow` are the limits that are tried at the same time and refuse nothing.
     `supply` is what the members of a pool have to give, where one serves the resource.
+    `of` is what it was resolved for: all sets of one store that are of the same are one set, whenever they were
+    resolved and whichever member of a pool serves.
     """
 
     on_unavailable: OnUnavailable | None = None
     changes_at: float | None = None
     shadow: LimitSet | None = None
-    supply: Supply | None = None
+    supply: Supplying | None = None
+    of: object = None
 
     @property
     def own(self) -> tuple[ScopedLimits, ...]:
         """Its scopes, without those of the members of a pool."""
         return self.scoped
+
+    def resolved_for(self, of: object) -> None:
+        """Note what it was resolved for."""
+        self.of = of
+
+    def is_same(self, other: LimitSet) -> bool:
+        """See `LimitSet.is_same`."""
+        is_alike = isinstance(other, ResolvedSet) and (other.of, other.store) == (self.of, self.store)
+        return other is self or (is_alike and self.of is not None)
 
     def try_out(self, shadow: LimitSet) -> None:
         """Have other limits tried at the same time."""

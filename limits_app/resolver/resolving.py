@@ -65,7 +65,9 @@ def resolve_pool(pool: str, *, store: Store | None = None) -> PooledSet:
     chosen_store = guard_of().store() if store is None else store
     version = chosen_store.version()
     supply = supplies.supply(pool, home(), chosen_store, version)
-    return PooledSet.serving((), supply, chosen_store, version=version)
+    pooled = PooledSet.serving((), supply, chosen_store, version=version)
+    pooled.resolved_for((pool,))
+    return pooled
 
 
 def home() -> str:

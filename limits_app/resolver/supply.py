@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
 from limits_app.core.desk import Desk
 from limits_app.core.keys import member_scope
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import MemberDefinition, PoolDefinition
+from limits_app.models.references import MEMBER
 from limits_app.resolver.layouts import LayOut
 
-__all__ = ["MEMBER_LEVEL", "Desks", "Supply", "desks"]
+__all__ = ["MEMBER_LEVEL", "Desks", "Supply", "Supplying", "desks"]
 
 MEMBER_LEVEL: Final = "pool_member"
 """The level of the limits of a pool's member."""
@@ -23,27 +24,66 @@ _NOBODY: Final = MemberDefinition("")
 """Stands in a pool in which no member is enabled, and refuses everything."""
 
 
+class Supplying(Protocol):
+    """What serves a request: its members by name, of which one is charged.
+
+    Others are asked when it refuses, if it has `failover`; their turns are taken at the `desk`.
+    """
+
+    @property
+    def failover(self) -> bool:
+        """Whether the others are asked when the chosen member refuses."""
+
+    @property
+    def scoped(self) -> Mapping[Hashable, tuple[ScopedLimits, ...]]:
+        """The limits of each member."""
+
+    @property
+    def configs(self) -> Mapping[Hashable, Mapping[str, object]]:
+        """What each member says to those whom it serves, with secrets by their names."""
+
+    @property
+    def desk(self) -> Desk:
+        """Where members take turns."""
+
+    def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> Supplying:
+        """The same members with other limits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Supply:
     """The limits of each enabled member of a pool, by its name."""
 
     definition: PoolDefinition
-    scoped: Mapping[str, tuple[ScopedLimits, ...]]
+    scoped: Mapping[Hashable, tuple[ScopedLimits, ...]]
 
     @classmethod
     def of(cls, definition: PoolDefinition, lay_out: LayOut) -> Supply:
         """Compile the members of a pool."""
         members = definition.enabled
-        scoped = {member.name: _scoped(definition.name, member, lay_out) for member in members}
+        scoped: dict[Hashable, tuple[ScopedLimits, ...]] = {
+            member.name: _scoped(definition.name, member, lay_out) for member in members
+        }
         if not members:
             nobody = replace(member_scope(definition.name, ""), member=None)
             scoped = {"": (ScopedLimits(nobody, lay_out((Blocked(),)), MEMBER_LEVEL),)}
         return cls(definition, scoped)
 
     @property
-    def configs(self) -> dict[str, Mapping[str, object]]:
-        """What each member says to those whom it serves, with secrets by their names."""
-        return {member.name: member.config for member in self.definition.enabled or (_NOBODY,)}
+    def name(self) -> str:
+        """The name of the pool."""
+        return self.definition.name
+
+    @property
+    def failover(self) -> bool:
+        """Whether the others are asked when the chosen member refuses."""
+        return self.definition.failover
+
+    @property
+    def configs(self) -> Mapping[Hashable, Mapping[str, object]]:
+        """What each member says to those whom it serves, with its name, and secrets by theirs."""
+        members = self.definition.enabled or (_NOBODY,)
+        return {member.name: {**member.config, MEMBER: member.name} for member in members}
 
     @property
     def desk(self) -> Desk:

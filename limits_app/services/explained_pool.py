@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import cast
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.limit_pool import Foreseen
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import MemberDefinition
 from limits_app.models.references import MEMBER
-from limits_app.resolver import PooledSet
+from limits_app.resolver import PooledSet, Supply
 from limits_app.services.asking import Requested
 from limits_app.services.shadowing import beside
 
@@ -78,7 +79,7 @@ class ExplainedPool:
 def explained_pool(found: PooledSet, asked: Requested) -> tuple[Outcome, ExplainedPool]:
     """What would be decided, and by whom."""
     foreseen = found.pool.foresee(asked)
-    definition = found.supply.definition
+    definition = cast("Supply", found.supply).definition  # of one resource, so that it is no joined one
     asides = {str(name): found.pool.cooling_seconds(place) for place, name in enumerate(found.supply.scoped)}
     members = tuple(_member(member, foreseen, asides.get(member.name, 0)) for member in definition.members)
     pool = ExplainedPool(definition.name, definition.load_balancing, definition.failover, members)

@@ -16,7 +16,7 @@ from limits_app.core.amounts import MILLI
 from limits_app.core.limits import Limit
 from limits_app.models import Bucket, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
 from limits_app.models.moments import as_setting
-from limits_app.services.replaying import can_be_replayed, in_steps, replay
+from limits_app.services.simulation import can_be_replayed, in_steps, replay_hours
 
 __all__ = ["DAYS", "MOST", "Consumer", "Forecast", "Proposed", "forecast"]
 
@@ -160,7 +160,7 @@ def _replayed(proposed: Proposed, recorded: QuerySet[UsageSnapshot]) -> Iterator
     heaviest = recorded.values(*whose).annotate(total=Sum("admitted_milli")).filter(total__gt=at_once)
     names = [tuple(row[name] for name in whose) for row in heaviest.order_by("-total")[: MOST + 1]]
     for (resource, *entity), hours in _hours(recorded, names, whose):
-        yield Consumer(resource, entity[0] if entity else None, key, hours, replay(limit, hours))
+        yield Consumer(resource, entity[0] if entity else None, key, hours, replay_hours(limit, hours))
 
 
 def _hours(

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from limits_app import conf, signals
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms import State
-from limits_app.core.keys import Scope
+from limits_app.core.keys import ONCE_LEVEL, Scope
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
@@ -20,8 +20,6 @@ __all__ = ["Crossing", "Nearness", "nearness"]
 _SECOND: Final = 1_000_000
 _MOST: Final = 10_000
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800, "month": 2_678_400}
-_ONCE: Final = "idempotency"
-"""The level of what admits a request once, which is no limit that anybody has set."""
 _HELD_SECONDS: Final = 60
 """Permits have no window: who holds many is told of once a minute."""
 
@@ -59,7 +57,7 @@ class Nearness:
         for place, (ask, _, state) in enumerate(acquisition.asks()):
             used = ask.rule.used(state, now) / ask.rule.ceiling_parts
             passed = [threshold for threshold in thresholds if used >= threshold]
-            if not passed or ask.part.scoped.level == _ONCE:
+            if not passed or ask.part.scoped.level == ONCE_LEVEL:
                 continue
             seconds, name = _window(ask.rule.limit), _name(ask, state, passed[-1])
             if self._told.get(name, 0) <= now:

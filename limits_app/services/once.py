@@ -14,7 +14,7 @@ from limits_app import conf
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitTimeout
-from limits_app.core.keys import Scope, check_idempotency_key, once_scope
+from limits_app.core.keys import ONCE_LEVEL, Scope, check_idempotency_key, once_scope
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
@@ -27,7 +27,6 @@ from limits_app.services.shadowing import afollow, follow
 
 __all__ = ["Once"]
 
-_LEVEL: Final = "idempotency"
 _NOTHING: Final = Plan((), (), version=None)
 _TURN_SECONDS: Final = 10.0
 """How long to wait at a stretch, since meanwhile the same request may be admitted elsewhere."""
@@ -148,11 +147,12 @@ class _WithKey:
             return found
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.FIXED_WINDOW)
         layout = layout_of((once,), found.store.lease_us)
-        own = (*found.own, ScopedLimits(self._scope, layout, _LEVEL, prefix=f"{_LEVEL}:"))
+        own = (*found.own, ScopedLimits(self._scope, layout, ONCE_LEVEL, prefix=f"{ONCE_LEVEL}:"))
         if found.supply is None:
             joined = ResolvedSet.composed(own, found.store, version=found.version)
         else:
             joined = PooledSet.serving(own, found.supply, found.store, version=found.version)
+        joined.resolved_for(found.of)
         joined.on_unavailable, joined.changes_at = found.on_unavailable, found.changes_at
         if found.shadow is not None:
             joined.try_out(found.shadow)

@@ -84,7 +84,7 @@ def top_up(
     Parents keep what they were charged. A limit that everybody shares is credited to all.
     With an idempotency key that was used for it before, nothing happens, and False is returned.
     Raises InvalidLimit for names that cannot be, StoreUnavailable while the store is down, and InvalidRequest for a key
-    that is not limited there, an amount that cannot be, or a limit that takes nothing back.
+    that is not limited there, an amount that cannot be, or a limit of permits, which belong to their holders.
     """
     found = _found(resource, entity)
     of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}

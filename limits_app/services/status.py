@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TypeVar
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.utils import timezone
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.stats import Stats
-from limits_app.models import Entity
-from limits_app.resolver import PooledSet, ResolvedSet, resolver
+from limits_app.core.survey import survey
+from limits_app.models import Entity, Resource
+from limits_app.resolver import Pair, PooledSet, ResolvedSet, choices, resolver, scopes
 from limits_app.stores.guards import guard_of
 
 __all__ = ["Status", "astatus", "status"]
 
 T = TypeVar("T")
+
+_TOGETHER: Final = 200
+"""How many entities are looked at in one step of the store, since others wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +52,15 @@ class Status:
 def status(resource: str, *, entity: str | None = None) -> Status:
     """Read the state of an entity on a resource; without one, of the site itself and of the resource as a whole.
 
-    Each scope is one consistent snapshot; known entities are those with a row in the database. Changes nothing.
+    What is said of the entity is one consistent snapshot; known entities, which are those with a row in the database,
+    are looked at a few hundred at a time. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
     if entity is not None:
         limits, members = _read(resource, entity, lambda found: (found.get_stats(), _members(found)))
         return Status(resource, entity, limits, members=members)
-    known = 0
-    limits, members, by_scope = _read(
-        resource, None, lambda found: (found.get_stats(), _members(found), _by_scope(found))
-    )
-    for identifier in Entity.objects.values_list("identifier", flat=True).iterator():
-        known += 1
-        by_scope |= _read(resource, identifier, _by_scope)
-    total: dict[str, Amount] = {}
-    for stats in by_scope.values():
-        for key, stats_of_key in stats.items():
-            total[key] = total.get(key, 0) + _used(stats_of_key)
-    total.pop(Blocked.key, None)
+    limits, members = _read(resource, None, lambda found: (found.get_stats(), _members(found)))
+    known, total = _used_by_all(resource)
     return Status(resource, None, limits, known, total, members)
 
 
@@ -87,11 +84,36 @@ def _members(found: ResolvedSet) -> dict[str, dict[str, Stats]]:
     return found.member_stats() if isinstance(found, PooledSet) else {}
 
 
-def _by_scope(found: ResolvedSet) -> dict[str, dict[str, Stats]]:
-    """The state of each scope by itself, so that what several entities have in common is counted once."""
-    return {
-        one.scope.key: LimitSet.composed([one], found.store, version=found.version).get_stats() for one in found.own
-    }
+def _used_by_all(resource: str) -> tuple[int, dict[str, Amount]]:
+    """How many entities are known, and what they and the site itself use; what is shared is counted once."""
+    row = Resource.objects.filter(name=resource).first()
+    pairs: Iterator[Pair] = chain([(row, None)], ((row, entity) for entity in Entity.objects.iterator(_TOGETHER)))
+    looked_at, seen, total = 0, set[str](), dict[str, Amount]()
+    while some := list(islice(pairs, _TOGETHER)):
+        looked_at += len(some)
+        for stats in _survey(resource, some, seen):
+            for key, stats_of_key in stats.items():
+                total[key] = total.get(key, 0) + _used(stats_of_key)
+    total.pop(Blocked.key, None)
+    return looked_at - 1, total
+
+
+def _survey(resource: str, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:
+    """The state of the scopes of some entities; those that are shared are `seen` once."""
+    guard = guard_of()
+    while True:
+        with guard.asking():
+            store = guard.store()
+            version = store.version()  # before the queries: a change in between is found out by the store
+            unique: dict[str, ScopedLimits] = {}
+            for choice in choices(pairs, timezone.now()):
+                unique |= {one.scope.key: one for one in scopes(resource, choice, store)}
+            try:
+                found = survey([one for key, one in unique.items() if key not in seen], store, version)
+            except StaleConfiguration:
+                continue
+        seen.update(key for key, one in unique.items() if one.scope.shared)
+        return found.values()
 
 
 def _used(stats: Stats) -> Amount:

@@ -16,7 +16,7 @@ from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
-from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet, resolver
+from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet, Supply, joined_supply, resolver
 from limits_app.services.asking import Asked, Resources, amounts_for
 from limits_app.services.freshness import afresh, fresh, tell
 from limits_app.services.patience import countdown, while_it_holds
@@ -165,24 +165,34 @@ def _prefixes(resources: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-@lru_cache(maxsize=1024)
 def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> ResolvedSet:
+    """The limits of all shares as one set, kept for those who come again."""
+    pools = len(sets) - [limits.supply for limits in sets].count(None)
+    return _combinations(sets, prefixes) if pools > 1 else _composition(sets, prefixes)
+
+
+def _join(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> ResolvedSet:
     first = sets[0]
     own = _unique([limits.own for limits in sets], prefixes)
-    supplies = {
-        limits.supply.definition.name: limits.supply.changed(partial(_prefixed, prefix=prefix))
-        for limits, prefix in reversed(list(zip(sets, prefixes, strict=True)))
-        if limits.supply is not None
-    }
-    if len(supplies) > 1:
-        raise InvalidRequest(f"a request can be served by one pool, not by {' and '.join(supplies)}: ask one by one")
-    joined = ResolvedSet.composed(own, first.store, version=first.version)
-    for supply in supplies.values():
+    supplies: dict[str, Supply] = {}
+    for limits, prefix in zip(sets, prefixes, strict=True):
+        if isinstance(limits.supply, Supply):
+            supplies.setdefault(limits.supply.name, limits.supply.changed(partial(_prefixed, prefix=prefix)))
+    supply = joined_supply(supplies.values())
+    if supply is None:
+        joined = ResolvedSet.composed(own, first.store, version=first.version)
+    else:
         joined = PooledSet.serving(own, supply, first.store, version=first.version)
+    joined.resolved_for(tuple([limits.of for limits in sets]))
     tried = _unique([() if limits.shadow is None else limits.shadow.scoped for limits in sets], prefixes)
     if tried:
         joined.try_out(LimitSet.composed(tried, first.store, version=first.version))
     return joined
+
+
+_composition: Final = lru_cache(maxsize=1024)(_join)
+# Many sets each, one for every combination of members.
+_combinations: Final = lru_cache(maxsize=64)(_join)
 
 
 def _unique(sets: Sequence[Sequence[ScopedLimits]], prefixes: Sequence[str]) -> list[ScopedLimits]:

@@ -28,6 +28,7 @@ from limits_app.stores.attendant import Attendant
 from limits_app.stores.breaker import TROUBLED, Breaker, BreakerRules, BreakerState
 from limits_app.stores.guarded import GuardedStore
 from limits_app.stores.memory import MemoryStore, monotonic_us
+from limits_app.stores.timed import timed
 
 __all__ = ["Guard", "forget_guards", "guard_of"]
 
@@ -55,6 +56,7 @@ class Guard:
         self.probe_seconds = conf.get(conf.BREAKER_PROBE_SECONDS)
         self._pause_us = round(self.probe_seconds * _SECOND)
         self._attendant = Attendant(self._look, self._pause_us, clock=time, jitter=jitter)
+        self._opened: Store | None = None
         self._guarded: GuardedStore | None = None
         self._probes: LimitSet | None = None
         self._retired = False
@@ -78,8 +80,9 @@ class Guard:
     def store(self) -> GuardedStore:
         """The store of the alias; raises what `registry.store` does."""
         opened = registry.store(self.alias)
-        if self._guarded is None or self._guarded.store is not opened:
-            self._guarded = GuardedStore(opened, self)
+        if self._guarded is None or self._opened is not opened:
+            self._guarded = GuardedStore(timed(opened, self.alias), self)
+            self._opened = opened
         return self._guarded
 
     def version(self) -> int:

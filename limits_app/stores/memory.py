@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice, repeat
 from threading import RLock
 from time import monotonic_ns, time_ns
 from typing import Final, TypeVar
@@ -14,22 +12,21 @@ from limits_app.core.clock import as_clock
 from limits_app.core.counting import Batch, hour_ends, hour_of, in_time
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.forking import on_fork
-from limits_app.core.layout import LEASE_US, Layout
-from limits_app.core.plan import Amounts, Part, Plan
+from limits_app.core.layout import LEASE_US
+from limits_app.core.plan import Amounts, Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.unrolled import Record
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.lending import Lending
 from limits_app.stores.locking import acquire_patiently, unlock
 from limits_app.stores.settling import settled_under
+from limits_app.stores.shelf import Shelf
 from limits_app.stores.tally import Tally
 
 __all__ = ["MemoryStore"]
 
 C = TypeVar("C", bound=Claim)
 
-_GRACE_US: Final = 60_000_000
-_LOOKS_PER_NEWCOMER: Final = 2
 _SINCE_1970_US: Final = (time_ns() - monotonic_ns()) // 1000
 
 
@@ -56,11 +53,11 @@ class MemoryStore:
         self.clock.attach(self.line)
         self._now = clock
         self._version = 0
-        self._records: dict[str, Record] = {}
         self._lending = Lending()
-        self._hand: deque[str] = deque()
         self._later: list[tuple[Claim, Amounts]] = []
         self._tally = Tally()
+        self._shelf = Shelf(self._lending, self._tally)
+        self._records: dict[str, Record] = self._shelf.records  # asked for all the time
         self.after_fork()
         on_fork(self)
 
@@ -108,7 +105,7 @@ class MemoryStore:
                 acquire_patiently(lock)
             # The lock is held all the time, so nobody asks in between.
             if emptiest_first:
-                claims = sorted(claims, key=self._load)
+                claims = self._by_load(claims)
             admitted = next(filter(self.acquire, claims if failover else claims[:1]), None)
         except BaseException:
             unlock(lock)
@@ -149,27 +146,19 @@ class MemoryStore:
                     self.settle(claim, changes)
 
     def _decide_at_once(self, claim: Claim) -> bool:
-        """Decide about one scope that is there already, as most are; about anything else in the general way."""
-        plan = claim.plan
-        part = plan.only
-        if part is None:
-            return self._decide(claim)
+        """Decide about scopes that are there already, as most are; about anything else in the general way."""
+        plan, now = claim.plan, self._now()
         if plan.version is not None and plan.version != self._version:
             raise StaleConfiguration
-        record = self._records.get(part.key)
-        if record is None or record[-1] is not part.layout:
-            return self._decide(claim)
-        now = self._now()
-        if part.counts and now >= record[-2]:
-            return self._decide(claim)
-        charged = part.take(record, now, claim.amounts)
+        charged = (plan.take or plan.write_out())(self._records, now, claim.amounts)
         if charged is None:
+            return self._decide(claim)
+        if charged is False:
             return self._refused(claim, now)
-        self._records[part.key] = charged
-        if part.permits:
+        for part in plan.lending:
             self._lending.lend(part, claim, now)
         claim.decided_at = now
-        claim.records = (charged,)
+        claim.records = charged
         claim.admitted = True
         return True
 
@@ -181,7 +170,7 @@ class MemoryStore:
         for part in plan.parts:
             record = records.get(part.key)
             if record is None or record[-1] is not part.layout:  # a call costs more
-                record = self._rebased(part, now)
+                record = self._shelf.rebased(part, now)
             if part.counts and now >= record[-2]:
                 begins.append((part, record))
                 record = part.layout.recounting(record, hour_ends(now))
@@ -195,8 +184,8 @@ class MemoryStore:
         records.update(zip(plan.scopes, after, strict=True))
         for part in plan.lending:
             self._lending.lend(part, claim, now)
-        if len(records) > len(self._hand):
-            self._enter(now)
+        if len(records) > len(self._shelf.waits):
+            self._shelf.enter(now)
         claim.decided_at = now
         claim.records = after
         claim.admitted = True
@@ -206,6 +195,9 @@ class MemoryStore:
         plan, records, now, taken_at = claim.plan, self._records, self._now(), claim.decided_at
         for part in plan.lending:
             changes = self._lending.take_back(part, claim, changes)
+        if plan.settle is not None and plan.settle(records, now, changes, taken_at):
+            claim.settled = True
+            return
         for part in plan.parts:
             record = records.get(part.key, part.start)
             if record[-1] is part.layout:
@@ -215,7 +207,7 @@ class MemoryStore:
             if part.counts and (record[-1] is not part.layout or not in_time(record[-2], taken_at)):
                 self._tally.add(part.scoped.scope, hour_of(taken_at), part.counted(changes), now)
             if record is part.start:
-                self._enter(now)
+                self._shelf.enter(now)
         claim.settled = True
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
@@ -229,16 +221,14 @@ class MemoryStore:
         with self._lock:
             self._check(claim.plan)
             claim.decided_at = now = self._now()
-            claim.records = [
-                self._living(part.key, part.layout, self._record(part, now), now) for part in claim.plan.parts
-            ]
+            claim.records = self._shelf.alive(claim.plan, now)
 
-    def _load(self, claim: Claim) -> float:
-        """See `Claim.load`, for this moment."""
-        plan, now = claim.plan, self._now()
-        self._check(plan)
-        living = [self._living(part.key, part.layout, self._record(part, now), now) for part in plan.parts]
-        return max(map(Part.load, plan.parts, living, repeat(now)), default=0.0)
+    def _by_load(self, claims: Sequence[C]) -> list[C]:
+        """The claims in the order of their loads at this moment."""
+        for claim in claims:
+            self._check(claim.plan)
+        now = self._now()
+        return sorted(claims, key=lambda claim: self._shelf.load(claim, now))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -274,28 +264,10 @@ class MemoryStore:
         if plan.version is not None and plan.version != self._version:
             raise StaleConfiguration
 
-    def _record(self, part: Part, now: int) -> Record:
-        """The states of a scope as the part's layout sees them; stores nothing."""
-        record = self._records.get(part.key, part.start)
-        if record[-1] is part.layout:
-            return record
-        states = part.layout.carried(record[-1], record, now)
-        for index, key in part.layout.permits:
-            # Permits outlive a limit that was taken away and came back.
-            states[index] = self._lending.counted(part.key, key, states[index], now)
-        return (*states, *part.layout.blank[len(states) :], part.layout)
-
-    def _rebased(self, part: Part, now: int) -> Record:
-        """The same; a changed definition counts from when it is seen first, whatever is decided then."""
-        record = self._record(part, now)
-        if self._records.get(part.key, record) is not record:
-            self._recounted(part.key, part.layout, record, now)
-        return record
-
     def _refused(self, claim: Claim, now: int) -> bool:
         """Take expired permits back and ask again, or note the refusal."""
         plan = claim.plan
-        if plan.permits and self._reclaimed(plan, now):
+        if plan.permits and self._shelf.reclaimed(plan, now):
             return self._decide(claim)
         claim.admitted = False
         claim.decided_at = now
@@ -303,54 +275,6 @@ class MemoryStore:
         for part in plan.parts:
             record = self._records.get(part.key)
             if record is None or record[-1] is not part.layout:  # a call costs more
-                record = self._record(part, now)
+                record = self._shelf.seen(part, now)
             found.append(record)
         return False
-
-    def _reclaimed(self, plan: Plan, now: int) -> bool:
-        """Take back what has expired in the scopes of a plan; says whether anything was looked through."""
-        looked = False
-        for part in plan.parts:
-            record = self._record(part, now)
-            living = self._living(part.key, part.layout, record, now)
-            if living is not record:
-                looked = True
-                self._recounted(part.key, part.layout, living, now)
-        return looked
-
-    def _recounted(self, scope: str, layout: Layout, record: Record, now: int) -> None:
-        """Store a record that counts living leases only, and forget the others: their late release finds nothing."""
-        stored = self._records[scope]
-        if stored[-1] is not layout:
-            self._tally.close(scope, stored, now)
-        self._records[scope] = record
-        for _, key in layout.permits:
-            self._lending.drop_expired(scope, key, now)
-
-    def _living(self, scope: str, layout: Layout, record: Record, now: int) -> Record:
-        """The record without expired leases; itself when none can have expired."""
-        living = record
-        for index, key in layout.permits:
-            held, _, _, earliest = record[index]
-            if held and earliest <= now:
-                counted = self._lending.counted(scope, key, record[index], now)
-                living = (*living[:index], counted, *living[index + 1 :])
-        return living
-
-    def _enter(self, now: int) -> None:
-        """Note the scopes that are new, and look whether some that came earlier are idle by now."""
-        for scope in list(islice(reversed(self._records), len(self._records) - len(self._hand))):
-            for _ in range(min(_LOOKS_PER_NEWCOMER, len(self._hand))):
-                self._look(self._hand.popleft(), now)
-            self._hand.append(scope)
-
-    def _look(self, scope: str, now: int) -> None:
-        record = self._records[scope]
-        layout: Layout = record[-1]
-        record = self._living(scope, layout, record, now)
-        self._recounted(scope, layout, record, now)
-        if layout.restored_at(record) + _GRACE_US <= now:
-            self._tally.close(scope, record, now)
-            del self._records[scope]
-        else:
-            self._hand.append(scope)

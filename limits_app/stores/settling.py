@@ -19,15 +19,15 @@ def settled_under(layout: Layout, record: Record, part: Part, *, changes: Amount
     for index, place in part.asked.items():
         if changes[place]:
             key = part.layout.rules[index].key
-            settle_under(layout, after, part.layout, key, change=changes[place], now=now, taken_at=taken_at)
+            settle_under(layout, after, part, key, change=changes[place], now=now, taken_at=taken_at)
     return after
 
 
 def settle_under(
-    layout: Layout, states: list[State], old: Layout, key: str, *, change: int, now: int, taken_at: int
+    layout: Layout, states: list[State], part: Part, key: str, *, change: int, now: int, taken_at: int
 ) -> None:
-    """Change `states`, which are those of `layout`, by what is settled of one limit that was taken under an old one."""
-    index = layout.index.get(key)
+    """Change `states`, which are those of `layout`, by what is settled of one limit of a part made under an old one."""
+    index, old = layout.index.get(key), part.layout
     if index is not None and layout.rules[index].is_permit == old.rules[old.index[key]].is_permit:
         converted = layout.converted(key, change, old)
-        states[index] = layout.rules[index].settled(states[index], now, converted, taken_at)
+        states[index] = layout.rules[index].settled(states[index], now, converted, taken_at, is_credit=part.is_credit)

@@ -22,6 +22,7 @@ def compile_blocked(limit: Blocked) -> Rule:
         take=lambda state, now, amount: None,
         wait=lambda state, now, amount: _NEVER_US,
         settle=lambda state, now, change: state,
+        credit=lambda state, now, parts: state,
         used=lambda state, now: 0,
         restored_at=lambda state: 0,
         carry=lambda old, state, now: (),

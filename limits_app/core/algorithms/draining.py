@@ -55,9 +55,7 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         excess = level + amount - full
         return (last - (-excess // rate)) * tick_us - now if excess > 0 else 0
 
-    def settle(state: State, now: int, change: int) -> State:
-        if change < 0 and not refunds:
-            return state
+    def change_by(state: State, now: int, change: int) -> State:
         level, last = state
         tick = now // tick_us if coarse else now
         if tick > last:
@@ -71,6 +69,9 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         if level <= 0:
             return 0, last
         return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
+
+    def keep(state: State, now: int, change: int) -> State:
+        return state if change < 0 else change_by(state, now, change)
 
     def restored_at(state: State) -> int:
         level, last = state
@@ -87,7 +88,8 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         ceiling_parts=full,
         take=take_by_ticks if coarse else take,
         wait=wait,
-        settle=settle,
+        settle=change_by if refunds else keep,
+        credit=lambda state, now, parts: change_by(state, now, -parts),
         used=lambda state, now: drained(state, now)[0],
         restored_at=restored_at,
         carry=carry,

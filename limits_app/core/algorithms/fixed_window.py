@@ -54,6 +54,7 @@ def compile_fixed_window(limit: RateLimit | CallLimit) -> Rule:
         take=take,
         wait=wait,
         settle=settle,
+        credit=lambda state, now, parts: (state[0], max(state[1] - parts, 0)),
         used=used,
         restored_at=lambda state: state[0] + window if state[1] else 0,
         carry=carry,

@@ -76,6 +76,7 @@ def compile_gcra(limit: RateLimit | CallLimit) -> Rule:
         take=take,
         wait=wait,
         settle=settle,
+        credit=lambda state, now, parts: settle(state, now, -parts),
         used=ahead,
         restored_at=restored_at,
         carry=carry,

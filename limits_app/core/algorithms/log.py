@@ -56,6 +56,11 @@ class Log:
         totals.append(total)
         return Log(times, totals)
 
+    def without(self, count: int) -> Log:
+        """Give the log without its first `count` entries."""
+        times, totals = self.arrays()
+        return Log(times[count:], totals[count:])
+
     def rebased(self, forgotten: int) -> Log:
         """Give the log with running totals that start at `forgotten`."""
         times, totals = self.arrays()

@@ -46,6 +46,7 @@ def compile_permits(limit: ResourceLimit, lease_us: int) -> Rule:
         take=take,
         wait=wait,
         settle=settle,
+        credit=lambda state, now, parts: state,
         used=lambda state, now: state[0],
         restored_at=lambda state: state[3] if state[0] else 0,
         carry=lambda old, state, now: state if old.is_permit else (0, 0, 0, 0),

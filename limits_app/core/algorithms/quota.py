@@ -78,6 +78,7 @@ def compile_quota(limit: QuotaLimit) -> Rule:
         wait=wait,
         settle=lambda state, now, change: settle(state, now, change, now),
         settle_dated=settle,
+        credit=lambda state, now, parts: (state[0], state[1], max(state[2] - parts, 0)),
         used=used,
         restored_at=lambda state: state[1] if state[2] else 0,
         carry=carry,

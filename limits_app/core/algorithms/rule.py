@@ -47,6 +47,8 @@ class CompiledRule(Generic[S]):
     """(state, now, change): charge a positive change whatever the limit says, give a negative one back."""
     settle_dated: Callable[[S, int, int, int], S] | None = None
     """(state, now, change, taken_at): the same where it matters when the amount was taken; None where it does not."""
+    credit: Callable[[S, int, int], S]
+    """(state, now, parts): make what is used less by so many parts that no claim holds, or forget all of it."""
     used: Callable[[S, int], int]
     """(state, now): parts that are taken now; more than the ceiling means debt."""
     restored_at: Callable[[S], int]
@@ -80,8 +82,10 @@ class CompiledRule(Generic[S]):
         """The most that one request can ever take; of a soft limit, all that debt can remember."""
         return DEBT_PARTS if self.limit.soft else self.ceiling_parts
 
-    def settled(self, state: S, now: int, change: int, taken_at: int) -> S:
-        """Settle what was taken at some time, whatever the rule is."""
+    def settled(self, state: S, now: int, change: int, taken_at: int, *, is_credit: bool = False) -> S:
+        """Settle what was taken at some time, whatever the rule is; or give credit, which is a negative change."""
+        if is_credit:
+            return self.credit(state, now, -change)
         if self.settle_dated is None:
             return self.settle(state, now, change)
         return self.settle_dated(state, now, change, taken_at)

@@ -4,6 +4,7 @@ A log of (time, amount); amounts that fall within a 1,024th of the window are me
 so that the log holds at most 1,024 closed entries whatever the traffic
 and capacity returns at most a 1,024th of the window late, never early.
 Unused amounts stay spent; over-use is logged when it is reported.
+Credit takes away what is oldest, which would come back first: it never outlasts what it makes up for.
 Weakness: up to 16 kB of state for a busy scope, and no smoothing: a burst of `capacity` passes at once.
 """
 
@@ -83,6 +84,15 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
         change = min(change, DEBT_PARTS - used(state, now))
         return charged(state, now, change) if change > 0 else state
 
+    def credit(state: WindowState, now: int, parts: int) -> WindowState:
+        _, total, opened, last, oldest, log = state
+        forgotten = min(expired(state, max(now, last)) + parts, total)
+        gone = log.first_with(forgotten + 1)
+        if gone:
+            log = log.without(gone)
+            oldest = log.time(0) if len(log) else last
+        return forgotten, total, opened, last, oldest, log
+
     def used(state: WindowState, now: int) -> int:
         return state[1] - expired(state, max(now, state[3]))
 
@@ -102,6 +112,7 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
             take=take,
             wait=wait,
             settle=settle,
+            credit=credit,
             used=used,
             restored_at=lambda state: state[3] + window if state[1] > state[0] else 0,
             carry=carry,

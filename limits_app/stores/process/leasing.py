@@ -20,8 +20,10 @@ __all__ = ["LEASE", "Leasing"]
 LEASE: Final = Struct("=3q")
 """How a lease is written."""
 
-_HOLDER: Final = Struct(f">{ID_LENGTH}sQ")
-"""Whose lease it is: the process, and the number of its claim."""
+_written: Final = LEASE.pack
+
+_NUMBER_LENGTH: Final = 8
+_HOLDER_LENGTH: Final = ID_LENGTH + _NUMBER_LENGTH
 
 
 class Leasing:
@@ -37,31 +39,28 @@ class Leasing:
     def lend(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> None:
         """Write the leases of an admitted claim."""
         holder = self._holder(claim)
-        for part in claim.plan.lending:
-            for place, (lease_us, hold_us, lease_key) in part.permits.items():
-                txn.put(lease_key + holder, LEASE.pack(claim.amounts[place], now + lease_us, now + hold_us))
+        for place, (lease_us, hold_us, lease_key) in claim.plan.lent:
+            txn.put(lease_key + holder, _written(claim.amounts[place], now + lease_us, now + hold_us))
 
     def take_back(self, txn: lmdb.Transaction[bytes], claim: Claim, changes: Amounts) -> Amounts:
         """End the leases of a claim; returns the changes but for those permits whose leases had run out before,
         since others may have them.
         """
         holder = self._holder(claim)
-        for part in claim.plan.lending:
-            for place, (_, _, lease_key) in part.permits.items():
-                if not txn.delete(lease_key + holder):
-                    changes = [*changes[:place], 0, *changes[place + 1 :]]
+        for place, permit in claim.plan.lent:
+            if not txn.delete(permit.lease_key + holder):
+                changes = [*changes[:place], 0, *changes[place + 1 :]]
         return changes
 
     def renew(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> bool:
         """Lend all permits of a claim for another lease; False when one of them is lost."""
         holder = self._holder(claim)
-        for part in claim.plan.lending:
-            for lease_us, _, lease_key in part.permits.values():
-                value = txn.get(lease_key + holder)
-                again = None if value is None else renewed(LEASE.unpack(value), lease_us, now)
-                if again is None:
-                    return False
-                txn.put(lease_key + holder, LEASE.pack(*again))
+        for _, (lease_us, _, lease_key) in claim.plan.lent:
+            value = txn.get(lease_key + holder)
+            again = None if value is None else renewed(LEASE.unpack(value), lease_us, now)
+            if again is None:
+                return False
+            txn.put(lease_key + holder, _written(*again))
         return True
 
     def counted(self, txn: lmdb.Transaction[bytes], lease_key: bytes, state: State, now: int) -> State:
@@ -75,7 +74,7 @@ class Leasing:
         alive = {self._identity(): True}
         for key, value in list(under(txn, lease_key)):
             lease = LEASE.unpack(value)
-            process, _ = _HOLDER.unpack_from(key, len(key) - _HOLDER.size)
+            process = key[-_HOLDER_LENGTH:-_NUMBER_LENGTH]
             if process not in alive:
                 alive[process] = self._is_alive(process)
             if lease[1] > now and alive[process]:
@@ -85,4 +84,5 @@ class Leasing:
         return counted(state, kept)
 
     def _holder(self, claim: Claim) -> bytes:
-        return _HOLDER.pack(self._identity(), claim.number)
+        """Whose lease it is: the process, and the number of its claim."""
+        return self._identity() + claim.number.to_bytes(_NUMBER_LENGTH)

@@ -50,6 +50,11 @@ class Records:
             self._by_name[codec.name] = codec
         return codec
 
+    def usual(self, txn: lmdb.Transaction[bytes], part: Part) -> Record | None:
+        """The states of a scope if the part's layout has written them, as most are; fast."""
+        codec, stored = self._codecs.get(part.layout), txn.get(part.short_key)
+        return None if codec is None or stored is None else codec.decode(stored, txn, part.short_key)
+
     def record(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
         """The states of a scope as the part's layout sees them, and its codec; writes nothing."""
         codec = self._codecs.get(part.layout) or self.codec(part.layout)
@@ -72,14 +77,7 @@ class Records:
 
     def current(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
         """The states of a scope under the layout that wrote them, or else those of a scope that has none."""
-        codec, stored = self._codecs.get(part.layout), txn.get(part.short_key)
-        if codec is None or stored is None:
-            return self.record(txn, part, now)
-        return (
-            codec.decode(stored, txn, part.short_key)
-            or self._decoded(txn, part.short_key, stored)
-            or self.record(txn, part, now)
-        )
+        return self.usual(txn, part) or self.stored(txn, part.short_key) or self.record(txn, part, now)
 
     def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> Record | None:
         """The states of a scope under the layout that wrote them, and its codec; None when there are none."""

@@ -127,37 +127,19 @@ class StateFile:
         """Whether another process still lives."""
         return is_alive(self.directory, process)
 
-    def transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D) -> T:
+    def transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D, *, mending: bool = True) -> T:
         """Take one step in a write transaction, which it commits itself; fast, for what is asked all the time.
 
-        When the file is full or damaged, it is made ready and the step is taken once more.
+        When the file is full, damaged, or was made larger elsewhere, it is made ready and the step is taken once more.
         Raises StoreUnavailable when that does not help.
         """
-        try:
-            return self._transact(step, claim, charges)
-        except lmdb.MapFullError:
-            with suppress(StoreUnavailable):
-                self._make_room()
-        except UNREADABLE as error:
-            self._replace(error)
-        except lmdb.Error as error:
-            raise self.failure(error) from error
-        try:
-            return self._transact(step, claim, charges)
-        except lmdb.Error as error:
-            raise self.failure(error) from error
-
-    def _transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D) -> T:
         turn, thread = self.turn, get_ident()
         try:
             if not turn.acquire(False):  # a keyword costs more
                 acquire_patiently(turn)
             if self._stepping == thread:
                 raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
-            try:
-                txn = (self.environment or self.open()).begin(write=True)
-            except lmdb.MapResizedError:
-                txn = self._begin_again(write=True)
+            txn = (self.environment or self.open()).begin(write=True)
             self._stepping = thread
             try:
                 done = step(txn, claim, charges)
@@ -165,24 +147,40 @@ class StateFile:
                 # Nothing after a commit, and all that is needed after anything else.
                 txn.abort()
                 self._stepping = 0
+        except lmdb.Error as error:
+            unlock(turn)
+            self._mend(error, possible=mending)
+            return self.transact(step, claim, charges, mending=False)
         except BaseException:
             unlock(turn)
             raise
         turn.release()
+        if self._later:
+            self._catch_up()
+        return done
+
+    def _catch_up(self) -> None:
         while self._later:
             self._later.pop(0)()
-        return done
+
+    def _mend(self, error: lmdb.Error, *, possible: bool) -> None:
+        """Make the file ready for another try, or raise what its error means to the caller."""
+        if possible and isinstance(error, lmdb.MapFullError):
+            with suppress(StoreUnavailable):
+                self._make_room()
+        elif possible and isinstance(error, lmdb.MapResizedError):
+            self._reopen()
+        elif possible and isinstance(error, UNREADABLE):
+            self._replace(error)
+        else:
+            raise self.failure(error) from error
 
     def _begin(self, *, write: bool) -> Txn:
         try:
             return (self.environment or self.open()).begin(write=write)
         except lmdb.MapResizedError:
-            return self._begin_again(write=write)
-
-    def _begin_again(self, *, write: bool) -> Txn:
-        """Begin a transaction in a file that another process has made larger."""
-        self._reopen()
-        return self.open().begin(write=write)
+            self._reopen()  # another process has made it larger
+            return self.open().begin(write=write)
 
     def is_stepping(self) -> bool:
         """Whether the running thread is in the middle of a step: what asks now is a finalizer or a signal handler."""

@@ -24,7 +24,7 @@ from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.tallying import Tallying
-from limits_app.stores.process.watching import Watcher, Watching, watchers
+from limits_app.stores.process.watching import Watcher, Watching, is_watched, watchers
 from limits_app.stores.settling import settled_under
 
 __all__ = ["ProcessStore", "open_process_store"]
@@ -32,6 +32,7 @@ __all__ = ["ProcessStore", "open_process_store"]
 C = TypeVar("C", bound=Claim)
 
 _VERSION: Final = b"version"
+_NOBODY: Final[Sequence[Watcher]] = ()
 _PATIENCE_US: Final = 250_000
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 _MOST_LOOKED: Final = 1024
@@ -180,7 +181,7 @@ class ProcessStore:
     def _decide(self, txn: Txn, claim: Claim, amounts: Amounts) -> bool | None:
         """Decide and commit; None when permits were taken back instead, and another transaction is to decide."""
         now = self._now()
-        after = self._charge(txn, claim, amounts, now)
+        after = self._charge_at_once(txn, claim, amounts, now) or self._charge(txn, claim, amounts, now)
         if after is None:
             if claim.plan.permits and self._reclaimed(txn, claim.plan, now):
                 txn.commit()
@@ -215,7 +216,25 @@ class ProcessStore:
             txn.commit()
         return None
 
-    def _charge(self, txn: Txn, claim: Claim, amounts: Amounts, now: int) -> list[Record] | None:
+    def _charge_at_once(self, txn: Txn, claim: Claim, amounts: Amounts, now: int) -> Sequence[Record] | None:
+        """Write the states of the one scope that most claims are about; None where that takes more than charging."""
+        plan, part = claim.plan, claim.plan.only
+        if part is None:
+            return None
+        if plan.version is not None:
+            _check(txn, plan)
+        record = self._records.usual(txn, part)
+        if record is None or (part.counts and now >= record[-2]):
+            return None
+        charged = part.take(record, now, amounts)
+        if charged is None:
+            return None
+        self._records.write(txn, part.short_key, charged)
+        if plan.lent:
+            self._leasing.lend(txn, claim, now)
+        return (charged,)
+
+    def _charge(self, txn: Txn, claim: Claim, amounts: Amounts, now: int) -> Sequence[Record] | None:
         """Write the states with the amounts charged; None, and nothing written, when one of them does not fit."""
         plan, after, records = claim.plan, [], self._records
         if plan.version is not None:
@@ -241,17 +260,17 @@ class ProcessStore:
         plan, records = claim.plan, self._records
         for part, charged in zip(plan.parts, after, strict=True):
             records.write(txn, part.short_key, charged)
-        if plan.lending:
+        if plan.lent:
             self._leasing.lend(txn, claim, now)
         if records.newcomer:
             self._housekeeping.step(txn, now)
 
-    def _settle(self, txn: Txn, claim: Claim, changes: Amounts) -> list[Watcher]:
+    def _settle(self, txn: Txn, claim: Claim, changes: Amounts) -> Sequence[Watcher]:
         if claim.settled:
-            return []
+            return _NOBODY
         plan, now, records = claim.plan, self._now(), self._records
         records.newcomer = False
-        if plan.lending:
+        if plan.lent:
             changes = self._leasing.take_back(txn, claim, changes)
         for part in plan.parts:
             record = records.current(txn, part, now)
@@ -265,7 +284,7 @@ class ProcessStore:
             records.write(txn, part.short_key, record)
         if records.newcomer:
             self._housekeeping.step(txn, now)
-        others = watchers(txn, [part.short_key for part in plan.parts])
+        others = watchers(txn, [part.short_key for part in plan.parts]) if is_watched(txn) else _NOBODY
         txn.commit()
         claim.settled = True
         return others

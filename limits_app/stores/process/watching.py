@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import lmdb
@@ -13,7 +13,7 @@ from limits_app.stores.process.presence import ID_LENGTH, wake
 from limits_app.stores.process.scan import under
 from limits_app.stores.process.state_file import StateFile
 
-__all__ = ["Watcher", "Watching", "watchers"]
+__all__ = ["Watcher", "Watching", "is_watched", "watchers"]
 
 _PREFIX: Final = b"watch:"
 _COUNT: Final = b"watchers"
@@ -30,7 +30,7 @@ class Watching:
         self._watched: dict[bytes, str] = {}
         self.line = WaitingLine(self._watch, self._unwatch)
 
-    def tell(self, scopes: Iterable[str], others: list[Watcher]) -> None:
+    def tell(self, scopes: Iterable[str], others: Sequence[Watcher]) -> None:
         """Something was given back in these scopes: wake who waits here, and the processes that watch them."""
         if self.line.busy:
             self.line.notify(scopes)
@@ -55,7 +55,7 @@ class Watching:
         if watched is not None:
             self.line.notify([watched])
 
-    def _call(self, others: list[Watcher]) -> None:
+    def _call(self, others: Sequence[Watcher]) -> None:
         own = None if self._file.presence is None else self._file.presence.identity
         directory = self._file.directory
         gone = [(scope, process) for scope, process in others if process != own and not wake(directory, process, scope)]
@@ -69,9 +69,14 @@ class Watching:
                     _count(txn, -1)
 
 
+def is_watched(txn: lmdb.Transaction[bytes]) -> bool:
+    """Whether any process wants to hear about anything."""
+    return txn.get(_COUNT) is not None
+
+
 def watchers(txn: lmdb.Transaction[bytes], scopes: Iterable[bytes] = (b"",)) -> list[Watcher]:
     """Who watches these scopes (by default: any)."""
-    if txn.get(_COUNT) is None:
+    if not is_watched(txn):
         return []
     keys = [key for scope in scopes for key, _ in under(txn, _PREFIX + scope)]
     return [(key[len(_PREFIX) : -ID_LENGTH], key[-ID_LENGTH:]) for key in keys]

@@ -30,6 +30,8 @@ __all__ = [
     "Contract",
     "available",
     "claim_of",
+    "credit",
+    "credit_of",
     "give_back",
     "limits_in",
     "limits_of",
@@ -111,6 +113,19 @@ def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> 
     """Settle a claim with changes in units, by key."""
     parts = [int(Fraction(str(changes.get(ask.key, 0))) * ask.scale) for ask in claim.plan.asks]
     limit_set.store.settle(claim, parts)
+
+
+def credit_of(limit_set: LimitSet, key: str) -> Claim:
+    """A claim that gives nothing but credit of a limit, once it is settled."""
+    left_out = frozenset(limit.key for limit in limit_set)
+    claim = Claim(plan_for(limit_set.scoped, (key,), version=None, left_out=left_out, is_credit=True), [0])
+    limit_set.store.peek(claim)
+    return claim
+
+
+def credit(limit_set: LimitSet, key: str, amount: int) -> None:
+    """Give credit of a limit, in units."""
+    settle(limit_set, credit_of(limit_set, key), {key: -amount})
 
 
 def give_back(limit_set: LimitSet, claim: Claim) -> None:

@@ -6,6 +6,7 @@ from limits_app.testing.conformance.atomicity import Atomicity
 from limits_app.testing.conformance.bounds import Bounds
 from limits_app.testing.conformance.changes import Changes
 from limits_app.testing.conformance.choosing import Choosing
+from limits_app.testing.conformance.crediting import Crediting
 from limits_app.testing.conformance.leases import Leases
 from limits_app.testing.conformance.moments import Moments
 from limits_app.testing.conformance.permits import Permits
@@ -26,6 +27,7 @@ class StoreConformance(
     Atomicity,
     Choosing,
     Settling,
+    Crediting,
     Quotas,
     Leases,
     Permits,

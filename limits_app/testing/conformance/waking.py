@@ -12,10 +12,19 @@ import pytest
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitTimeout, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
-from limits_app.testing.conformance.contract import KEY, Contract, give_back, limits_of, settle, taken
+from limits_app.testing.conformance.contract import (
+    ALGORITHMS,
+    KEY,
+    Contract,
+    credit,
+    give_back,
+    limits_of,
+    settle,
+    taken,
+)
 
 __all__ = ["Waking"]
 
@@ -80,6 +89,14 @@ class Waking(Contract):
         claim = taken(limits, {KEY: 10})
         with self.waiting(lookout, lambda: limits.acquire({KEY: 5}, timeout=10**5)) as waiter:
             settle(limits, claim, {KEY: -5})
+            assert waiter.result(PATIENCE)
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_credit_wakes_a_waiter(self, watched: Store, lookout: Lookout, algorithm: RateLimitAlgorithm) -> None:
+        limits = limits_of(watched, RateLimit(KEY, 10, 3600, algorithm))
+        taken(limits, {KEY: 10})
+        with self.waiting(lookout, lambda: limits.acquire({KEY: 5}, timeout=10**5)) as waiter:
+            credit(limits, KEY, 5)
             assert waiter.result(PATIENCE)
 
     def test_a_reset_wakes_a_waiter(self, watched: Store, lookout: Lookout) -> None:
