@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
-from typing import Any, Final
+from pathlib import Path
+from resource import getpagesize
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks import django_site
-from benchmarks.harness import Contender, Effort, take_turns
+from benchmarks.harness import Contender, Effort, absolute, take_turns
 from benchmarks.references import REF, ref
 from benchmarks.rows import Line, Row, Skipped, at_most
 from benchmarks.subjects import OURS, calls
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from limits_app.models.candidates import Chain
 
 __all__ = ["ROWS"]
 
@@ -70,6 +79,55 @@ def _miss(effort: Effort) -> Iterable[Line]:
     yield Line(OURS, samples.ratio(OURS, "query"), "x its one query", at_most(3))
 
 
+def _memory(effort: Effort) -> Iterable[Line]:
+    """What the process has grown by once the cache is full, and when as many entities have come as there are."""
+    with _site():
+        from limits_app import conf
+        from limits_app.resolver import resolver
+
+        few = 2 * conf.get(conf.RESOLVER_MAX_ENTRIES)
+        many = effort.sized(1_000_000, 2 * few)
+        before, grown = _resident_bytes(), dict[int, int]()
+        with _without_queries():
+            for number in range(many):
+                resolver.limit_set(_RESOURCE, f"user:{number}")
+                if number + 1 in {few, many}:
+                    gc.collect()
+                    grown[number + 1] = _resident_bytes() - before
+        size = resolver.info().size
+    yield Line(f"{OURS}, after {many:,} entities", absolute([grown[many] / grown[few]]), f"x {few:,}", at_most(1.2))
+    yield Line(f"  {OURS}, {size:,} limit sets that are kept", absolute([grown[many] / size]), "bytes each")
+
+
+@contextmanager
+def _without_queries() -> Iterator[None]:
+    """Everybody is told what the database says of one, who has nothing of their own: a million queries take long."""
+    from django.utils import timezone
+
+    from limits_app.resolver import source
+    from limits_app.resolver.resolving import home
+
+    read, told = source.read, source.read(_RESOURCE, _ENTITY, home(), timezone.now())
+
+    def tell(_resource: str, entity: str | None, _using: str, _now: datetime) -> Chain:
+        return replace(told, links=[replace(link, entity=entity) for link in told.links])
+
+    source.read = tell
+    try:
+        yield
+    finally:
+        source.read = read
+
+
+def _resident_bytes() -> int:
+    """The memory of this process that is in use; Linux tells."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError as error:
+        raise Skipped(f"the memory of a process is read from /proc: {error}") from error
+    return int(pages) * getpagesize()
+
+
 @contextmanager
 def _site() -> Iterator[None]:
     """A site on which one call limit is set for everybody on one resource."""
@@ -91,4 +149,5 @@ def _site() -> Iterator[None]:
 ROWS: Final = (
     Row("resolver: limits.acquire on a warm resolver", _acquire),
     Row("resolver: a miss", _miss),
+    Row("resolver: memory after 1,000,000 distinct entities", _memory),
 )

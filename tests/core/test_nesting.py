@@ -14,8 +14,11 @@ import pytest
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitTimeout
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import ResourceLimit
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import CALLS, TPM, limit_set, used
 
@@ -101,6 +104,19 @@ def test_another_set_on_the_same_store_is_another_set(store: MemoryStore) -> Non
     one, other = limit_set(store, ONE), limit_set(store, ONE)
     with one.acquire(), other.acquire():
         assert used(one) == used(other) == {"db": 1}
+
+
+def test_of_several_scopes_only_those_whose_permits_are_held_are_left_out(store: MemoryStore) -> None:
+    one, two = [ScopedLimits(scope_of("nesting", who), layout_of((ResourceLimit("db", 9),))) for who in "ab"]
+
+    class Same(LimitSet):
+        def is_same(self, other: LimitSet) -> bool:
+            return isinstance(other, Same)
+
+    with Same.composed([one], store).acquire(), Same.composed([one, two], store).acquire():
+        assert [used(LimitSet.composed([part], store)) for part in (one, two)] == [{"db": 1}, {"db": 1}]
+        with Same.composed([two], store).acquire({"db": 2}):
+            assert used(LimitSet.composed([two], store)) == {"db": 3}
 
 
 def test_after_the_release_permits_are_taken_again(limits: LimitSet) -> None:

@@ -218,6 +218,25 @@ def test_a_forgotten_permit_comes_back_in_real_time() -> None:
     assert 150_000 <= limits.acquire({"db": 1}, timeout=10).decided_at - start < 5_000_000
 
 
+def test_an_error_that_nobody_knows_of_ends_no_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, failures = MemoryStore(lease_seconds=0.3), [ValueError("a driver's own")]
+    renew = store._lending.renew
+
+    def fail_once(claim: Claim, now: int) -> bool:
+        if failures:
+            raise failures.pop()
+        return renew(claim, now)
+
+    monkeypatch.setattr(store._lending, "renew", fail_once)
+    limits = limit_set(store, ONE)
+    with limits.acquire(), pytest.raises(LimitTimeout):
+        limits.acquire({"db": 1}, timeout=1)
+    assert failures == []
+    assert "renewing permits failed; trying again" in caplog.messages
+
+
 def test_the_thread_ends_when_nothing_is_held_and_a_new_one_starts_when_it_is_needed() -> None:
     before = renewers()
     store = MemoryStore(lease_seconds=0.06)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 from django.db.models.signals import post_save
+from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.core.limit_set import LimitSet
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
+from limits_app.core.survey import survey
 from limits_app.models import Entity
 from limits_app.resolver import resolve, resolver
 from tests.services.wall import NOW, Wall
@@ -54,11 +61,23 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
 )
 def test_a_request_is_explained_limit_by_limit(requested: dict[str, int] | None, lines: list[str]) -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60), RateLimit("tpm", 5, 60), ResourceLimit("db", 2)])
-    held = limits.acquire("api", requested={"call_count": 0})
+    with ThreadPoolExecutor(1) as another:
+        held = another.submit(limits.acquire, "api", requested={"call_count": 0}).result()
     text = limits.explain("api", requested=requested).text()
     assert "the site itself on api" in text
     assert all(line in text for line in lines), text
     held.release()
+
+
+def test_whoever_holds_permits_is_told_what_a_nested_acquire_would_be_decided() -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("db", 1)])
+    with limits.acquire("api"):
+        resolver.clear()
+        explanation = limits.explain("api")
+        assert explanation.outcome.allowed
+        assert "db: nothing requested." in explanation.text()
+        assert limits.check("api").allowed
+        assert limits.try_acquire("api")
 
 
 def test_an_entity_that_is_blocked_itself() -> None:
@@ -200,6 +219,35 @@ def test_the_status_of_a_resource_sums_its_known_entities() -> None:
     assert status.limits["call_count"]["used"] == 1
     assert status.entities == 2
     assert status.used_by_all == {"call_count": 3, "tpm": 6}
+
+
+def test_the_status_of_a_resource_looks_at_many_entities_at_a_time(
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60), ResourceLimit("slot", 500)], shared=["slot"])
+    Entity.objects.bulk_create([Entity(identifier=f"user:{number}") for number in range(450)])
+    held = [limits.acquire("api", entity=f"user:{number}") for number in range(0, 450, 9)]
+    resolver.clear()
+    with django_assert_max_num_queries(15):
+        status = limits.status("api")
+    assert status.entities == 450
+    assert status.used_by_all == {"call_count": 50, "slot": 50}
+    assert resolver.info().size == 1, "nobody else's limits had to make way"
+    for one in held:
+        one.release()
+
+
+def test_a_change_in_the_middle_of_summing_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    limits.acquire("api")
+    changes = iter([lambda: limits.set_resource_limits("api", [CallLimit(20, 60)])])
+
+    def changed_before(scoped: Iterable[ScopedLimits], store: Store, version: int) -> object:
+        next(changes, lambda: None)()
+        return survey(scoped, store, version)
+
+    monkeypatch.setattr(sys.modules["limits_app.services.status"], "survey", changed_before)
+    assert limits.status("api").used_by_all == {"call_count": 1}
 
 
 def test_a_row_that_is_saved_makes_what_is_kept_stale() -> None:

@@ -13,7 +13,7 @@ from limits_app.core.limits import Limit, QuotaLimit
 from limits_app.models import Bucket, Entity, Period, Policy, Resource, UsageSnapshot
 from limits_app.models.moments import as_setting
 from limits_app.services.forecasting import MOST, Consumer, Forecast, Proposed, forecast
-from limits_app.services.replaying import can_be_replayed, in_steps, replay
+from limits_app.services.simulation import can_be_replayed, in_steps, replay_hours
 
 NOW = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
 HOUR = int(datetime(2026, 3, 4, 8, tzinfo=UTC).timestamp()) // 3600
@@ -54,7 +54,7 @@ def whom(found: Forecast) -> list[tuple[str, str | None, float]]:
     ],
 )
 def test_recorded_use_is_replayed(limit: Limit, recorded: dict[int, int], refused: dict[int, int]) -> None:
-    assert replay(limit, {HOUR // 24 * 24 + hour: milli for hour, milli in recorded.items()}) == {
+    assert replay_hours(limit, {HOUR // 24 * 24 + hour: milli for hour, milli in recorded.items()}) == {
         HOUR // 24 * 24 + hour: milli for hour, milli in refused.items()
     }
 
@@ -62,7 +62,7 @@ def test_recorded_use_is_replayed(limit: Limit, recorded: dict[int, int], refuse
 @pytest.mark.parametrize("algorithm", list(RateLimitAlgorithm))
 def test_nothing_is_admitted_beyond_what_the_limit_lets_through(algorithm: RateLimitAlgorithm) -> None:
     recorded = dict.fromkeys(range(HOUR, HOUR + 48), 500_000)
-    refused = replay(RateLimit("tokens", 100, 3600, algorithm), recorded)
+    refused = replay_hours(RateLimit("tokens", 100, 3600, algorithm), recorded)
     admitted = sum(recorded.values()) - sum(refused.values())
     assert 100_000 * 40 <= admitted <= 100_000 * 49
 

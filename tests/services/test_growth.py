@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from threading import Barrier, Event, Thread
 from typing import Any
@@ -12,7 +14,7 @@ from django.db import connection
 from django.db.models import QuerySet
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import CallLimit, limits
+from limits_app import CallLimit, RateLimit, limits
 from limits_app.core.errors import InvalidLimit
 from limits_app.models import Entity, Limit, Policy, Resource
 from limits_app.resolver import ResolvedSet, Resolver, cache, resolver
@@ -117,6 +119,24 @@ def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Set
     assert len(layouts) == 1
     assert own.info().size == 50
     assert own._flights == {}
+
+
+def test_memory_stays_where_it_was_however_many_entities_come(settings: Settings) -> None:
+    # `benchmarks` has the same with a million of them.
+    settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 100}
+    limits.set_resource_limits("api", [CallLimit(5, 60), RateLimit("tpm", 1000, 60)])
+    own, kept = Resolver(), []
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            own.limit_set("api", f"user:{number}")
+            if number in {199, 999}:
+                gc.collect()
+                kept.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert kept[1] - kept[0] < 100_000, "that would be little more than a hundred bytes for each"
+    assert kept[1] < 100 * 20_000
 
 
 @pytest.mark.slow

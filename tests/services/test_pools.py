@@ -485,13 +485,6 @@ def test_several_resources_are_acquired_with_one_member_of_the_pool() -> None:
     assert limits.status("api", entity="user:1").limits["call_count"]["used"] == 2
 
 
-def test_several_pools_at_once_are_asked_one_by_one() -> None:
-    serve("chat", make_pool({"a": [CALLS]}))
-    serve("images", make_pool({"a": [CALLS]}, name="other"))
-    with pytest.raises(InvalidRequest, match="served by one pool, not by"):
-        limits.try_acquire_all([Share("chat"), Share("images")])
-
-
 # ------------------------------------------------------------------------------------------ while the store is down
 
 

@@ -40,20 +40,39 @@ def left(entity: str | None = None, key: str = "tpm") -> float:
     return limits.status("api", entity=entity).limits[key]["available"]
 
 
-@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.GCRA])
+@pytest.mark.parametrize("algorithm", Algorithm)
 def test_credit_is_as_much_as_fits(algorithm: RateLimitAlgorithm) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600, algorithm), CallLimit(5, 3600)])
     spend(8)
     assert limits.top_up("api", key="tpm", amount=3, reason="sorry", actor="ann") is True
     assert left() == 5
     assert left(key="call_count") == 4
-    limits.top_up("api", key="tpm", amount=1.5)
-    assert left() == 6.5
+    limits.top_up("api", key="tpm", amount=1)
+    assert left() == 6
     limits.top_up("api", key="tpm", amount=1000)
     assert left() == 10
     first, *_ = AuditEvent.objects.filter(verb="top_up").order_by("pk")
     assert (first.actor, first.reason, first.object_label) == ("ann", "sorry", "api")
     assert first.after == {"resource": "api", "entity": None, "key": "tpm", "amount": 3}
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.GCRA])
+def test_credit_of_thousandths_is_exact(algorithm: RateLimitAlgorithm) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600, algorithm)])
+    spend(8)
+    limits.top_up("api", key="tpm", amount=1.525)
+    assert left() == 3.525
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_what_was_credited_stays_counted_as_usage(algorithm: RateLimitAlgorithm) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600, algorithm)])
+    spend(8, "user:1")
+    limits.top_up("api", key="tpm", amount=5, entity="user:1")
+    spend(1, "user:1")
+    counts = guard_of().store().collect_counts()
+    assert counts is not None
+    assert [count.amounts for count in counts.counts] == [{"tpm": 9_000}]
 
 
 def test_credit_of_a_quota_is_for_the_period_in_which_it_is_given(clock: FakeClock) -> None:
@@ -108,10 +127,10 @@ def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
     [
         ({"resource": "a b"}, InvalidLimit, "resource"),
         ({"entity": ""}, InvalidLimit, "entity"),
-        ({"key": "rpm"}, InvalidRequest, "rpm is not limited there; limited are: slot, tpm, window"),
+        ({"key": "rpm"}, InvalidRequest, "rpm is not limited there; limited are: slot, tpm, whole"),
         ({"resource": "free"}, InvalidRequest, "limited are: none"),
         ({"key": "slot"}, InvalidRequest, "only rates, calls and quotas"),
-        ({"key": "window"}, InvalidRequest, "a sliding_window takes nothing back; reset it instead"),
+        ({"key": "whole", "amount": 1.5}, InvalidRequest, "amount of 'whole' must be a whole number"),
         ({"amount": 0}, InvalidRequest, "by nothing"),
         ({"amount": -1}, InvalidRequest, "must not be negative"),
         ({"amount": True}, InvalidRequest, "boolean"),
@@ -119,8 +138,8 @@ def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:
     ],
 )
 def test_credit_that_cannot_be_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    window = RateLimit("window", 5, 60, Algorithm.SLIDING_WINDOW)
-    limits.set_resource_limits("api", [RateLimit("tpm", 10, 60), ResourceLimit("slot", 1), window])
+    whole = RateLimit("whole", 5, 60, Algorithm.SLIDING_WINDOW)
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 60), ResourceLimit("slot", 1), whole])
     with pytest.raises(error, match=message):
         limits.top_up(**({"resource": "api", "key": "tpm", "amount": 1} | arguments))
     assert not AuditEvent.objects.filter(verb="top_up").exists()
@@ -179,7 +198,7 @@ def test_another_error_of_the_database_is_no_key_that_was_used() -> None:
     assert left() == 2
 
 
-@pytest.mark.parametrize("algorithm", [Algorithm.TOKEN_BUCKET, Algorithm.GCRA])
+@pytest.mark.parametrize("algorithm", Algorithm)
 def test_stores_that_others_share_take_credit_too(algorithm: RateLimitAlgorithm, tmp_path: Path) -> None:
     store = open_process_store(str(tmp_path), map_megabytes=1)
     limit = RateLimit("tpm", 10, 3600, algorithm)

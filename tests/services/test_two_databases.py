@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
 from django.db import transaction
-from pytest_django import DjangoDbBlocker, Settings
+from django.test import override_settings
+from pytest_django import DjangoDbBlocker
 
 from limits_app import CallLimit, InvalidLimit, limits
 from limits_app.models import Entity, Policy
-from tests.stores.database.databases import ALIAS, forget, sqlite_in, use
+from tests.stores.database.databases import ALIAS, migrated, sqlite_in
 
 
 class Router:
@@ -30,15 +30,14 @@ class Router:
 
 
 @pytest.fixture(autouse=True)
-def replica(settings: Settings, tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+def replica(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     """A replica to which nothing ever comes."""
-    with django_db_blocker.unblock():
-        use(sqlite_in(tmp_path))
-        call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
-        settings.DATABASE_ROUTERS = [Router()]
+    with (
+        django_db_blocker.unblock(),
+        migrated(sqlite_in(tmp_path), "limits_app"),
+        override_settings(DATABASE_ROUTERS=[Router()]),
+    ):
         yield
-        settings.DATABASE_ROUTERS = []
-        forget()
 
 
 def test_a_change_counts_on_the_next_acquire() -> None:

@@ -38,9 +38,9 @@ class Running:
     process: BaseProcess
     pipe: Connection
 
-    def hear(self) -> object:
-        """What the process says next."""
-        assert self.pipe.poll(PATIENCE), "the process says nothing"
+    def hear(self, seconds: float = PATIENCE) -> object:
+        """What the process says next, within so many seconds."""
+        assert self.pipe.poll(seconds), "the process says nothing"
         try:
             return self.pipe.recv()
         except EOFError:

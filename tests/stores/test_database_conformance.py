@@ -24,7 +24,7 @@ from limits_app.testing.conformance.versions import Versions
 from limits_app.testing.conformance.waking import Waking
 from tests.servers.mariadb import MariaDBServer
 from tests.servers.postgres import PostgresServer
-from tests.stores.database.databases import ALIAS, Settings, count_entries, database, empty, opened
+from tests.stores.database.databases import ALIAS, PATIENT, Settings, count_entries, database, empty, opened
 
 PATIENCE = 30.0
 """Seconds for a lock: with a thread switch every microsecond whoever has it may take a second to go on."""
@@ -41,7 +41,7 @@ class _OnADatabase:
 
     def make_store(self, clock: FakeClock) -> DatabaseStore:
         empty()
-        return DatabaseStore(ALIAS, clock=clock, lock_timeout=PATIENCE)
+        return DatabaseStore(ALIAS, clock=clock, lock_timeout=PATIENCE, **PATIENT)
 
     def close_store(self, store: Store) -> None:
         assert isinstance(store, DatabaseStore)

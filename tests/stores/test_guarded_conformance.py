@@ -31,7 +31,7 @@ class TestGuardedStore(StoreConformance):
     def count_entries(self, store: Store) -> int:
         assert isinstance(store, GuardedStore)
         assert isinstance(store.store, MemoryStore)
-        return len(store.store) + len(store.store._hand)
+        return len(store.store) + len(store.store._shelf.waits)
 
 
 def test_renewing_goes_through_it() -> None:

@@ -22,11 +22,11 @@ WITHOUT_DECIMALS = tuple(algorithm for algorithm in ALGORITHMS if not algorithm.
 
 
 def examples(number: int) -> Any:
-    """So many examples, without a deadline: a busy machine is no failure.
+    """So many examples where the profile is thorough, without a deadline: a busy machine is no failure.
 
-    Fewer for each of a thousand mutants: most die of the first.
+    Fewer for every change, since each run draws others, and for each of a thousand mutants: most die of the first.
     """
-    share = 3 if settings.get_current_profile_name() == "mutants" else 1
+    share = {"thorough": 1, "mutants": 3}.get(settings.get_current_profile_name(), 2)
     return settings(max_examples=number // share, deadline=None)
 
 
