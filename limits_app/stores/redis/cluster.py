@@ -171,9 +171,8 @@ class RedisClusterStore(RedisStore):
         done = (self._partly.take(claim) if self._partly else None) or set()
         try:
             for group in self._grouped(claim.plan):
-                mine = [(ask, change) for ask, change in claim.plan.beside(changes) if ask in group.positions]
-                if mine and group not in done:
-                    self._settle_in(claim, mine, group)
+                if group.beside(claim.plan, changes) and group not in done:
+                    self._settle_in(claim, changes, group)
                     done.add(group)
         except BaseException:
             self._partly.keep(claim, done)
@@ -249,11 +248,12 @@ class RedisClusterStore(RedisStore):
             leases = [
                 (self._names.leases(ask.part.short_key, ask.key), member)
                 for ask, _, member in self._phrases.leases(claim)
-                if ask in group.positions
+                if ask in group.asks
             ]
             try:
-                changes = [(ask, -amount) for ask, amount in claim.charges if ask in group.positions]
-                if not self._drive(self._loader.put_back(group, reply, changes, leases)):
+                changes = [-amount for amount in claim.amounts]
+                charges = group.beside(claim.plan, changes)
+                if not self._drive(self._loader.put_back(group, reply, charges, leases)):
                     self._links.run(self._phrases.changing(claim, changes, group, group.undo))
             except StoreUnavailable:
                 logger.warning("what a refused request took on one server could not be given back", exc_info=True)

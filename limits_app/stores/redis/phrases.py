@@ -9,7 +9,7 @@ from typing import Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.forking import on_fork
-from limits_app.core.plan import FOREVER, Ask, Charges
+from limits_app.core.plan import FOREVER, Amounts, Ask
 from limits_app.stores.redis.choosing import Choice
 from limits_app.stores.redis.codec import PAIR
 from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk
@@ -55,12 +55,10 @@ class Phrases:
         return ScriptCall(choice.call, (*self._moments.header(), *numbers), bulk(members))
 
     def changing(
-        self, claim: Claim, changes: Charges, prepared: PreparedPlan, verb: Prepared | None = None
+        self, claim: Claim, changes: Amounts, prepared: PreparedPlan, verb: Prepared | None = None
     ) -> ScriptCall:
         """The call that settles, or that undoes."""
-        amounts, positions = [0] * len(prepared.asks), prepared.positions
-        for ask, change in changes:
-            amounts[positions[ask]] += change
+        amounts = [changes[place] for place in prepared.places]
         if prepared.calendars is not None:
             amounts += prepared.calendars.numbers(self._moments.estimate())
         extra = b"$16\r\n%s\r\n%s" % (self.member(claim), self._channel) if prepared.permits else self._channel

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Final, overload
 
 from limits_app.core.algorithms import State
-from limits_app.core.plan import Part, Plan
+from limits_app.core.plan import Amounts, Charges, Part, Plan
 from limits_app.stores.redis.calendars import Calendars
 from limits_app.stores.redis.codec import Codecs, log_of
 from limits_app.stores.redis.commands import Prepared
@@ -45,7 +45,6 @@ class PreparedPlan:
         "parts",
         "permits",
         "places",
-        "positions",
         "settle",
         "twins",
         "undo",
@@ -59,7 +58,6 @@ class PreparedPlan:
         self.asks = [plan.asks[place] for place in self.places]
         self.permits = any(ask.rule.is_permit for ask in self.asks)
         self.codecs = [codecs.of(part.layout) for part in self.parts]
-        self.positions = {ask: position for position, ask in enumerate(self.asks)}
         places = {part: place for place, part in enumerate(self.parts)}
         self.views = [(places[ask.part], ask.index) for ask in self.asks if ask.rule.has_log]
         self.twins = frozenset([ask.rule.twin[0] for ask in self.asks])
@@ -79,6 +77,10 @@ class PreparedPlan:
         verb = "credit" if any(part.is_credit for part in self.parts) else "settle"
         self.settle = self._prepare(verb, unchecked + returned, tag, extra=1)
         self.undo = self.settle if tag is None else self._prepare("undo", unchecked + taken, tag, extra=1)
+
+    def beside(self, plan: Plan, amounts: Amounts) -> Charges:
+        """The amounts that are not zero beside the limits that they are of, of these scopes."""
+        return [(plan.asks[place], amounts[place]) for place in self.places if amounts[place]]
 
     def _prepare(self, verb: str, packed: bytes, tag: bytes | None, extra: int = 0) -> Prepared:
         numbers = self.numbers + (2 if self.calendars else 0)

@@ -90,7 +90,7 @@ class RedisStore(Verbs):
         if prepared is None or (claim, prepared) in self._unsettled:
             await asyncio.to_thread(self.settle, claim, changes)
             return
-        call = self._phrases.changing(claim, claim.plan.beside(changes), prepared)
+        call = self._phrases.changing(claim, changes, prepared)
         finish = partial(self._finish_settling, claim, changes, prepared)
         try:
             reply = await self._tasks.run(call, finish)

@@ -12,7 +12,7 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts, Charges, Part
+from limits_app.core.plan import Amounts, Part
 from limits_app.core.renewal import Renewer
 from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.codec import Codecs
@@ -146,10 +146,10 @@ class Verbs:
         """See `Store.settle`; what was never answered may be settled again, and is settled once."""
         if not claim.settled:
             prepared = self._prepared.plan(claim.plan)
-            self._settle_in(claim, claim.plan.beside(changes), prepared)
+            self._settle_in(claim, changes, prepared)
             self._settled(claim)
 
-    def _settle_in(self, claim: Claim, changes: Charges, prepared: PreparedPlan) -> None:
+    def _settle_in(self, claim: Claim, changes: Amounts, prepared: PreparedPlan) -> None:
         earlier = self._unsettled.take((claim, prepared)) if self._unsettled else None
         try:
             reply = self._links.run(self._phrases.changing(claim, changes, prepared), earlier)
@@ -163,7 +163,7 @@ class Verbs:
         if reply[0] in NOT_YET:
             if reply[0] == CHANGED:
                 member = self._phrases.member(claim) if claim.plan.permits else b""
-                self._drive(self._loader.settle(changes, claim.decided_at, member))
+                self._drive(self._loader.settle(prepared.beside(claim.plan, changes), claim.decided_at, member))
             else:
                 self._moments.heard(moment_of(reply))
                 self._settle_in(claim, changes, prepared)

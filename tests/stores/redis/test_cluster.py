@@ -108,7 +108,7 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     group: PreparedPlan = store._grouped(held.plan)[0]
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
-    changes = held.plan.beside([-amount for amount in held.amounts])
+    changes = [-amount for amount in held.amounts]
     store._links.run(store._phrases.changing(held, changes, group, group.undo))
     assert used(limits, "tokens") == 3
     store.close()
