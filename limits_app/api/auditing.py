@@ -8,9 +8,12 @@ from typing import Final
 
 from rest_framework.request import Request
 
+from limits_app import conf
 from limits_app.audit import acting
+from limits_app.integrations.drf.throttle import http
+from limits_app.integrations.identity import entity_of_key
 
-__all__ = ["REASON_HEADER", "SOURCE", "actor_of", "changing", "reason_of"]
+__all__ = ["REASON_HEADER", "SOURCE", "actor_of", "changing", "reason_of", "who"]
 
 SOURCE: Final = "api"
 REASON_HEADER: Final = "X-Reason"
@@ -25,8 +28,18 @@ def changing(request: Request) -> Iterator[None]:
 
 
 def actor_of(request: Request) -> str:
-    """The name of whoever sends the request."""
-    return request.user.get_username()
+    """The name of whoever sends the request; of somebody without one, the entity of the API key that was shown."""
+    name: str = request.user.get_username()
+    api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
+    if name or api_key_of_request is None:
+        return name
+    key = api_key_of_request(http(request))
+    return entity_of_key(key) if key else ""
+
+
+def who(request: Request) -> dict[str, str]:
+    """The same for verbs of the service: who sends the request, and by which way in."""
+    return {"actor": actor_of(request), "source": SOURCE}
 
 
 def reason_of(request: Request) -> str:

@@ -11,9 +11,10 @@ from rest_framework.request import Request
 from limits_app import conf
 from limits_app.integrations.drf.throttle import http
 
-__all__ = ["BOOST", "RESET", "TOP_UP", "USAGE", "Callers", "ModelPermission", "Permission"]
+__all__ = ["BOOST", "RESET", "REVERT", "TOP_UP", "USAGE", "Callers", "ModelPermission", "Permission"]
 
 RESET: Final = "limits_app.reset_resource"
+REVERT: Final = "limits_app.revert_auditevent"
 TOP_UP: Final = "limits_app.top_up_resource"
 BOOST: Final = "limits_app.boost_policy"
 USAGE: Final = "limits_app.view_usagesnapshot"

@@ -13,12 +13,15 @@ from django.db.models import ProtectedError
 from django.http import Http404
 from django.utils.translation import gettext as _
 from rest_framework import exceptions, status
+from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import as_serializer_error
 from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
-from limits_app.core.errors import LimitsError, StoreUnavailable
+from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
+from limits_app.integrations.drf.throttle import decided
+from limits_app.integrations.refusals import violated
 
 __all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
 
@@ -88,7 +91,17 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
         problem["detail"] = str(known.detail)
     if isinstance(known, exceptions.Throttled):
         problem["type"] = _QUOTA_EXCEEDED
+    if names := _violated(known, context.get("request")):
+        problem["violated-policies"] = list(names)
     return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
+
+
+def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:
+    """The limits that refused a request; none where something else went wrong."""
+    if isinstance(error.__cause__, LimitExceeded):
+        return violated(error.__cause__.outcome)
+    outcome = decided(request) if isinstance(error, exceptions.Throttled) and request is not None else None
+    return () if outcome is None else violated(outcome)
 
 
 def _known(error: Exception) -> exceptions.APIException | None:
@@ -116,6 +129,8 @@ def _of_limits(error: Exception) -> exceptions.APIException | None:
             return Busy(_("The store of the limits cannot be reached at the moment."), seconds)
         case OperationalError() | InterfaceError():
             return Busy(_("The database cannot answer at the moment."), None)
+        case CannotRevert():
+            return Conflict(str(error))
         case LimitsError():
             return exceptions.ValidationError(str(error))
         case _:

@@ -43,6 +43,11 @@ class ProblemSerializer(serializers.Serializer[Any]):
     detail = serializers.CharField()
     errors = WrongSerializer(many=True, required=False)  # type: ignore[assignment]  # the framework takes fields out of the class
 
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """The fields, and one whose name is none of Python's."""
+        violated = serializers.ListField(child=serializers.CharField(), required=False)
+        return super().get_fields() | {"violated-policies": violated}
+
 
 class Problems(AutoSchema):
     """Adds what every operation may answer besides."""

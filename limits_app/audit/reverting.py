@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import ProtectedError
 
 from limits_app.core.errors import CannotRevert
-from limits_app.models import CONFIGURATION, AuditEvent
+from limits_app.models import CONFIGURATION, AuditEvent, Verb
 from limits_app.models.recording import acting
 from limits_app.models.snapshots import Snapshot, parts_of, snapshots
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     Model = type[Configuration]
 
-__all__ = ["MODELS", "model_of", "revert"]
+__all__ = ["MODELS", "model_of", "permissions_to_revert", "revert"]
 
+_DOES: Final[Mapping[Verb, str]] = {Verb.CREATE: "delete", Verb.UPDATE: "change", Verb.DELETE: "add"}
+"""What reverting does to an object, as permissions call it."""
 MODELS: Final[Mapping[str, Any]] = {model._meta.model_name or "": model for model in CONFIGURATION if not model.part_of}
 
 
@@ -57,6 +59,16 @@ def model_of(event: AuditEvent) -> Model:
             f"a {event.verb} of {event.object_type} changed no configuration: there is nothing to revert"
         )
     return model
+
+
+def permissions_to_revert(event: AuditEvent) -> list[str]:
+    """What somebody needs to revert an event: to see and revert events, and to do to the object what reverting does.
+
+    CannotRevert where it is about no object.
+    """
+    model = model_of(event)
+    own = f"{_DOES[Verb(event.verb)]}_{model._meta.model_name}"
+    return [f"limits_app.{name}" for name in ("view_auditevent", "revert_auditevent", own)]
 
 
 def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import Amount, shown
 from limits_app.core.claim import Claim
-from limits_app.core.errors import AlreadyReleased, InvalidRequest, StoreUnavailable, UsageNotReported
+from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
 from limits_app.core.holding import Holding
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
@@ -20,7 +20,7 @@ from limits_app.core.store import is_remote
 if TYPE_CHECKING:
     from limits_app.core.limit_set import LimitSet
 
-__all__ = ["Acquisition", "FreeAcquisition", "LimitUse"]
+__all__ = ["Acquisition", "FreeAcquisition", "LimitUse", "check_signs"]
 
 logger = logging.getLogger("limits_app")
 
@@ -46,11 +46,13 @@ class Acquisition(Claim):
     where the algorithm can do so.
     """
 
-    __slots__ = ("__weakref__", "_changes", "_usage", "holding", "limit_set")
+    __slots__ = ("__weakref__", "_cancelled", "_changes", "_usage", "holding", "limit_set")
 
     limit_set: LimitSet
     holding: Holding
     """What the thread or task that asked for permits holds."""
+    _cancelled: bool
+    """Set by `cancel`, and by nobody before it."""
 
     def __init__(self, limit_set: LimitSet, plan: Plan, amounts: Amounts) -> None:
         self.plan = plan
@@ -81,8 +83,8 @@ class Acquisition(Claim):
 
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
-        """What was requested and used, by key."""
-        usage = self._reported()
+        """What was requested and used, by key; of what was refused nothing was used, whatever was reported."""
+        usage = self._reported() if self.admitted else _NOTHING
         return {
             ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key))
             for ask, amount in zip(self.plan.asks, self.amounts, strict=True)
@@ -98,14 +100,17 @@ class Acquisition(Claim):
 
         Everything is checked before anything is taken over.
         More than requested of a rate is recorded as debt, with a warning; a key that was not requested is skipped,
-        with a warning.
+        with a warning. Of a refusal everything is checked, and nothing recorded.
         Raises InvalidRequest (a ValueError) for an amount that cannot be,
         and AlreadyReleased (a RuntimeError) after release.
         """
         if self.settled:
             raise AlreadyReleased("the acquisition was released: report usage before that")
         report = self.plan.report
-        changes = None if report is None or self._usage is not None else report(usage, self.amounts)
+        try:
+            changes = None if report is None or self._usage is not None else report(usage, self.amounts)
+        except (AttributeError, TypeError):
+            changes = None  # as no mapping does, of which `_checked` says so
         if changes is None:
             self._usage = self._checked(usage)
             self._changes = self.plan.changes(self._usage, self.amounts)
@@ -135,7 +140,7 @@ class Acquisition(Claim):
                     self.holding.held.pop(self.number, None)
             if plan.reports and (changes is None or self._usage is not None):
                 unreported = plan.reports - self._reported().keys()
-                if unreported:
+                if unreported and not hasattr(self, "_cancelled"):
                     raise UsageNotReported(sorted(unreported))
         self.settled = True
 
@@ -150,12 +155,14 @@ class Acquisition(Claim):
             return
         try:
             await self._arelease(give_back=kind is not None)
-        except StoreUnavailable:
+        except Exception:
             if kind is None:
                 raise
             logger.warning(_NOT_GIVEN_BACK, exc_info=True)
-        if kind is None and self.admitted and not self.plan.reports <= self._reported().keys():
-            raise UsageNotReported(sorted(self.plan.reports - self._reported().keys()))
+        if kind is None and self.admitted and not hasattr(self, "_cancelled"):
+            unreported = self.plan.reports - self._reported().keys()
+            if unreported:
+                raise UsageNotReported(sorted(unreported))
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
@@ -164,15 +171,17 @@ class Acquisition(Claim):
     async def acancel(self) -> None:
         """`cancel` for asyncio."""
         await self._arelease(give_back=True)
+        self._cancelled = True
 
     def cancel(self) -> None:
-        """Give back everything that can be given back, as a block does that raises."""
+        """Give back everything that can be given back, as a block does that raises; nothing need be reported then."""
         self._release(give_back=True)
+        self._cancelled = True
 
     def _release_failed(self) -> None:
         try:
             self._release(give_back=True)
-        except StoreUnavailable:
+        except Exception:
             logger.warning(_NOT_GIVEN_BACK, exc_info=True)
 
     def _release(self, *, give_back: bool) -> None:
@@ -213,18 +222,27 @@ class Acquisition(Claim):
 
     def _checked(self, usage: Mapping[str, Amount]) -> dict[str, Amount]:
         """What was reported by now and before, without keys that are none of the request's."""
+        if not isinstance(usage, Mapping):
+            raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
         merged = dict(self._reported())
         for key, used in usage.items():
             places = self.plan.places.get(key)
             if places is None:
-                self.limit_set.skip_unknown(key)
+                self.limit_set.skip_unknown(key, reported=True)
                 continue
             for place in places:
                 ask, amount = self.plan.asks[place], self.amounts[place]
                 if parts_of(ask, used) > amount:
-                    _check_overuse(ask, amount, used)
+                    self._check_overuse(ask, amount, used)
             merged[key] = used
         return merged
+
+    def _check_overuse(self, ask: Ask, amount: int, used: Amount) -> None:
+        requested = units_of(ask.rule, amount)
+        if not isinstance(ask.rule.limit, MeteredLimit):
+            raise InvalidRequest(f"usage of {ask.key!r} must be between 0 and the {requested} requested, not {used}")
+        if self.admitted:
+            logger.warning("%s: %s used, but only %s requested: the rest is recorded as debt", ask.key, used, requested)
 
 
 class FreeAcquisition(Acquisition):
@@ -238,6 +256,10 @@ class FreeAcquisition(Acquisition):
         self.decided_at = 0
         self.records = ()
 
+    def update(self, usage: Mapping[str, Amount]) -> None:
+        """Nothing to record; InvalidRequest for usage that cannot be."""
+        check_signs("usage", usage)
+
     def _release(self, *, give_back: bool) -> None:
         """Nothing to give back."""
 
@@ -250,8 +272,14 @@ class FreeAcquisition(Acquisition):
         """Nothing to leave."""
 
 
-def _check_overuse(ask: Ask, amount: int, used: Amount) -> None:
-    requested = units_of(ask.rule, amount)
-    if not isinstance(ask.rule.limit, MeteredLimit):
-        raise InvalidRequest(f"usage of {ask.key!r} must be between 0 and the {requested} requested, not {used}")
-    logger.warning("%s: %s used, but only %s requested: the rest is recorded as debt", ask.key, used, requested)
+def check_signs(name: str, amounts: object) -> None:
+    """Check what concerns no limit: InvalidRequest unless it maps keys to numbers that are not negative."""
+    if not isinstance(amounts, Mapping):
+        raise InvalidRequest(f"{name} must map keys to amounts, not {shown(amounts)}")
+    for key, amount in amounts.items():
+        try:
+            negative = amount < 0
+        except TypeError:
+            raise InvalidRequest(f"amount of {shown(key)} must be a number, not {shown(amount)}") from None
+        if negative:
+            raise InvalidRequest(f"amount of {shown(key)} must not be negative, not {shown(amount)}")

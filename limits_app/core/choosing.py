@@ -10,7 +10,7 @@ from limits_app.core.errors import NeverAdmissible
 from limits_app.core.steps import Acquire, Peek, Steps
 from limits_app.core.store import Store
 
-__all__ = ["Choice", "earliest", "those_that_fit"]
+__all__ = ["Choice", "earliest", "nearest", "those_that_fit"]
 
 
 def _at_once(acquisition: Acquisition) -> int:  # noqa: ARG001 - as others have it
@@ -58,15 +58,24 @@ class Choice:
 
 
 def those_that_fit(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
-    """Those whose limits can ever admit as much; NeverAdmissible when there are none."""
+    """Those whose limits can ever admit as much; NeverAdmissible of the one that admits most when there are none."""
     fitting = [one for one in acquisitions if one.plan.can_fit(one.amounts)]
     if not fitting:
-        first = acquisitions[0]
-        yield Peek(first.limit_set.store, first)
-        raise NeverAdmissible(first.outcome)
+        best = nearest(acquisitions)
+        yield Peek(best.limit_set.store, best)
+        raise NeverAdmissible(best.outcome)
     return fitting
 
 
 def earliest(refused: Sequence[Acquisition]) -> Acquisition:
     """The refusal that is over first."""
     return min(refused, key=lambda one: one.violated()[1])
+
+
+def nearest(unfit: Sequence[Acquisition]) -> Acquisition:
+    """Of those that can never admit as much, the one that can admit the largest share of it; the same in any order."""
+    return max(unfit, key=_largest_share)
+
+
+def _largest_share(unfit: Acquisition) -> float:
+    return min([ask.ceiling / amount for ask, amount in unfit.charges if amount > ask.ceiling], default=1.0)

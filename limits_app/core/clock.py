@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from limits_app.core.amounts import shown
+from limits_app.core.errors import InvalidRequest
+
 __all__ = ["Clock", "Paced", "as_clock"]
 
 
@@ -35,5 +38,11 @@ class Clock:
 
 
 def as_clock(clock: Callable[[], int]) -> Clock:
-    """Take a clock, or any callable that returns microseconds, as a clock."""
-    return clock if isinstance(clock, Clock) else Clock(clock)
+    """Take a clock, or any callable that returns microseconds, as a clock; InvalidRequest when it returns others."""
+    if isinstance(clock, Clock):
+        return clock
+    if not isinstance(now := clock(), int):
+        raise InvalidRequest(
+            f"clock must return whole microseconds, as lambda: time.time_ns() // 1000 does, not {shown(now)}"
+        )
+    return Clock(clock)

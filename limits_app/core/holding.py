@@ -12,6 +12,8 @@ from threading import local
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, WeakSet, ref
 
+from limits_app.core.plan import FOREVER
+
 if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
     from limits_app.core.limit_set import LimitSet
@@ -36,9 +38,14 @@ class Holding:
         _HOLDINGS.add(self)
 
     def permits(self, limit_set: LimitSet) -> frozenset[Bucket]:
-        """Of which resource limits permits are held that were taken from a set, or from one that is the same."""
-        plans = [one.plan for one in self.living() if one.limit_set.is_same(limit_set)]
-        return frozenset([plan.buckets[place] for plan in plans for place, _ in plan.leases])
+        """Of which resource limits permits are held that were taken from a set, or from one that is the same.
+
+        Those that were held for as long as their limit allows are not: others may have them.
+        """
+        same = [one for one in self.living() if one.limit_set.is_same(limit_set)]
+        lent = [(one, place, permit.hold_us) for one in same for place, permit in one.plan.lent]
+        now = limit_set.store.clock() if any(hold_us < FOREVER for _, _, hold_us in lent) else 0
+        return frozenset([one.plan.buckets[place] for one, place, hold_us in lent if one.decided_at + hold_us > now])
 
     def add(self, acquisition: Acquisition) -> None:
         """Note that an acquisition holds permits, and have them renewed."""

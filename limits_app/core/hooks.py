@@ -22,7 +22,7 @@ class Hooks:
     process_store: Callable[[], Store | None] = lambda: None
     """The store that limit sets of mode `process` use; None for the default one."""
     shared_store: Callable[[], Store | None] = lambda: None
-    """The store that limit sets of modes `celery` and `distributed` use; None for the default one."""
+    """The store that limit sets of modes `celery`, `distributed` and `ray` use; None for the default one."""
     lease_lost: list[Callable[[Claim], None]] = field(default_factory=list)
     """Told about each claim whose permits went to others while its holder lived."""
 

@@ -17,28 +17,24 @@ __all__ = [
     "check_seconds",
     "check_soft",
     "checked_milli",
+    "keep_plain",
     "parse_rate",
 ]
 
 KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
-_RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE)
+_RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*(\d+(?:\.\d+)?)?\s*([A-Za-z]+)\s*", re.ASCII)
+_MULTIPLES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _EXACT: Final = Context(prec=100)
 """Decimals by the precision of nobody else: a rate as text has fewer digits."""
-UNITS: Final = {
-    "ms": Decimal("0.001"),
-    "millisecond": Decimal("0.001"),
-    "s": Decimal(1),
-    "sec": Decimal(1),
-    "second": Decimal(1),
-    "m": Decimal(60),
-    "min": Decimal(60),
-    "minute": Decimal(60),
-    "h": Decimal(3600),
-    "hour": Decimal(3600),
-    "d": Decimal(86_400),
-    "day": Decimal(86_400),
+_SECONDS: Final = {
+    Decimal("0.001"): ("ms", "millisecond", "milliseconds"),
+    Decimal(1): ("s", "sec", "secs", "second", "seconds"),
+    Decimal(60): ("m", "min", "mins", "minute", "minutes"),
+    Decimal(3600): ("h", "hr", "hrs", "hour", "hours"),
+    Decimal(86_400): ("d", "day", "days"),
 }
+UNITS: Final = {name: seconds for seconds, names in _SECONDS.items() for name in names}
 """Units of time in seconds, by what people call them."""
 
 
@@ -53,7 +49,10 @@ def check_key(key: object) -> None:
 def check_seconds(key: str, field: str, value: object) -> None:
     """Raise InvalidLimit unless `value` is from a millisecond to 366 days, in whole milliseconds."""
     if not 1 <= checked_milli(key, field, value, decimals=True) <= MAX_WINDOW_MILLI:
-        raise InvalidLimit(f"limit {key!r}: {field} must be between 0.001 and 366 days, not {shown(value)}")
+        raise InvalidLimit(
+            f"limit {key!r}: {field} must be between 0.001 seconds and 366 days "
+            f"({MAX_WINDOW_MILLI // MILLI} seconds), not {shown(value)}"
+        )
 
 
 def checked_milli(key: str, field: str, value: object, *, decimals: bool) -> int:
@@ -70,16 +69,28 @@ def check_soft(key: str, value: object) -> None:
         raise InvalidLimit(f"limit {key!r}: soft must be True or False, not {shown(value)}")
 
 
+def keep_plain(limit: object, *fields: str) -> None:
+    """Keep numbers that were checked as int or float, whatever kind they came as: stores write definitions down.
+
+    Equal limits are then written alike.
+    """
+    for field in fields:
+        value = getattr(limit, field)
+        if value is not None:
+            object.__setattr__(limit, field, from_milli(to_milli(value, decimals=True)))
+
+
 def parse_rate(text: str) -> tuple[Amount, float]:
     """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit says what is expected."""
     match = _RATE_PATTERN.fullmatch(text) if isinstance(text, str) and len(text) <= 64 else None
-    unit = UNITS.get(match[3].lower()) if match else None
+    # A capital M alone is as often meant to be a month.
+    unit = UNITS.get(match[4].lower()) if match and match[4] != "M" else None
     if match is None or unit is None:
         raise InvalidLimit(
             f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)"
         )
-    seconds = _EXACT.multiply(Decimal(match[2] or 1), unit)
-    capacity = Decimal(match[1])
+    seconds = _EXACT.multiply(Decimal(match[3] or 1), unit)
+    capacity = _EXACT.multiply(Decimal(match[1]), _MULTIPLES[match[2]])
     try:
         return from_milli(to_milli(capacity, decimals=True)), from_milli(to_milli(seconds, decimals=True))
     except ValueError as error:

@@ -10,7 +10,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.balancing import Candidates, checked_weights
 from limits_app.core.candidates import Serviceable
-from limits_app.core.choosing import Choice, earliest, those_that_fit
+from limits_app.core.choosing import Choice, earliest, nearest, those_that_fit
 from limits_app.core.desk import Desk
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
@@ -40,10 +40,10 @@ class Foreseen(NamedTuple):
 
     @property
     def outcome(self) -> Outcome:
-        """What would be decided: by the one that would admit, else by the one that would admit first."""
+        """What would be decided: by the one that would admit, else by the one that would admit first or most."""
         chosen = self.chosen
         if chosen is None:
-            chosen = earliest(self.asked) if self.asked else self.able[0]
+            chosen = earliest(self.asked) if self.asked else nearest(self.able)
         return chosen.outcome
 
 
@@ -57,7 +57,7 @@ class LimitPool:
 
     Thread safe and without state of its own but for whose turn it is and which sets are put aside.
     Sets of one store are chosen and charged in one step; those of several stores are asked one after the other.
-    Raises ValueError for no sets, and for a balancer, weights or a worker index that cannot be.
+    Raises ValueError for no sets, a set that is there twice, and a balancer, weights or a worker index that cannot be.
     """
 
     def __init__(
@@ -69,9 +69,11 @@ class LimitPool:
         weights: Sequence[float] | None = None,
         failover: bool = True,
     ) -> None:
-        self._sets = tuple(limit_sets)
-        if not self._sets:
-            raise InvalidRequest("a pool needs at least one limit set")
+        self._sets = _checked_sets(limit_sets)
+        if not isinstance(load_balancing, str):
+            raise InvalidRequest(f"load_balancing must be the name of a balancer, not {shown(load_balancing)}")
+        if len(set(self._sets)) < len(self._sets):
+            raise InvalidRequest("a limit set is there twice: those of a pool must differ, and weights= says how often")
         if isinstance(worker_index, bool) or not isinstance(worker_index, int) or worker_index < 0:
             raise InvalidRequest(f"worker_index must be a whole number, 0 or more, not {shown(worker_index)}")
         self.failover = failover
@@ -155,7 +157,8 @@ class LimitPool:
         """Acquire, waiting up to `timeout` seconds for any of the sets (None: as long as it takes; 0: not at all).
 
         A waiter stands in line for all sets that refused it, and takes the first that admits.
-        Raises LimitTimeout (a TimeoutError) when the time is up, and what `try_acquire` raises.
+        Raises LimitTimeout (a TimeoutError) when the time is up, LimitExceeded at once where all sets are blocked,
+        and what `try_acquire` raises.
         """
         seconds, order, refused = seconds_of(timeout), self._ordered(requested), None
         if seconds == 0 or not self._busy():
@@ -182,9 +185,9 @@ class LimitPool:
     def cool_down(self, index: int, seconds: float) -> None:
         """Put a set aside, as after a failure upstream; it comes back when so many seconds of its store have passed.
 
-        0 brings it back now. When all sets that could serve a request are put aside, none is.
+        0 brings it back now. When all sets that could ever admit a request are put aside, none is.
         """
-        limit_set, rest = self._sets[index], seconds_of(seconds)
+        limit_set, rest = self._sets[index], seconds_of(seconds, "seconds must be a number")
         if rest is None:
             raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
         self._desk.put_aside(self._names[limit_set], round(rest * _SECOND), limit_set.store)
@@ -210,7 +213,7 @@ class LimitPool:
         Raises InvalidRequest as `try_acquire` does.
         """
         able = self._able(requested)
-        present = self._present(able)
+        present = self._present(able, requested)
         wanted = self._claims(requested, self._desk.preview(present))
         others = self._claims(requested, [index for index in able if index not in present])
         for one in [*wanted, *others]:
@@ -240,7 +243,7 @@ class LimitPool:
         else:
             if first.admitted or not self.failover or len(order) == 1:
                 return first
-        return take_all(self._trying(requested, order[1:], first))
+        return take_all(self._trying(requested, order if first is None else order[1:], first))
 
     def _choose(self, requested: Requested, order: Candidates) -> Acquisition:
         """As `_trying` does; where all sets have one store, without its steps, which take as long as the rest."""
@@ -286,11 +289,15 @@ class LimitPool:
     def _ordered(self, requested: Requested) -> Candidates:
         """The sets that may be asked now, in the balancer's order."""
         able, desk = self._able(requested), self._desk
-        return desk.order(self._present(able) if desk.resting else able)
+        return desk.order(self._present(able, requested) if desk.resting else able)
 
-    def _present(self, able: Candidates) -> Candidates:
-        """Those that are not put aside, or all when all are."""
-        return [index for index in able if not self.cooling_seconds(index)] or able
+    def _present(self, able: Candidates, requested: Requested) -> Candidates:
+        """Those that are not put aside, or all when none of these can ever admit as much."""
+        present = [index for index in able if not self.cooling_seconds(index)]
+        if len(present) == len(able):
+            return able
+        fits = any(one.plan.can_fit(one.amounts) for one in self._claims(requested, present))
+        return present if fits else able
 
     def _rest_us(self, acquisition: Acquisition) -> int:
         """For how many microseconds the set of an acquisition is put aside."""
@@ -300,6 +307,19 @@ class LimitPool:
     def _busy(self) -> bool:
         """Whether somebody waits in line already."""
         return any(store.line.busy for store in self._stores)
+
+
+def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:
+    """The sets of a pool; InvalidRequest says what is none."""
+    if isinstance(limit_sets, LimitSet) or not isinstance(limit_sets, Iterable):
+        raise InvalidRequest(f"limit_sets must be several, as in LimitPool([limit_set]), not {shown(limit_sets)}")
+    sets = tuple(limit_sets)
+    if not sets:
+        raise InvalidRequest("a pool needs at least one limit set")
+    for one in sets:
+        if not isinstance(one, LimitSet):
+            raise InvalidRequest(f"limit_sets must be limit sets, not {shown(one)}")
+    return sets
 
 
 def _held(acquisition: Acquisition) -> Acquisition:

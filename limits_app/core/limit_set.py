@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Self
+from typing import Final, Self, cast
 
-from limits_app.core.acquisition import Acquisition, FreeAcquisition
+from limits_app.core.acquisition import Acquisition, FreeAcquisition, check_signs
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.choosing import Choice
 from limits_app.core.claim import Claim, next_number
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.holding import NOTHING_HELD, holding_here
 from limits_app.core.hooks import HOOKS
-from limits_app.core.keys import private_scope
+from limits_app.core.keys import Scope, private_scope
 from limits_app.core.layout import layout_of
 from limits_app.core.limits import AnyLimit, Limit, checked_limits
-from limits_app.core.modes import store_for
+from limits_app.core.modes import check_store, checked_mode, store_for
 from limits_app.core.outcome import Outcome
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.shapes import Shapes, amounts_of
@@ -37,8 +37,12 @@ class LimitSet:
     Thread safe. `shared=False` is state of its own and needs `mode="sync"`;
     with `shared=True` the mode says who shares: `sync`, `thread`, `asyncio` (one process) or `process` (one machine).
     `config` travels with every acquisition; `store` takes the place of the one that the mode would choose.
-    Raises InvalidLimit (a ValueError) for keys that are there twice, ValueError for a mode that cannot be.
+    `changes_at` is when a date or an hour comes that may change the limits, in seconds of the system's clock; None for
+    never.
+    Raises InvalidLimit (a ValueError) for keys that are there twice, ValueError for a mode or a store that cannot be.
     """
+
+    changes_at: float | None = None
 
     def __init__(
         self,
@@ -49,7 +53,10 @@ class LimitSet:
         config: Mapping[str, object] | None = None,
         store: Store | None = None,
     ) -> None:
-        chosen = store_for(mode, shared=shared) if store is None else store
+        checked = checked_mode(mode, shared=shared)
+        if store is not None:
+            check_store(store)
+        chosen = store_for(checked) if store is None else store
         layout = layout_of(checked_limits(limits), chosen.lease_us)
         scoped = (ScopedLimits(private_scope(), layout),) if layout.rules else ()
         self._compose(scoped, chosen, config, None)
@@ -78,7 +85,7 @@ class LimitSet:
         self.store = store
         self.scoped = scoped
         self.version = version
-        self._config = dict(config or {})
+        self._config: dict[str, object] = _copied_config(config) if config else {}
         self._warned: set[object] = set()
         self._shapes = Shapes(scoped, version, self.skip_unknown)
         self._usual = self._shapes.usual
@@ -96,6 +103,11 @@ class LimitSet:
 
     def __iter__(self) -> Iterator[AnyLimit]:
         return iter(self._shapes.limits.values())
+
+    def __contains__(self, limit: object) -> bool:
+        """Whether a limit is in the set, or one of that key."""
+        limits = self._shapes.limits
+        return limit in limits if isinstance(limit, str) else limit in limits.values()
 
     def __len__(self) -> int:
         return len(self._shapes.limits)
@@ -115,12 +127,22 @@ class LimitSet:
 
     @property
     def config(self) -> dict[str, object]:
-        """A copy of the configuration."""
-        return dict(self._config)
+        """A copy of the configuration, with the dicts and lists in it; other objects are those that were given."""
+        return _copied_config(self._config)
 
     def is_same(self, other: LimitSet) -> bool:
         """Whether who has permits from this set need not take them from another one again."""
-        return other is self
+        return other is self or (self.is_by_hand and (other.store, other.scopes) == (self.store, self.scopes))
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """Whose state its limits have."""
+        return [one.scope for one in self.scoped]
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether its state is its own, so that only its copies have the same scopes."""
+        return all(scope.resource is None for scope in self.scopes)
 
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
         """Acquire now or not at all; a refusal is a falsy acquisition that says why.
@@ -131,7 +153,7 @@ class LimitSet:
         Raises NeverAdmissible (a ValueError) for more than a limit can ever admit.
         """
         if self._free is not None:
-            return self._free
+            return self._free if requested is None else self._freely(requested)
         if requested is None and self._plain is not None:
             plan, amounts = self._plain
             acquisition = Acquisition(self, plan, amounts)
@@ -146,10 +168,13 @@ class LimitSet:
         """Acquire, waiting up to `timeout` seconds (None: as long as it takes; 0: not at all).
 
         First come, first served among those of this process who wait for the same limit.
-        Raises LimitTimeout (a TimeoutError) with the outcome when the time is up, and what `try_acquire` raises.
+        A thread or task that has an unnamed permit of this set takes none again: to hand acquisitions on, name the
+        key, as in `acquire({"connections": 1})`.
+        Raises LimitTimeout (a TimeoutError) with the outcome when the time is up, LimitExceeded at once for whom
+        is blocked, and what `try_acquire` raises.
         """
         if self._free is not None:
-            return self._free
+            return self._freely(requested, timeout)
         acquisition, seconds = self.claim(requested), seconds_of(timeout)
         if not self._admitted_at_once(acquisition, seconds):
             wait_in_thread(Choice(wanted=(acquisition,)), seconds)
@@ -172,7 +197,7 @@ class LimitSet:
     ) -> Acquisition:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
-            return self._free
+            return self._freely(requested, timeout)
         store, seconds = self.store, seconds_of(timeout)
         if is_remote(store):
             acquisition = await self._aclaim(requested, store)
@@ -201,14 +226,19 @@ class LimitSet:
         self.store.peek(claim)
         return stats_of(claim)
 
-    def skip_unknown(self, key: object) -> None:
-        """Warn once that a key is none of the request's limits; InvalidRequest where that is configured."""
+    def skip_unknown(self, key: object, *, reported: bool = False) -> None:
+        """Warn once that a key is none of the request's limits; InvalidRequest where that is configured.
+
+        One whose usage is `reported` is warned of by itself, and may also be one that was not requested.
+        """
         known = ", ".join(self._shapes.limits) or "none"
         message = f"key {shown(key)} is none of the limits of this request and is skipped; the set has: {known}"
+        if reported and key in self._shapes.limits:
+            message = f"key {shown(key)} was not requested: its usage is not recorded"
         if HOOKS.unknown_keys_raise():
             raise InvalidRequest(message)
-        if key not in self._warned and len(self._warned) < _MOST_WARNINGS:
-            self._warned.add(key)
+        if (reported, key) not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add((reported, key))
             logger.warning(message)
 
     def claim(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
@@ -237,6 +267,13 @@ class LimitSet:
             raise NeverAdmissible(acquisition.outcome)
         return acquisition
 
+    def _freely(self, requested: Mapping[str, Amount] | None, timeout: float | None = None) -> Acquisition:
+        """What a set without limits hands out, if it is asked for something that could be."""
+        seconds_of(timeout)
+        if requested is not None:
+            check_signs("requested", requested)
+        return cast("Acquisition", self._free)
+
     async def _aclaim(self, requested: Mapping[str, Amount] | None, store: RemoteStore) -> Acquisition:
         acquisition = self.claim(requested, checks=False)
         if not acquisition.plan.can_fit(acquisition.amounts):
@@ -251,6 +288,17 @@ class LimitSet:
                 raise LimitTimeout(acquisition.outcome)
             return True
         return not self.store.line.busy and self._decide(acquisition)
+
+
+def _copied_config(config: Mapping[str, object]) -> dict[str, object]:
+    return {name: _copied(value) for name, value in config.items()}
+
+
+def _copied(value: object) -> object:
+    """A copy of plain data; what else is in it, such as a client, may be impossible to copy."""
+    if type(value) is dict:
+        return {key: _copied(one) for key, one in value.items()}
+    return [_copied(one) for one in value] if type(value) is list else value
 
 
 def _restored(

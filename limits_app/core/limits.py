@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 
 from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limit_checks import check_key, check_seconds, check_soft, checked_milli, parse_rate
+from limits_app.core.limit_checks import check_key, check_seconds, check_soft, checked_milli, keep_plain, parse_rate
 from limits_app.core.quota import QuotaLimit
 
 __all__ = [
@@ -94,7 +94,8 @@ class RateLimit:
     def parse(cls, text: str, key: str = "rate", **options: object) -> Self:
         """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit called `key`.
 
-        Units are ms, s, min (or m), h and d, or their names in full.
+        Units are ms, s, min (or m), h and d, or their names in full; `k`, `M` and `G` are thousands, millions and
+        thousands of them.
         """
         capacity, window_seconds = parse_rate(text)
         return cls(key, capacity, window_seconds, **options)  # type: ignore[arg-type]  # checked when made
@@ -168,6 +169,7 @@ class ResourceLimit:
             raise InvalidLimit(f"limit {self.key!r}: capacity must be at least 1, not {shown(self.capacity)}")
         if self.max_hold_seconds is not None:
             check_seconds(self.key, "max_hold_seconds", self.max_hold_seconds)
+        keep_plain(self, "capacity", "max_hold_seconds")
 
     @property
     def ceiling(self) -> int:
@@ -197,6 +199,8 @@ AnyLimit = Limit | Blocked
 
 def checked_limits(limits: Iterable[object]) -> tuple[Limit, ...]:
     """Return definitions as a tuple; InvalidLimit says which of them is none."""
+    if isinstance(limits, Limit) or not isinstance(limits, Iterable):
+        raise InvalidLimit(f"limits must be several, as in LimitSet([limit]), not {shown(limits)}")
     checked = []
     for limit in limits:
         if not isinstance(limit, Limit):
@@ -215,9 +219,14 @@ def _check_rate(limit: RateLimit | CallLimit) -> None:
         raise InvalidLimit(f"limit {key!r}: capacity must be more than 0, not {shown(limit.capacity)}")
     check_seconds(key, "window_seconds", limit.window_seconds)
     check_soft(key, limit.soft)
-    if limit.burst is None:
-        return
+    if limit.burst is not None:
+        _check_burst(limit, limit.burst)
+    keep_plain(limit, "capacity", "window_seconds", "burst")
+
+
+def _check_burst(limit: RateLimit | CallLimit, burst: Amount) -> None:
+    key, algorithm = limit.key, limit.algorithm
     if not algorithm.takes_burst:
         raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
-    if checked_milli(key, "burst", limit.burst, decimals=decimals) <= 0:
-        raise InvalidLimit(f"limit {key!r}: burst must be more than 0, not {shown(limit.burst)}")
+    if checked_milli(key, "burst", burst, decimals=algorithm.takes_decimals) <= 0:
+        raise InvalidLimit(f"limit {key!r}: burst must be more than 0, not {shown(burst)}")

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from limits_app.core.amounts import from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limit_checks import check_key, check_seconds, check_soft, checked_milli
+from limits_app.core.limit_checks import check_key, check_seconds, check_soft, checked_milli, keep_plain
 from limits_app.core.time_zones import DEFAULT_ZONE, zone_of
 
 __all__ = ["QuotaLimit", "QuotaPeriod"]
@@ -58,6 +58,7 @@ class QuotaLimit:
             self._check_calendar()
         else:
             self._check_session()
+        keep_plain(self, "capacity", "session_seconds")
 
     @property
     def ceiling(self) -> int:

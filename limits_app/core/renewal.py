@@ -1,6 +1,7 @@
 """Renewal: permits stay lent while their holder lives.
 
-One thread per store and process renews all leases in one call every third of a lease.
+One thread per store and process renews all leases in one call every third of a lease,
+and at the moment at which somebody has had a permit for as long as its limit allows.
 A holder is its acquisition: when nobody refers to it any more, its permits run out.
 """
 
@@ -42,17 +43,24 @@ class Renewer:
         self.running = False
         """Whether `start` was called since the last time that nothing was held."""
         self._lock = Lock()
-        self._next_due = 0
+        self._ran_at = 0
 
     def moved(self, now: int) -> int | None:
         """Renew in time while a clock is moved by hand."""
-        if now >= self._next_due and held_with(self):
+        held = held_with(self)
+        if held and now >= self._due(held):
             self.run()
-        return self._next_due if held_with(self) else None
+            held = held_with(self)
+        return self._due(held) if held else None
+
+    def _due(self, held: Sequence[Claim]) -> int:
+        """When the next round is, while so much is held."""
+        ends = [one.decided_at + permit.hold_us for one in held for _, permit in one.plan.lent]
+        return min([self._ran_at + self._period_us, *[end for end in ends if end > self._ran_at]])
 
     def run(self) -> None:
         """Renew everything once; whoever lost a lease is warned."""
-        self._next_due = self._clock() + self._period_us
+        self._ran_at = self._clock()
         held = held_with(self)
         try:
             ended = {claim.number for claim in self._renew(held)} if held else ()
@@ -77,19 +85,24 @@ class Renewer:
         with self._lock:
             starts = not self.running
             self.running = True
-            self._next_due = self._clock() + self._period_us
+            self._ran_at = self._clock()
         if starts and self._clock.moves_by_itself:
             Thread(target=self._work, name="limits-renewer", daemon=True).start()
 
     def _work(self) -> None:
         idle = 0
         while idle < _IDLE_ROUNDS or not self._retire():
-            sleep(self._period_us / 1_000_000)
+            sleep(self._pause_us() / 1_000_000)
             try:
                 self.run()
             except Exception:  # of whatever the store uses: without this thread, all permits would be lost
                 logger.exception("renewing permits failed; trying again")
             idle = 0 if held_with(self) else idle + 1
+
+    def _pause_us(self) -> int:
+        """How long to sleep until the next round; a clock that was set back makes that no longer."""
+        left = self._due(held_with(self)) - self._clock()
+        return min(max(left, 0), self._period_us)
 
     def _retire(self) -> bool:
         """Stop the thread unless somebody holds something again, who looks at `running` after that."""

@@ -20,6 +20,7 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     By key: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
     `utilization` (0 to 1, above 1 in debt), and for resources `holders`, the number of current holders,
     and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`.
+    A rate or call limit with a `burst` says it too: it is what `available` and `utilization` are measured against.
     """
     stats: dict[str, Stats] = {}
     for ask, _, state in claim.asks():
@@ -52,4 +53,5 @@ def _stats(ask: Ask, state: State, now: int) -> Stats:
         calendar: Stats = {"period": limit.period, "time_zone": limit.time_zone if limit.period else None}
         return {"type": "quota", "algorithm": None, "window_seconds": limit.session_seconds, **common, **calendar}
     kind = "call" if isinstance(limit, CallLimit) else "rate"
-    return {"type": kind, "algorithm": str(limit.algorithm), "window_seconds": limit.window_seconds, **common}
+    burst: Stats = {} if limit.burst is None else {"burst": limit.burst}
+    return {"type": kind, "algorithm": str(limit.algorithm), "window_seconds": limit.window_seconds, **common, **burst}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from random import random
+from time import monotonic_ns
 from typing import Final, TypeVar
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import shown
 from limits_app.core.choosing import Choice, earliest
-from limits_app.core.errors import InvalidRequest, LimitTimeout
-from limits_app.core.plan import Bucket
+from limits_app.core.clock import Clock
+from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
+from limits_app.core.limits import Blocked
+from limits_app.core.outcome import Outcome
+from limits_app.core.plan import FOREVER, Bucket
 from limits_app.core.steps import Pause, Peek, Stand, Steps, take, take_all, take_all_in_task, take_in_task
 from limits_app.core.store import Store
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
@@ -24,26 +27,27 @@ W = TypeVar("W", bound=Waiter)
 _SECOND: Final = 1_000_000
 _JITTER_US: Final = 500
 _LONGEST_PAUSE: Final = 3600.0
+_MONOTONIC: Final = Clock(lambda: monotonic_ns() // 1000)
 
 
-def seconds_of(timeout: float | None) -> float | None:
-    """Check a timeout; InvalidRequest unless it is None or a number of seconds, 0 or more."""
+def seconds_of(timeout: float | None, rule: str = "timeout must be None or seconds") -> float | None:
+    """Check a timeout; InvalidRequest unless it is None or a number of seconds, 0 or more. None for what never ends."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
-        raise InvalidRequest(f"timeout must be None or seconds, 0 or more, not {shown(timeout)}")
-    return None if math.isinf(timeout) else float(timeout)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidRequest(f"{rule}, 0 or more, not {shown(timeout)}")
+    return None if timeout >= FOREVER / _SECOND else float(timeout)
 
 
 def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
-    """Wait until one is admitted, and give it; LimitTimeout when the time is up.
+    """Wait until one is admitted, and give it; LimitTimeout when the time is up, LimitExceeded where none ever is.
 
     Whatever ends the wait, nothing else stays held.
     """
     waiter = ThreadWaiter()
     places = _places(choice, waiter)
     try:
-        return take_all(_turns(choice, places, timeout), waiter.sleep)
+        return take_all(_admission(choice, places, timeout), waiter.sleep)
     except BaseException:
         # Perhaps interrupted after it was admitted and before anybody knew.
         for one in choice.wanted:
@@ -59,7 +63,7 @@ async def wait_in_task(choice: Choice, timeout: float | None) -> Acquisition:
     waiter = TaskWaiter()
     places = _places(choice, waiter)
     try:
-        return await take_all_in_task(_turns(choice, places, timeout), waiter.sleep)
+        return await take_all_in_task(_admission(choice, places, timeout), waiter.sleep)
     except BaseException:
         for one in choice.wanted:
             await one.acancel()
@@ -74,10 +78,17 @@ def _places(choice: Choice, waiter: W) -> dict[Store, W]:
     return {store: copy(waiter) for store in choice.stores}
 
 
+def _admission(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None) -> Steps[Acquisition]:
+    """The steps of whoever wants to wait; LimitExceeded at once where that is no use."""
+    if all(map(_is_hopeless, choice.wanted)):
+        raise LimitExceeded((yield from _refusal(choice)))
+    return (yield from _turns(choice, places, timeout))
+
+
 def _turns(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None) -> Steps[Acquisition]:
     """The steps of a waiter until it is admitted or its time is up."""
     clock = choice.stores[0].clock
-    deadline = None if timeout is None else clock() + round(timeout * _SECOND)
+    time_left = _timer(clock, timeout)
     while True:
         present, rest_us = choice.present()
         # In line before asking, so that nothing that is given back meanwhile goes unnoticed.
@@ -95,12 +106,25 @@ def _turns(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None
                 blocking[place] = one, buckets
                 pauses.append(pause)
         yield from _stand(places, blocking)
-        now = clock()
-        if deadline is not None:
-            if now >= deadline:
-                yield from _timed_out(choice)
-            pauses.append(deadline - now)
+        left = time_left()
+        if left is not None:
+            if left <= 0:
+                raise LimitTimeout((yield from _refusal(choice)))
+            pauses.append(left)
         yield Pause(_seconds(pauses) if clock.moves_by_itself else None)
+
+
+def _timer(clock: Clock, timeout: float | None) -> Callable[[], int | None]:
+    """Says how many microseconds are left (None: any number); a clock that is set back makes that no longer."""
+    clocks = (clock, _MONOTONIC) if clock.moves_by_itself else (clock,)
+    span = None if timeout is None else round(timeout * _SECOND)
+    starts = [one() for one in clocks]
+
+    def left() -> int | None:
+        elapsed = [one() - start for one, start in zip(clocks, starts, strict=True)]
+        return None if span is None else span - max(elapsed)
+
+    return left
 
 
 def _stand(places: Mapping[Store, Waiter], wanted: Iterable[tuple[Acquisition, Iterable[Bucket]]]) -> Steps[None]:
@@ -132,10 +156,15 @@ def _seconds(pauses: Iterable[int]) -> float | None:
     return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_PAUSE)
 
 
-def _timed_out(choice: Choice) -> Steps[None]:
-    """Raise LimitTimeout with the refusal that would be over first; with a look at one where nobody was asked."""
+def _is_hopeless(one: Acquisition) -> bool:
+    """Whether no waiting helps: it is blocked, and no date is known that may change that."""
+    return one.limit_set.changes_at is None and any(isinstance(ask.rule.limit, Blocked) for ask in one.plan.asks)
+
+
+def _refusal(choice: Choice) -> Steps[Outcome]:
+    """The refusal that would be over first; with a look at one where nobody was asked."""
     refused = [one for one in choice.wanted if one.admitted is False]
     if not refused:
         refused = [choice.wanted[0]]
         yield Peek(refused[0].limit_set.store, refused[0])
-    raise LimitTimeout(earliest(refused).outcome)
+    return earliest(refused).outcome

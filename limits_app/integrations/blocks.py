@@ -9,7 +9,7 @@ from typing import Final
 
 from limits_app.core.acquisition import Acquisition
 
-__all__ = ["enter", "held", "leave"]
+__all__ = ["enter", "held", "iterated", "leave"]
 
 Block = AbstractContextManager[Acquisition]
 
@@ -25,6 +25,17 @@ def held(acquisition: Acquisition) -> Iterator[Acquisition]:
         acquisition.__exit__(type(error), error, error.__traceback__)
         raise
     acquisition.release()
+
+
+@contextmanager
+def iterated(acquisition: Acquisition) -> Iterator[Acquisition]:
+    """`held` for what is iterated: whoever stops before the end has used what was taken, and nothing has failed."""
+    with held(acquisition):
+        try:
+            yield acquisition
+        except GeneratorExit:
+            acquisition.release()
+            raise
 
 
 def enter(owner: object, acquisition: Acquisition) -> Acquisition:

@@ -12,7 +12,7 @@ from limits_app.integrations.amounts import one_of_each, taken_by, the_rest
 from limits_app.services import Share
 from limits_app.services.asking import Asked
 
-__all__ = ["NOTHING", "ONE_OF_EACH", "Charges", "Key"]
+__all__ = ["NOTHING", "ONE_OF_EACH", "Charge", "Charges", "Key"]
 
 Key = tuple[str, str | None]
 """A resource and an entity."""
@@ -35,7 +35,7 @@ class Charges(dict[Key, Charge]):
 
     def rest(self, key: Key, named: Mapping[str, Amount]) -> Asked:
         """What is still to be asked; NOTHING when that is nothing."""
-        before = self.before(key)
+        before = self.before(key) if self else None
         if before is None:
             return partial(one_of_each, named) if named else ONE_OF_EACH
         new = {name: amount for name, amount in named.items() if name not in before[1]}
@@ -60,6 +60,23 @@ class Charges(dict[Key, Charge]):
             if self.before(key) is None:
                 found[key] = share if share.requested else share._replace(requested=ONE_OF_EACH)
         return found
+
+    def withdraw(self, key: Key) -> Charge | None:
+        """Forget what was charged already, and report it as not used; who asks releases it.
+
+        None where nothing is held, or where it was taken in one step with something else.
+        """
+        charge = self.before(key)
+        if charge is None:
+            return None
+        others = [one for other, (acquisitions, _) in self.items() if other != key for one in acquisitions]
+        if any(one in others for one in charge[0]):
+            return None
+        del self[key]
+        for acquisition in charge[0]:
+            if not acquisition.settled:
+                _give_back(acquisition, acquisition.acquisitions)
+        return charge
 
     def give_back(self) -> None:
         """Report nothing as used of all that was charged and is held, calls included."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial, wraps
-from inspect import isawaitable, unwrap
+from inspect import isasyncgenfunction, isawaitable, isgeneratorfunction
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.views import View
 
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
@@ -19,7 +19,8 @@ from limits_app.core.amounts import Amount
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.turns import seconds_of
 from limits_app.integrations.amounts import Report, one_of_each
-from limits_app.integrations.blocks import enter, held, leave
+from limits_app.integrations.blocks import enter, held, iterated, leave
+from limits_app.integrations.calls import BLOCK, Call
 from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import sound
 from limits_app.integrations.middleware import EXEMPT
@@ -31,9 +32,15 @@ __all__ = ["exempt", "limited"]
 F = TypeVar("F", bound=Callable[..., Any])
 Amounts = Mapping[str, Amount]
 
+_CLASS: Final = (
+    "{shown} is for functions: decorate a method of the class, as with @method_decorator({shown}, name='dispatch')"
+)
+
 
 def exempt(view: F) -> F:
     """Have the middleware leave a view alone, whatever endpoints say; `@limited` on it still counts."""
+    if isinstance(view, type):
+        raise TypeError(_CLASS.format(shown="exempt"))
     if iscoroutinefunction(view):
 
         @wraps(view)
@@ -61,8 +68,8 @@ class limited:  # noqa: N801 - used like a function
 
     A view that is refused gives the response of a refusal; a request is charged once for each limit,
     and what it holds is held until its response was sent. Functions and blocks raise LimitExceeded,
-    and hold until they are left. Usage that nobody reports counts as requested.
-    Raises InvalidLimit for a resource or an entity that cannot be.
+    and hold until they are left; generators from their first item to their last. Usage that nobody reports counts as
+    requested. Raises InvalidLimit for a resource or an entity that cannot be.
     """
 
     def __init__(
@@ -83,36 +90,82 @@ class limited:  # noqa: N801 - used like a function
         self._timeout = timeout
 
     def __call__(self, function: F) -> F:
-        """Decorate a function."""
-        if iscoroutinefunction(function):
+        """Decorate a function; raises TypeError for a class, and for usage that nothing would tell."""
+        if isinstance(function, type):
+            raise TypeError(_CLASS.format(shown="limited(...)"))
+        if isasyncgenfunction(function):
+            return cast(F, self._around_async_generator(function))
+        if isgeneratorfunction(function):
+            return cast(F, self._around_generator(function))
+        return cast(F, (self._around_coroutine if iscoroutinefunction(function) else self._around)(function))
 
-            @wraps(function)
-            async def when_admitted(*args: Any, **kwargs: Any) -> Any:
-                call = _Call(function, args, kwargs)
-                if call.request is not None:
-                    return await self._arun_view(call, call.request)
-                with held(await self._aacquire(call)) as acquisition:
-                    result = await call.run()
-                    self._report.update(acquisition, result)
-                    return result
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def when_admitted(*args: Any, **kwargs: Any) -> Any:
+            call = Call(function, args, kwargs)
+            request = call.request
+            if request is not None:
+                run = self._arun_view if call.is_awaited else self._run_view
+                return run(call, request)
+            return self._run(call, self._acquire(call))
 
-        else:
+        return when_admitted
 
-            @wraps(function)
-            def when_admitted(*args: Any, **kwargs: Any) -> Any:
-                call = _Call(function, args, kwargs)
-                if call.request is not None:
-                    run = self._arun_view if call.is_awaited else self._run_view
-                    return run(call, call.request)
-                with held(self._acquire(call)) as acquisition:
-                    result = call.run()
-                    self._report.update(acquisition, result)
-                    return result
+    def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        async def when_admitted(*args: Any, **kwargs: Any) -> Any:
+            call = Call(function, args, kwargs)
+            request = call.request
+            if request is not None:
+                return await self._arun_view(call, request)
+            with held(await self._aacquire(call)) as acquisition:
+                result = await call.run()
+                self._report.update(acquisition, result)
+                return result
 
-        return cast(F, when_admitted)
+        return when_admitted
+
+    def _around_generator(self, function: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
+        """It is asked for with the first item, and held until the last; the result is what the generator returns."""
+
+        @wraps(function)
+        def when_admitted(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            call = Call(function, args, kwargs)
+            with self._hold(call) as acquisition:
+                result = yield from call.run()
+                self._report.update(acquisition, result)
+                return result
+
+        return when_admitted
+
+    def _around_async_generator(self, function: Callable[..., AsyncGenerator[Any, Any]]) -> Callable[..., Any]:
+        """`_around_generator` for asyncio; what is sent and thrown arrives inside, as with `yield from`."""
+        if self._report != Report():
+            raise TypeError("an asynchronous generator has no result that `usage` or `counts` could take")
+
+        @wraps(function)
+        async def when_admitted(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            call = Call(function, args, kwargs)
+            with await self._ahold(call):
+                async with aclosing(call.run()) as items:
+                    step = items.asend(None)
+                    try:
+                        while True:
+                            item = await step
+                            try:
+                                step = items.asend((yield item))
+                            except GeneratorExit:
+                                raise
+                            except BaseException as error:  # noqa: BLE001 - it is handed on
+                                step = items.athrow(error)
+                    except StopAsyncIteration:
+                        return
+
+        return when_admitted
 
     def __enter__(self) -> Acquisition:
-        return enter(self, self._acquire(_BLOCK))
+        self._check_block()
+        return enter(self, self._acquire(BLOCK))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -120,22 +173,67 @@ class limited:  # noqa: N801 - used like a function
         leave(self).__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Acquisition:
-        return enter(self, await self._aacquire(_BLOCK))
+        self._check_block()
+        return enter(self, await self._aacquire(BLOCK))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave(self).__exit__(kind, error, trace)
 
-    def _acquire(self, call: _Call) -> Acquisition:
+    def _acquire(self, call: Call) -> Acquisition:
         asked = partial(one_of_each, self._amounts(call))
         return services.acquire(self._resource, entity=self._payer(call), requested=asked, timeout=self._timeout)
 
-    async def _aacquire(self, call: _Call) -> Acquisition:
+    async def _aacquire(self, call: Call) -> Acquisition:
         asked = partial(one_of_each, self._amounts(call))
         return await services.aacquire(self._resource, entity=self._payer(call), requested=asked, timeout=self._timeout)
 
-    def _run_view(self, call: _Call, request: HttpRequest) -> Any:
+    def _check_block(self) -> None:
+        if self._report != Report():
+            raise TypeError(
+                "a block has no result that `usage` or `counts` could take: "
+                "write `with limited(...) as acquisition:`, and inside it `acquisition.update({...})`"
+            )
+
+    def _hold(self, call: Call) -> AbstractContextManager[Acquisition]:
+        """Hold while a generator runs, or until the response to the request that it takes was sent."""
+        request = call.request
+        if request is None:
+            return iterated(self._acquire(call))
+        limits, entity = limits_of(request), self._payer(call)
+        entity = limits.entity if self._is_requester(entity) else entity
+        return nullcontext(limits.charge(self._resource, entity, self._amounts(call), self._timeout))
+
+    async def _ahold(self, call: Call) -> AbstractContextManager[Acquisition]:
+        """`_hold` for asyncio."""
+        request = call.request
+        if request is None:
+            return iterated(await self._aacquire(call))
+        limits, entity = limits_of(request), self._payer(call)
+        entity = await limits.aentity() if self._is_requester(entity) else entity
+        return nullcontext(await limits.acharge(self._resource, entity, self._amounts(call), self._timeout))
+
+    def _run(self, call: Call, acquisition: Acquisition) -> Any:
+        """Run a function; where it gives something to wait for, hold until that was waited for."""
+        try:
+            result = call.run()
+            if isawaitable(result):
+                return self._awaited(acquisition, result)
+            self._report.update(acquisition, result)
+        except BaseException as error:
+            acquisition.__exit__(type(error), error, error.__traceback__)
+            raise
+        acquisition.release()
+        return result
+
+    async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
+        with held(acquisition):
+            found = await result
+            self._report.update(acquisition, found)
+            return found
+
+    def _run_view(self, call: Call, request: HttpRequest) -> Any:
         limits, entity = limits_of(request), self._payer(call)
         try:
             entity = limits.entity if self._is_requester(entity) else entity
@@ -149,7 +247,7 @@ class limited:  # noqa: N801 - used like a function
             _fail(limits, error)
             raise
 
-    async def _arun_view(self, call: _Call, request: HttpRequest) -> Any:
+    async def _arun_view(self, call: Call, request: HttpRequest) -> Any:
         limits, entity = limits_of(request), self._payer(call)
         try:
             entity = await limits.aentity() if self._is_requester(entity) else entity
@@ -171,10 +269,10 @@ class limited:  # noqa: N801 - used like a function
             tell(response, limits.decided)
         return response
 
-    def _amounts(self, call: _Call) -> Amounts:
+    def _amounts(self, call: Call) -> Amounts:
         return call.ask(self._requested) or {}
 
-    def _payer(self, call: _Call) -> str | None:
+    def _payer(self, call: Call) -> str | None:
         """Who was named; empty text when somebody should have been."""
         entity: str | None = call.ask(self._entity)
         return sound(entity) if entity else entity
@@ -182,45 +280,6 @@ class limited:  # noqa: N801 - used like a function
     def _is_requester(self, entity: str | None) -> bool:
         """Whether the requester is charged: because nobody is named, or the name is empty and would be everybody's."""
         return self._entity is None or entity == ""
-
-
-class _Call(NamedTuple):
-    """A call of a decorated function."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    @property
-    def request(self) -> HttpRequest | None:
-        """The request that a view gets: its first argument, the second one of a method, or `request` by name."""
-        for argument in (*self.args[:2], self.kwargs.get("request")):
-            if isinstance(argument, HttpRequest):
-                return argument
-        return None
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a method that is no coroutine gives one, as `dispatch` does for asynchronous class views."""
-        first = self.args[0] if self.args else None
-        view = first if isinstance(first, View) else _bound_to(self.function)
-        return isinstance(view, View) and view.view_is_async
-
-    def run(self) -> Any:
-        return self.function(*self.args, **self.kwargs)
-
-    def ask(self, value: Any) -> Any:
-        """A value, or what a callable makes of the arguments."""
-        return value(*self.args, **self.kwargs) if callable(value) else value
-
-
-_BLOCK = _Call(lambda: None, (), {})
-
-
-def _bound_to(function: Callable[..., Any]) -> object:
-    """What a method is bound to, below other decorators and what `method_decorator` makes of it."""
-    found: Any = unwrap(function, stop=lambda one: isinstance(one, partial))
-    return getattr(getattr(found, "func", found), "__self__", None)
 
 
 def _fail(limits: RequestLimits, error: BaseException) -> None:

@@ -70,8 +70,14 @@ def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _known(rule: Rule) -> tuple[str, str]:
-    """What is known beforehand of what `_draft` will say of a limit by itself; nothing where everything is blocked."""
-    return ("", "") if isinstance(rule.limit, Blocked) else (_policy(rule.key, rule.limit), f'"{rule.key}";r=')
+    """What is known beforehand of what `_draft` will say of a limit by itself.
+
+    Nothing where everything is blocked, or where more could be left than `q`.
+    """
+    limit = rule.limit
+    if isinstance(limit, Blocked) or limit.ceiling > _quota(limit):
+        return "", ""
+    return _policy(rule.key, limit), f'"{rule.key}";r='
 
 
 def _left_of(rule: Rule, state: State, now: int) -> tuple[int, int | None]:
@@ -128,9 +134,15 @@ def _policy(name: str, limit: AnyLimit) -> str:
         return f'"{name}";q={limit.capacity};qu="concurrent-requests"'
     if isinstance(limit, Blocked):
         return f'"{name}";q=0'
-    policy = f'"{name}";q={int(limit.capacity)}'
-    seconds = _window_seconds(limit)
+    policy, seconds = f'"{name}";q={_quota(limit)}', _window_seconds(limit)
+    if seconds is not None and limit.capacity < 1:
+        seconds /= limit.capacity
     return f"{policy};w={int(seconds)}" if seconds is not None and float(seconds).is_integer() else policy
+
+
+def _quota(limit: AnyLimit) -> int:
+    """`q`, which is whole; of less than one in a window it is one, in a window that is longer by as much."""
+    return 0 if isinstance(limit, Blocked) else max(int(limit.capacity), 1)
 
 
 def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
@@ -141,7 +153,7 @@ def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
 
 
 def _left(quota: _Quota) -> str:
-    text = f'"{quota.name}";r={quota.remaining}'
+    text = f'"{quota.name}";r={min(quota.remaining, _quota(quota.limit))}'  # a burst is no part of the quota
     return text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}"
 
 

@@ -19,7 +19,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.headers import tell
 from limits_app.integrations.request_limits import limits_of
 
-__all__ = ["REFUSALS", "refusal"]
+__all__ = ["PROBLEM", "REFUSALS", "refusal", "violated"]
 
 logger = logging.getLogger("limits_app")
 
@@ -63,7 +63,7 @@ def refusal(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> Ht
 
 
 def _exceeded(outcome: Outcome) -> _Refusal:
-    names = tuple(dict.fromkeys(status.key for status in outcome.violations))
+    names = violated(outcome)
     listed = ", ".join(names)
     if outcome.never:
         detail = gettext("The request asks for more of %(limits)s than can ever be admitted.") % {"limits": listed}
@@ -76,6 +76,13 @@ def _exceeded(outcome: Outcome) -> _Refusal:
         used_up = gettext("There is not enough left of %(limits)s.") % {"limits": listed}
         detail = f"{used_up} {when % {'seconds': seconds}}"
     return _Refusal(HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests"), detail, seconds, _QUOTA_EXCEEDED, names)
+
+
+def violated(outcome: Outcome) -> tuple[str, ...]:
+    """The limits that refuse, by the names that headers have for them: of several resources, with that."""
+    many = len({status.resource for status in (*outcome.violations, *outcome.passed)}) > 1
+    named = (f"{status.resource}:{status.key}" if many else status.key for status in outcome.violations)
+    return tuple(dict.fromkeys(named))
 
 
 def _unavailable(error: StoreUnavailable) -> _Refusal:

@@ -15,13 +15,13 @@ from django.http.multipartparser import MultiPartParserError
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded
+from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges
+from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charge, Charges
 from limits_app.integrations.closing import when_closed
 from limits_app.integrations.identity import aidentify, identify
 from limits_app.services.acquiring import Limits
-from limits_app.services.asking import Asked
+from limits_app.services.asking import Asked, Resources
 
 __all__ = ["RequestLimits", "limits_of"]
 
@@ -48,6 +48,8 @@ class RequestLimits:
 
     # Of the class, so that a request that nobody asks about costs little.
     _entity: object = _NOT_ASKED
+    _user: object = None
+    _taken_for: tuple[str | None, ...] = ()
     _refused: tuple[Acquisition, ...] | None = None
     guarded = False
     """Whether a middleware is told when the view fails."""
@@ -57,7 +59,7 @@ class RequestLimits:
     def __init__(self, request: HttpRequest) -> None:
         # The request refers to its limits: a cycle would leave all of it to the garbage collector, request by request.
         self._reference = ref(request)
-        self._acquisitions: list[tuple[str, Acquisition]] = []
+        self._acquisitions: list[tuple[str | tuple[str, ...], Acquisition]] = []
         self.charges = Charges()
         """What ways in charged."""
 
@@ -70,16 +72,27 @@ class RequestLimits:
 
     @property
     def entity(self) -> str | None:
-        """Who makes the request (None: the site itself); found out when it is first asked."""
+        """Who makes the request (None: the site itself); found out when it is first asked.
+
+        And anew once `request.user` is somebody else, as where the REST framework authenticates inside of the view.
+        """
         entity = self._entity
         if entity is _NOT_ASKED:
-            entity = self._entity = identify(self._request)
+            request = self._reference() or self._request  # the latter raises; asking it first is a call more
+            entity = self._entity = identify(request)
+            self._user = request.__dict__.get("user")
+        elif self._is_mistaken():
+            entity = self._correct(identify(self._request))
         return cast("str | None", entity)
 
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
         if self._entity is _NOT_ASKED:
-            self._entity = await aidentify(self._request)
+            request = self._reference() or self._request
+            self._entity = await aidentify(request)
+            self._user = request.__dict__.get("user")
+        elif self._is_mistaken():  # by somebody who tells `request.user`, and not always `request.auser`
+            self._correct(await sync_to_async(identify)(self._request))
         return cast(str | None, self._entity)
 
     @property
@@ -89,11 +102,14 @@ class RequestLimits:
 
     @property
     def acquisitions(self) -> dict[str, Acquisition]:
-        """What was acquired, by resource; of several the latest.
+        """What was acquired, by resource; of several the latest, and what is of several resources under each of them.
 
         `request.limits.acquisitions["api"].update({"tpm": 312})` says how much was really used.
         """
-        return dict(self._acquisitions)
+        found: dict[str, Acquisition] = {}
+        for resources, acquisition in self._acquisitions:
+            found |= dict.fromkeys((resources,) if isinstance(resources, str) else resources, acquisition)
+        return found
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -112,32 +128,34 @@ class RequestLimits:
         """Whether anything was decided without the store, because that was down."""
         return any(outcome.degraded for outcome in self.outcomes)
 
-    def acquire(self, resource: str, **options: Any) -> Acquisition:
+    def acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`limits.acquire` for the entity of the request; charges each time."""
+        names = _names(resource)
         if options.get("timeout", 0) != 0:
-            return self._hold(resource, services.acquire(resource, **self._for_entity(options)))
+            return self._hold(names, services.acquire(resource, **self._for_entity(options)))
         options.pop("timeout", None)
-        return self._hold(resource, self._admitted(services.try_acquire(resource, **self._for_entity(options))))
+        return self._hold(names, self._admitted(services.try_acquire(resource, **self._for_entity(options))))
 
-    def try_acquire(self, resource: str, **options: Any) -> Acquisition:
+    def try_acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
-        return self._hold(resource, services.try_acquire(resource, **self._for_entity(options)))
+        return self._hold(_names(resource), services.try_acquire(resource, **self._for_entity(options)))
 
     def check(self, resource: str, **options: Any) -> Outcome:
         """`limits.check` for the entity of the request; consumes nothing."""
         return services.check(resource, **self._for_entity(options))
 
-    async def aacquire(self, resource: str, **options: Any) -> Acquisition:
+    async def aacquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`acquire` for asyncio."""
+        names = _names(resource)
         if options.get("timeout", 0) != 0:
-            return self._hold(resource, await services.aacquire(resource, **await self._afor_entity(options)))
+            return self._hold(names, await services.aacquire(resource, **await self._afor_entity(options)))
         options.pop("timeout", None)
         acquisition = await services.atry_acquire(resource, **await self._afor_entity(options))
-        return self._hold(resource, self._admitted(acquisition))
+        return self._hold(names, self._admitted(acquisition))
 
-    async def atry_acquire(self, resource: str, **options: Any) -> Acquisition:
+    async def atry_acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`try_acquire` for asyncio."""
-        return self._hold(resource, await services.atry_acquire(resource, **await self._afor_entity(options)))
+        return self._hold(_names(resource), await services.atry_acquire(resource, **await self._afor_entity(options)))
 
     async def acheck(self, resource: str, **options: Any) -> Outcome:
         """`check` for asyncio."""
@@ -158,7 +176,10 @@ class RequestLimits:
         Raises what `limits.acquire` raises; where nothing is left to take, the earlier acquisition is the answer.
         `asked` is for what was not charged before, and says what to take of it.
         """
-        asked = asked or self.charges.rest((resource, entity), named)
+        if not asked:
+            if self.charges:
+                self._carry_over(resource, entity, default_limits)
+            asked = self.charges.rest((resource, entity), named)
         if asked is NOTHING:
             return self.charges[resource, entity][0][-1]
         if timeout == 0:
@@ -183,7 +204,10 @@ class RequestLimits:
         asked: Asked = None,
     ) -> Acquisition:
         """`charge` for asyncio."""
-        asked = asked or self.charges.rest((resource, entity), named)
+        if not asked:
+            if self.charges:
+                await self._acarry_over(resource, entity, default_limits)
+            asked = self.charges.rest((resource, entity), named)
         if asked is NOTHING:
             return self.charges[resource, entity][0][-1]
         if timeout == 0:
@@ -201,25 +225,29 @@ class RequestLimits:
 
     def charge_share(self, share: services.Share) -> Acquisition:
         """`charge_all` for one."""
-        return self.charge(
-            share.resource,
-            share.entity,
-            default_limits=share.default_limits,
-            asked=share.requested or ONE_OF_EACH,
-        )
+        key = share.resource, share.entity
+        if self.charges:
+            self._carry_over(*key, share.default_limits)
+            if self.was_charged(*key):
+                return self.charges[key][0][-1]
+        return self.charge(*key, default_limits=share.default_limits, asked=share.requested or ONE_OF_EACH)
 
     def charge_all(self, shares: Iterable[services.Share]) -> Acquisition:
         """Take all shares that the request was not charged before, of which there must be some, or none of them.
 
         A share that asks for nothing in particular takes 1 of every limit. Raises what `limits.acquire` raises.
         """
+        shares = list(shares)
+        if self.charges:
+            for share in shares:
+                self._carry_over(share.resource, share.entity, share.default_limits)
         new = self.charges.new(shares)
-        if len(new) == 1:
-            return self.charge_share(*new.values())
+        if len(new) <= 1:
+            return self.charge_share(*(new.values() or shares[:1]))
         acquisition = self._admitted(services.try_acquire_all(list(new.values())))
         for key in new:
             self.charges.note(key, NOTHING, acquisition)
-        return self._hold(next(iter(new))[0], acquisition)
+        return self._hold(tuple({resource: None for resource, _ in new}), acquisition)
 
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether a way in has charged it and it was not given back."""
@@ -251,11 +279,57 @@ class RequestLimits:
         self._refused = (acquisition,)
         raise LimitExceeded(acquisition.outcome)
 
-    def _hold(self, resource: str, acquisition: Acquisition) -> Acquisition:
+    def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
         if not self._acquisitions:
             when_closed(self._request, self.end)
         self._acquisitions.append((resource, acquisition))
         return acquisition
+
+    def _is_mistaken(self) -> bool:
+        """Whether somebody else is logged in than when it was found out who makes the request."""
+        request = self._reference()
+        return request is not None and request.__dict__.get("user") is not self._user
+
+    def _correct(self, entity: str | None) -> str | None:
+        """Take the request for that of another; what ways in charge the other for is given back to the former."""
+        self._user = self._request.__dict__.get("user")
+        if entity != self._entity:
+            self._taken_for = (*self._taken_for, cast("str | None", self._entity))
+            self._entity = entity
+        return entity
+
+    def _carry_over(self, resource: str, entity: str | None, default_limits: Limits) -> None:
+        """Charge the requester what the one was charged for whom they were taken, who gets it back."""
+        charge = self._mistaken(resource, entity, self.entity)
+        if charge is None:
+            return
+        for acquisition in charge[0]:
+            acquisition.release()
+        try:
+            self.charge(resource, entity, charge[1], default_limits=default_limits)
+        except InvalidRequest:  # of limits that only the other one has
+            self.charge(resource, entity, default_limits=default_limits)
+
+    async def _acarry_over(self, resource: str, entity: str | None, default_limits: Limits) -> None:
+        """`_carry_over` for asyncio."""
+        charge = self._mistaken(resource, entity, await self.aentity())
+        if charge is None:
+            return
+        for acquisition in charge[0]:
+            await acquisition.arelease()
+        try:
+            await self.acharge(resource, entity, charge[1], default_limits=default_limits)
+        except InvalidRequest:
+            await self.acharge(resource, entity, default_limits=default_limits)
+
+    def _mistaken(self, resource: str, entity: str | None, requester: str | None) -> Charge | None:
+        """What was charged to somebody for whom the requester was taken; forgotten, and reported as not used."""
+        for former in self._taken_for if entity == requester else ():
+            charge = None if former == entity else self.charges.withdraw((resource, former))
+            if charge is not None:
+                self._acquisitions = [one for one in self._acquisitions if one[1] not in charge[0]]
+                return charge
+        return None
 
     def _settle(self, settle: Callable[[Acquisition], None]) -> None:
         for _, acquisition in self._acquisitions:
@@ -266,3 +340,7 @@ class RequestLimits:
 
     async def _afor_entity(self, options: dict[str, Any]) -> dict[str, Any]:
         return options if "entity" in options else {**options, "entity": await self.aentity()}
+
+
+def _names(resource: Resources) -> str | tuple[str, ...]:
+    return resource if isinstance(resource, str) else tuple(resource)

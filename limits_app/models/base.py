@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from django.db import connections, models, router
 
 from limits_app.models.changes import announce
 from limits_app.models.recording import Unit, unit
+from limits_app.models.snapshots import Snapshot
 
-__all__ = ["Configuration", "ConfigurationQuerySet"]
+__all__ = ["Configuration", "ConfigurationQuerySet", "Written"]
+
+Written = Mapping[Any, tuple[Snapshot, Snapshot]]
+"""What rows said before and say now, by primary key; new ones said nothing."""
 
 C_co = TypeVar("C_co", bound="Configuration", covariant=True)
 
@@ -105,6 +109,10 @@ class Configuration(models.Model):
     class Meta:
         abstract = True
         base_manager_name = "objects"  # related managers write through it
+
+    @classmethod
+    def check_written(cls, written: Written, using: str) -> None:
+        """Raise IntegrityError for what no constraint of the database sees; asked at the end of each unit of change."""
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete the row, and what is a part of it."""

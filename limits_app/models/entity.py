@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import models
+from django.db import IntegrityError, models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models.base import Configuration
+from limits_app.models.base import Configuration, Written
 from limits_app.models.constraints import PrimaryKeyCheck
 from limits_app.models.fields import ExactTextField
+from limits_app.models.snapshots import batches
 from limits_app.models.validators import validate_identifier, validate_json, validate_object, validate_text
 
 __all__ = ["MAX_LEVELS", "Entity"]
@@ -111,6 +112,20 @@ class Entity(Configuration):
         if len(above) + 1 > MAX_LEVELS or self._has_descendants(MAX_LEVELS - len(above)):
             raise ValidationError({"parent": _("Entities can be at most 8 levels deep: choose a parent further up.")})
 
+    @classmethod
+    def check_written(cls, written: Written, using: str) -> None:
+        """Refuse cycles and lines of more than 8 levels, however they were written."""
+        moved = [key for key, (before, now) in written.items() if now["parent"] not in {None, before.get("parent")}]
+        parents = _parents(moved, using)
+        by_levels: dict[int, list[Any]] = {}
+        for key in moved:
+            above, parent = 0, parents.get(key)
+            while parent is not None and above < MAX_LEVELS:
+                above, parent = above + 1, parents.get(parent)
+            by_levels.setdefault(above, []).append(key)
+        if any(above and _are_too_deep(keys, above, using) for above, keys in by_levels.items()):
+            raise IntegrityError(f"an entity is its own ancestor, or more than {MAX_LEVELS} levels deep")
+
     def _ancestors(self) -> list[int | None]:
         """Primary keys of the ancestors, nearest first, as far as a line may go."""
         entities = Entity.objects.using(self._state.db)
@@ -126,3 +141,24 @@ class Entity(Configuration):
         if self.pk is None:
             return False
         return Entity.objects.using(self._state.db).filter(**{"__".join(["parent"] * generations): self.pk}).exists()
+
+
+def _parents(keys: list[Any], using: str) -> dict[Any, Any]:
+    """The parents of entities and of all above them, by primary keys, as far as a line may go."""
+    entities = Entity._base_manager.using(using).exclude(parent=None).order_by()
+    found: dict[Any, Any] = {}
+    wanted = {*keys}
+    for _generation in range(MAX_LEVELS):
+        for batch in batches(wanted):
+            found.update(entities.filter(pk__in=batch).values_list("pk", "parent_id"))
+        wanted = {found[key] for key in wanted if key in found} - found.keys()
+    return found
+
+
+def _are_too_deep(keys: list[Any], above: int, using: str) -> bool:
+    """Whether entities with so many above them make a line too long, together with those below."""
+    if above >= MAX_LEVELS:
+        return True
+    below = "__".join(["parent"] * (MAX_LEVELS - above))
+    entities = Entity._base_manager.using(using)
+    return any(entities.filter(**{f"{below}__in": batch}).exists() for batch in batches(keys))

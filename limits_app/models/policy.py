@@ -14,9 +14,17 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
-from limits_app.models.base import Configuration
+from limits_app.models.base import Configuration, Written
 from limits_app.models.entity import Entity
-from limits_app.models.policy_rules import CONSTRAINTS, Enforcement, PolicyEffect, check_hours, check_neighbours
+from limits_app.models.policy_rules import (
+    CONSTRAINTS,
+    Enforcement,
+    PolicyEffect,
+    check_beginning,
+    check_hours,
+    check_neighbours,
+    check_spans,
+)
 from limits_app.models.resource import Resource
 from limits_app.models.validators import validate_text
 
@@ -48,6 +56,8 @@ _NAMES: Final[Mapping[PolicyScope, str]] = {
     PolicyScope.SYSTEM: "system",
 }
 """The same in every language, because logs and outcomes keep them."""
+
+_SPAN: Final = ("resource", "entity", "valid_from", "valid_until")
 
 
 class Policy(Configuration):
@@ -159,11 +169,18 @@ class Policy(Configuration):
         """Fill in what dates and hours imply, and refuse those that cannot be or that overlap with others."""
         super().clean()
         if self.valid_until is not None and self.valid_from is None:
+            check_beginning(self)
             self.valid_from = timezone.now()
         if self.weekly_hours and not self.time_zone:
             self.time_zone = timezone.get_default_timezone_name()
         check_hours(self)
         check_neighbours(self)
+
+    @classmethod
+    def check_written(cls, written: Written, using: str) -> None:
+        """Refuse dates that overlap with those of another policy of the same scope."""
+        moved = [key for key, (before, now) in written.items() if any(before.get(name) != now[name] for name in _SPAN)]
+        check_spans([key for key in moved if written[key][1]["valid_from"]], using)
 
     @property
     def scope(self) -> PolicyScope:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Final
 
+from django.apps import apps
 from django.core.exceptions import ValidationError
-from django.db import models, router
+from django.db import IntegrityError, models, router
 from django.db.models import F, Q, Value
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
 from limits_app.models.constraints import NoOverlap, Undated
+from limits_app.models.snapshots import batches
 from limits_app.models.weekly_hours import WeeklyHours
 
 if TYPE_CHECKING:
     from limits_app.models.policy import Policy
 
-__all__ = ["CONSTRAINTS", "Enforcement", "PolicyEffect", "check_hours", "check_neighbours"]
+__all__ = [
+    "CONSTRAINTS",
+    "Enforcement",
+    "PolicyEffect",
+    "check_beginning",
+    "check_hours",
+    "check_neighbours",
+    "check_spans",
+]
 
 
 class PolicyEffect(models.TextChoices):
@@ -85,6 +97,15 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
 ]
 
 
+def check_beginning(policy: Policy) -> None:
+    """Refuse an end alone for a policy that has no dates: once it has come, nothing would be left of the policy."""
+    using = policy._state.db or router.db_for_write(type(policy))
+    if type(policy).objects.using(using).filter(pk=policy.pk, valid_from=None).exists():
+        raise ValidationError(
+            {"valid_until": _("This policy always holds: say from when too, or add a policy with dates beside it.")}
+        )
+
+
 def check_hours(policy: Policy) -> None:
     """Refuse weekly hours that cannot be read."""
     if not policy.weekly_hours:
@@ -118,6 +139,32 @@ def check_neighbours(policy: Policy) -> None:
             _("It overlaps with the policy that holds %(when)s: of one scope, only one can hold at a time."),
             params={"when": overlapping.when()},
         )
+
+
+def check_spans(keys: Collection[Any], using: str) -> None:
+    """Raise IntegrityError where dates of policies overlap with those of their scope, however they were written.
+
+    Only PostgreSQL has a constraint for it. Weekly hours are left to validation, which can read them.
+    """
+    dated = apps.get_model("limits_app", "Policy")._base_manager.using(using).exclude(valid_from=None).order_by()
+    scopes: set[tuple[Any, Any]] = set()
+    for batch in batches(keys):
+        scopes |= {*dated.filter(pk__in=batch).values_list("resource_id", "entity_id")}
+    entities = {entity for _resource, entity in scopes}
+    beside = [dated.filter(entity__in=batch) for batch in batches(entities - {None})]
+    if None in entities:
+        beside.append(dated.filter(entity=None))
+    for found in beside:
+        rows = found.order_by("resource_id", "entity_id", "valid_from")
+        spans = rows.values_list("resource_id", "entity_id", "valid_from", "valid_until")
+        for scope, of_scope in groupby(spans, lambda row: row[:2]):
+            if scope in scopes and _meet(of_scope):
+                raise IntegrityError("limits_app_policy_no_overlap: two policies of one scope have dates that overlap")
+
+
+def _meet(spans: Iterable[Any]) -> bool:
+    """Whether a policy begins before the one before it has ended."""
+    return any(end is None or end > begin for (*_, end), (*_, begin, _) in pairwise(spans))
 
 
 def _overlaps(hours: WeeklyHours, other: Policy) -> bool:

@@ -166,6 +166,7 @@ class Unit:
         for model, key in self._before:
             keys.setdefault(model, []).append(key)
         after = {model: snapshots(model, there, self._using) for model, there in keys.items()}
+        self._check(after)
         events = [
             _event(model, key, before, after[model].get(key), author=author)
             for (model, key), (before, author) in self._before.items()
@@ -173,6 +174,12 @@ class Unit:
         ]
         if events:
             AuditEvent.objects.using(self._using).bulk_create(events, batch_size=1000)
+
+    def _check(self, after: Mapping[Model, Mapping[Any, Taken]]) -> None:
+        """Have models refuse what their rows cannot be together; nobody else writes meanwhile, who waits for a turn."""
+        for model, there in after.items():
+            before = {key: _state(self._before[model, key][0]) or {} for key in there}
+            model.check_written({key: (before[key], taken.state) for key, taken in there.items()}, self._using)
 
     def _remember(self, model: Model, keys: Iterable[Any]) -> None:
         unknown = [key for key in keys if key is not None and (model, key) not in self._before]

@@ -18,9 +18,9 @@ _MAX_AGE: Final = re.compile(r"(?:^|[\s,])max-age=(\d{1,9})(?:$|[\s,])")
 class CachingClient:
     """Answers a GET from memory if the same was asked within `seconds`, or for as long as the upstream said.
 
-    Only what it did (200) is kept, and nothing that says `no-store` or `no-cache`; requests with other headers are
-    others. The `most` answers that were used last are kept. What comes from memory takes nothing from any limit,
-    so it may answer in place of the upstream, but never decides about a limit.
+    Only what it did (200) is kept, and nothing that says `no-store`, `no-cache` or `Vary: *`; requests with other
+    headers are others. The `most` answers that were used last are kept. What comes from memory takes nothing from any
+    limit, so it may answer in place of the upstream, but never decides about a limit.
     """
 
     def __init__(self, client: ResourceClient, *, seconds: float = 60.0, most: int = 1000) -> None:
@@ -55,7 +55,8 @@ class CachingClient:
 
     def _lifetime(self, response: Response) -> float:
         control = (response.header("Cache-Control") or "").lower()
-        if response.status != 200 or "no-store" in control or "no-cache" in control:
+        varies = (response.header("Vary") or "").split(",")
+        if response.status != 200 or "no-store" in control or "no-cache" in control or "*" in map(str.strip, varies):
             return 0.0
         told = _MAX_AGE.search(control)
         return self._seconds if told is None else min(float(told[1]), self._seconds)

@@ -7,15 +7,20 @@ Read are `Retry-After` (seconds or a date), the fields of draft-ietf-httpapi-rat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from typing import Final
 
 from limits_app.outbound.messages import Response
 
 __all__ = ["Hints", "Quota", "hints_of"]
 
+_QUOTED: Final = r'"(?:[^"\\]|\\.)*+(?:"|\\?$)'
+_ITEM: Final = re.compile(rf'(?:[^",]|{_QUOTED})++', re.DOTALL)
+_PART: Final = re.compile(rf'(?:[^";]|{_QUOTED})++', re.DOTALL)
+"""Text up to a comma, or a semicolon, that is in no quotes; without an end, those end with the field."""
 _NUMBER: Final = re.compile(r"\d{1,12}(\.\d{1,6})?")
 _WINDOW: Final = re.compile(r";\s*w=(\d{1,12})")
 _MOST_QUOTAS: Final = 8
@@ -24,6 +29,10 @@ _MOST_ITEMS: Final = 64
 _EPOCH: Final = 1_000_000_000
 """A reset of more seconds than this is a moment, and not a duration."""
 _MOST_SECONDS: Final = 366 * 86_400.0
+
+
+_Told = Mapping[str, Mapping[str, str]]
+"""What a field tells of each limit, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +47,26 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What one answer tells."""
+    """What one answer tells.
+
+    `empty_seconds` is for how long nothing is left of a limit of which nothing more is told; None where something is.
+    """
 
     refused: bool = False
     retry_after: float | None = None
     quotas: tuple[Quota, ...] = ()
+    empty_seconds: float | None = None
 
 
 def hints_of(response: Response, *, unix_seconds: float) -> Hints:
     """Read an answer that came at `unix_seconds`, the time of day that dates are measured against."""
+    left, policies = dict(_items(response.header("RateLimit"))), dict(_items(response.header("RateLimit-Policy")))
+    quotas = list(_draft(policies, left)) or list(_legacy(response, unix_seconds))
     retry_after = _retry_after(response.header("Retry-After"), unix_seconds)
-    quotas = list(_draft(response)) or list(_legacy(response, unix_seconds))
-    return Hints(response.refused, retry_after, tuple(quotas[:_MOST_QUOTAS]))
+    if response.refused and retry_after is None:
+        retry_after = _empty_seconds(left)
+    unexplained = _empty_seconds({name: told for name, told in left.items() if name not in policies})
+    return Hints(response.refused, retry_after, tuple(quotas[:_MOST_QUOTAS]), unexplained)
 
 
 def _retry_after(value: str | None, unix_seconds: float) -> float | None:
@@ -62,9 +79,14 @@ def _retry_after(value: str | None, unix_seconds: float) -> float | None:
         return None
 
 
-def _draft(response: Response) -> Iterator[Quota]:
-    left = dict(_items(response.header("RateLimit")))
-    for name, told in _items(response.header("RateLimit-Policy")):
+def _empty_seconds(left: _Told) -> float | None:
+    """Until when all limits have something left again of which nothing is."""
+    times = [_seconds(told.get("t")) for told in left.values() if _number(told.get("r")) == 0]
+    return max([seconds for seconds in times if seconds is not None], default=None)
+
+
+def _draft(policies: _Told, left: _Told) -> Iterator[Quota]:
+    for name, told in policies.items():
         # Until draft 7 the name of a policy was its capacity.
         capacity, window = _number(told.get("q", name)), _seconds(told.get("w"))
         # Quotas of other things than requests are for those who know their amounts: limit sets.
@@ -90,8 +112,8 @@ def _legacy(response: Response, unix_seconds: float) -> Iterator[Quota]:
 
 
 def _items(field: str | None) -> Iterator[tuple[str, dict[str, str]]]:
-    for item in (field or "").split(",", _MOST_ITEMS)[:_MOST_ITEMS]:
-        name, *parameters = item.split(";")
+    for item in islice(_ITEM.finditer(field or ""), _MOST_ITEMS):
+        name, *parameters = _PART.findall(item[0]) or [""]
         name = name.strip().strip('"')
         if name and len(name) <= 64:
             yield name, dict(_pair(parameter) for parameter in parameters)

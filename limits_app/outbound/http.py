@@ -24,6 +24,7 @@ class HttpClient:
 
     The key goes into `key_header` after `key_prefix`, and is shown nowhere. Redirects are given back as answers,
     so that it cannot be sent elsewhere. Proxies that the environment names are used if `trust_env`.
+    Raises TypeError for a key that is plain text.
     An answer takes at most the timeout of its request, from the wait for a connection to the last byte.
     """
 
@@ -40,6 +41,8 @@ class HttpClient:
         trust_env: bool = False,
         observer: Observer = silent,
     ) -> None:
+        if key is not None and not isinstance(key, SecretStr):
+            raise TypeError("key must be a SecretStr, so that it is shown nowhere: pass pydantic.SecretStr(key)")
         self._http = httpx.AsyncClient(
             base_url=base_url,
             limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=_MOST_IDLE),

@@ -94,8 +94,9 @@ class Schedule:
 
     Known limits are kept exactly. Calls that wait for each other leave one by one, at most `longest_gap` apart, so
     that nobody gets a burst; that one was late is made good for. After a refusal nothing leaves for as long as the
-    upstream said. A refusal that no known limit explains makes a guess, of nine tenths of what was admitted in the
-    second before, which then grows by one a second.
+    upstream said, nor where an answer says that nothing is left of a limit that is not known. A refusal that no known
+    limit explains makes a guess, of nine tenths of what was admitted in the second before, which then grows by one a
+    second.
     """
 
     longest_gap: float = 0.05
@@ -142,6 +143,8 @@ class Schedule:
         if departure.hints is not None:
             self._in_vain = 0
             self._grow()
+        if hints.empty_seconds is not None:
+            self._held_until = max(self._held_until, now + min(hints.empty_seconds, self.most_hold_seconds))
         if learned:
             self._lesson += 1
         return Lesson(learned)

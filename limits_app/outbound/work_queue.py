@@ -73,6 +73,8 @@ class WorkQueue(Generic[T]):
     ) -> None:
         if min(workers, capacity, tries) < 1:
             raise ValueError("workers, capacity and tries must be at least 1")
+        if not (pause_seconds >= 0 and grace_seconds >= 0):  # nor is what is not a number
+            raise ValueError("pause_seconds and grace_seconds must be 0 or more")
         self.name = name
         self.done = 0
         self.failures: list[FailedItem[T]] = []

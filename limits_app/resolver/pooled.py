@@ -102,6 +102,12 @@ class PooledSet(ResolvedSet):
         for one in self._members.values():
             one.try_out(shadow)
 
+    def changing_at(self, moment: float | None) -> None:
+        """See `ResolvedSet.changing_at`."""
+        super().changing_at(moment)
+        for one in self._members.values():
+            one.changing_at(moment)
+
     def resolved_for(self, of: object) -> None:
         """See `ResolvedSet.resolved_for`."""
         super().resolved_for(of)

@@ -17,7 +17,6 @@ __all__ = ["ResolvedSet"]
 class ResolvedSet(LimitSet):
     """The limits that hold, and what happens while their store is down (None: what the site says).
 
-    `changes_at` is when a date or an hour comes that may change them, in seconds of the system's clock; None for never.
     `shadow` are the limits that are tried at the same time and refuse nothing.
     `supply` is what the members of a pool have to give, where one serves the resource.
     `of` is what it was resolved for: all sets of one store that are of the same are one set, whenever they were
@@ -25,7 +24,6 @@ class ResolvedSet(LimitSet):
     """
 
     on_unavailable: OnUnavailable | None = None
-    changes_at: float | None = None
     shadow: LimitSet | None = None
     supply: Supplying | None = None
     of: object = None
@@ -34,6 +32,10 @@ class ResolvedSet(LimitSet):
     def own(self) -> tuple[ScopedLimits, ...]:
         """Its scopes, without those of the members of a pool."""
         return self.scoped
+
+    def changing_at(self, moment: float | None) -> None:
+        """Note when a date comes that may change what holds."""
+        self.changes_at = moment
 
     def resolved_for(self, of: object) -> None:
         """Note what it was resolved for."""

@@ -52,7 +52,7 @@ def resolve(
     limit_set = compiled(resource, choices, shadows, store=chosen_store, version=version, supply=supply)
     changes = [change for link in links if (change := changes_at(link, moment)) is not None]
     if changes:
-        limit_set.changes_at = min(changes).timestamp()
+        limit_set.changing_at(min(changes).timestamp())
     return Resolution(resource, entity, choices, shadows, limit_set)
 
 

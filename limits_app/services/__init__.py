@@ -19,19 +19,18 @@ from limits_app.services.pools import NamedPool, pool
 from limits_app.services.resetting import areset, reset, top_up
 from limits_app.services.shadowing import shadow_refusals
 from limits_app.services.status import Status, astatus, status
-from limits_app.services.together import Share, atry_acquire_all, try_acquire_all
-from limits_app.services.usage import RolledUp, prune_usage, roll_up, usage
-from limits_app.services.writing import (
+from limits_app.services.taking_back import (
     delete_entity_limits,
     delete_resource_limits,
     delete_system_limits,
-    grant_boost,
-    set_entity_limits,
-    set_resource_limits,
-    set_system_limits,
+    end_boost,
 )
+from limits_app.services.together import Share, atry_acquire_all, try_acquire_all
+from limits_app.services.usage import DenialCount, RolledUp, denials, prune_usage, roll_up, usage
+from limits_app.services.writing import grant_boost, set_entity_limits, set_resource_limits, set_system_limits
 
 __all__ = [
+    "DenialCount",
     "Explanation",
     "LimitState",
     "NamedPool",
@@ -54,6 +53,8 @@ __all__ = [
     "delete_entity_limits",
     "delete_resource_limits",
     "delete_system_limits",
+    "denials",
+    "end_boost",
     "explain",
     "grant_boost",
     "limit_set",

@@ -10,7 +10,7 @@ from typing import Final
 from django.db import router
 from django.utils import timezone
 
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import MAX_AMOUNT, Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
@@ -24,16 +24,15 @@ _THOUSANDTH: Final = Decimal("0.001")
 
 
 def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sentence
-    entity: str, resource: str | None, factor: Decimal, until: datetime, reason: str, *, actor: str = ""
+    entity: str, resource: str | None, factor: Decimal | float, until: datetime, reason: str, *, actor: str = ""
 ) -> Policy:
     """Multiply each limit that holds now for an entity on a resource (None: on all) until a moment.
 
     Limits that everybody shares stay as they are. See `grant_boost`; InvalidRequest where nothing can be multiplied.
     """
-    if factor <= 1:
-        raise InvalidRequest(f"a boost by {factor} gives nothing: say how many times as much, such as 2")
+    times = _times_as_much(factor)
     limits = [
-        _multiplied(held.limit, factor)
+        _multiplied(held.limit, times)
         for held in _now(entity, resource).limits
         if not (held.shared or isinstance(held.limit, Blocked))
     ]
@@ -41,6 +40,14 @@ def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sent
         on = "all resources" if resource is None else resource
         raise InvalidRequest(f"nothing limits {entity} on {on} that could be boosted")
     return grant_boost(entity, resource, limits, until, reason, actor=actor)
+
+
+def _times_as_much(factor: object) -> Decimal:
+    if isinstance(factor, Decimal | float | int) and not isinstance(factor, bool):
+        exact = Decimal(str(factor))
+        if exact.is_finite() and 1 < exact <= MAX_AMOUNT:
+            return exact
+    raise InvalidRequest(f"a boost by {factor} gives nothing: say how many times as much, such as 2")
 
 
 def _now(entity: str, resource: str | None) -> Choice:

@@ -22,7 +22,7 @@ def list_resources() -> dict[str, tuple[Limit, ...]]:
 
 def list_resources_with_entities() -> list[str]:
     """Resources on which some entity has a policy of its own."""
-    own = Policy.objects.filter(resource__isnull=False, entity__isnull=False)
+    own = Policy.objects.filter(resource__isnull=False, entity__isnull=False, **_ALWAYS)
     return sorted(set(own.values_list("resource__name", flat=True)))
 
 

@@ -59,7 +59,7 @@ class Once:
             while not self._is_answered(acquisition := self._try(found)):
                 if left() == 0:
                     raise LimitTimeout(acquisition.outcome)
-                with suppress(LimitTimeout), while_it_holds(found, _turn(left())) as seconds:
+                with suppress(LimitTimeout), while_it_holds(found, left(), turn=_TURN_SECONDS) as seconds:
                     return found.acquire(amounts_for(found, self._asked), seconds)
             return acquisition
 
@@ -73,7 +73,7 @@ class Once:
             while not self._is_answered(acquisition := await self._atry(found)):
                 if left() == 0:
                     raise LimitTimeout(acquisition.outcome)
-                with suppress(LimitTimeout), while_it_holds(found, _turn(left())) as seconds:
+                with suppress(LimitTimeout), while_it_holds(found, left(), turn=_TURN_SECONDS) as seconds:
                     return await found.aacquire(amounts_for(found, self._asked), seconds)
             return acquisition
 
@@ -153,11 +153,8 @@ class _WithKey:
         else:
             joined = PooledSet.serving(own, found.supply, found.store, version=found.version)
         joined.resolved_for(found.of)
-        joined.on_unavailable, joined.changes_at = found.on_unavailable, found.changes_at
+        joined.changing_at(found.changes_at)
+        joined.on_unavailable = found.on_unavailable
         if found.shadow is not None:
             joined.try_out(found.shadow)
         return joined
-
-
-def _turn(seconds: float | None) -> float:
-    return _TURN_SECONDS if seconds is None else min(seconds, _TURN_SECONDS)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from limits_app.core.errors import LimitTimeout, StaleConfiguration
+from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked
 from limits_app.core.turns import seconds_of
 from limits_app.resolver import resolver
 from limits_app.services.watching import waiting
@@ -23,16 +24,21 @@ def countdown(timeout: float | None) -> Callable[[], float | None]:
 
 
 @contextmanager
-def while_it_holds(found: LimitSet, seconds: float | None) -> Iterator[float | None]:
-    """How long to wait, at most until a date changes what holds: StaleConfiguration then, to wait on for the rest."""
-    changes_at = getattr(found, "changes_at", None)
-    lasts = None if changes_at is None else max(changes_at - resolver.clock(), 0)
-    if lasts is None or (seconds is not None and seconds <= lasts):
-        with waiting():
-            yield seconds
-        return
+def while_it_holds(found: LimitSet, seconds: float | None, *, turn: float | None = None) -> Iterator[float | None]:
+    """How long to wait, at most until a date changes what holds: StaleConfiguration then, to wait on for the rest.
+
+    `turn` is the longest stretch. Whoever is blocked until later than that is refused at once: LimitExceeded.
+    """
+    lasts = None if found.changes_at is None else max(found.changes_at - resolver.clock(), 0)
+    changes = lasts is not None and (seconds is None or lasts < seconds)
+    stretch = min([some for some in (seconds, turn, lasts) if some is not None], default=None)
+    hopeless = not changes and any(isinstance(limit, Blocked) for limit in found)
     try:
         with waiting():
-            yield lasts
+            yield 0 if hopeless else stretch
     except LimitTimeout as error:
-        raise StaleConfiguration("a date has come that changes the limits") from error
+        if hopeless and seconds != 0:
+            raise LimitExceeded(error.outcome) from error
+        if changes and stretch == lasts:
+            raise StaleConfiguration("a date has come that changes the limits") from error
+        raise

@@ -25,7 +25,7 @@ def reset(
     resource: str,
     *,
     entity: str | None = None,
-    keys: Collection[str] | None = None,
+    keys: str | Collection[str] | None = None,
     reason: str = "",
     idempotency_key: str | None = None,
     actor: str = "",
@@ -40,16 +40,17 @@ def reset(
     """
     found = [one for one in _found(resource, entity).scoped if _is_of(one, resource, entity)]
     there = {limit.key for one in found for limit in one.layout.limits}
-    unknown = sorted(set(keys or ()) - there)
+    wanted = [keys] if isinstance(keys, str) else keys
+    unknown = sorted({str(key) for key in wanted or () if key not in there})
     if unknown:
         raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {_listed(there)}")
 
     def forget() -> None:
         guard = guard_of()
         with guard.asking():
-            guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in found)], keys)
+            guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in found)], wanted)
 
-    change = {"resource": resource, "entity": entity, "keys": sorted(keys or there)}
+    change = {"resource": resource, "entity": entity, "keys": sorted(there if wanted is None else wanted)}
     return _once(forget, Verb.RESET, change, reason=reason, key=idempotency_key, actor=actor, source=source)
 
 
@@ -57,7 +58,7 @@ async def areset(
     resource: str,
     *,
     entity: str | None = None,
-    keys: Collection[str] | None = None,
+    keys: str | Collection[str] | None = None,
     reason: str = "",
     idempotency_key: str | None = None,
     actor: str = "",

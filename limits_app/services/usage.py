@@ -14,9 +14,9 @@ from limits_app.core.errors import InvalidRequest, StoreUnavailable
 from limits_app.core.store import is_counting
 from limits_app.models import Period
 from limits_app.stores.guards import guard_of
-from limits_app.usage import By, Use, Uses, pruning, read, rolling
+from limits_app.usage import By, DenialCount, Use, Uses, denied, pruning, read, rolling
 
-__all__ = ["RolledUp", "prune_usage", "roll_up", "usage", "uses"]
+__all__ = ["DenialCount", "RolledUp", "denials", "prune_usage", "roll_up", "usage", "uses"]
 
 logger = logging.getLogger("limits_app")
 
@@ -54,8 +54,7 @@ def usage(
     where they begin in that time, which is by default the last 30 days, or 48 hours.
     Raises InvalidRequest (a ValueError) for a word that is none.
     """
-    if most is not None and most < 1:
-        raise InvalidRequest(f"most must be 1 or more, not {most}")
+    _check(most)
     return uses(resource, entity=entity, key=key, period=period, since=since, until=until, by=by)[:most]
 
 
@@ -70,10 +69,32 @@ def uses(
     by: str | Iterable[str] = (),
 ) -> Uses:
     """`usage` a part at a time, for those who turn pages: all of it may be more than anybody reads."""
+    for name, moment in (("since", since), ("until", until)):
+        if not isinstance(moment, datetime | None):
+            raise InvalidRequest(f"{name} must be a datetime or None, not {moment!r}")
     words = [by] if isinstance(by, str) else by
     apart = {_word(By, "by", word) for word in words}
     length = _word(Period, "period", period)
     return read(resource, entity, key, period=length, since=since, until=until, by=apart)
+
+
+def denials(
+    resource: str | None = None,
+    *,
+    entity: str | None = None,
+    key: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    most: int | None = None,
+) -> list[DenialCount]:
+    """Who was refused by which limit, minute by minute, from `since` up to `until`: by default the last 48 hours.
+
+    The latest minute comes first, and in it who was refused most; `most` says how many rows are wanted.
+    An empty entity is the site itself. Processes write what they refuse every second, so the last second may be
+    missing. Raises InvalidRequest (a ValueError) for a time that no calendar has.
+    """
+    _check(most)
+    return [DenialCount.of(row) for row in denied(resource, entity, key, since=since, until=until)[:most]]
 
 
 def roll_up() -> RolledUp:
@@ -101,6 +122,11 @@ def prune_usage(*, archive: Path | str | None = None) -> dict[str, int]:
     With `archive`, a directory, all that is deleted is there first, as gzipped lines of JSON.
     """
     return pruning.prune(archive=None if archive is None else Path(archive))
+
+
+def _check(most: int | None) -> None:
+    if most is not None and most < 1:
+        raise InvalidRequest(f"most must be 1 or more, not {most}")
 
 
 def _word(words: type[T], what: str, word: str) -> T:

@@ -8,22 +8,23 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import ValidationError
 from django.db import router
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from limits_app import audit
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.limits import AnyLimit
 from limits_app.core.limits import Limit as Definition
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
 from limits_app.models.moments import as_setting
 
 __all__ = [
     "PolicyOptions",
-    "delete_entity_limits",
-    "delete_resource_limits",
-    "delete_system_limits",
+    "checked_moment",
     "grant_boost",
+    "policies_of",
     "set_entity_limits",
     "set_resource_limits",
     "set_system_limits",
@@ -40,7 +41,7 @@ class PolicyOptions(TypedDict, total=False):
     `extends` adds the limits to those of the next broader policy; `shared` are the keys of which there is one bucket
     for everybody. `enforcement` is `enforce`, `shadow` or `off`, for `rollout_percent` of the entities.
     `on_unavailable` is `block`, `allow` or `local`, for while the store is down; empty: as the settings say.
-    With dates or weekly hours it is a policy beside the one that always holds.
+    With dates or weekly hours it is a policy beside the one that always holds; with an end alone it begins now.
     """
 
     effect: str
@@ -106,34 +107,16 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
     Limits that are not named stay as they are. InvalidLimit where another boost overlaps, or the end has passed.
     """
     now = timezone.now()
-    if as_setting(until) <= now:
+    if checked_moment("until", until) <= now:
         raise InvalidLimit(f"a boost until {until} has ended already: say when it is to end")
     return set_entity_limits(
         entity, limits, resource=resource, extends=True, valid_from=now, valid_until=until, reason=reason, actor=actor
     )
 
 
-def delete_system_limits(*, reason: str = "", actor: str = "") -> bool:
-    """Take back what `set_system_limits` said; False when nothing was."""
-    return _delete(None, None, reason=reason, actor=actor)
-
-
-def delete_resource_limits(resource: str, *, reason: str = "", actor: str = "") -> bool:
-    """Take back what `set_resource_limits` said; False when nothing was."""
-    return _delete(resource, None, reason=reason, actor=actor)
-
-
-def delete_entity_limits(entity: str, *, resource: str | None = None, reason: str = "", actor: str = "") -> bool:
-    """Take back what `set_entity_limits` said; False when nothing was."""
-    return _delete(resource, entity, reason=reason, actor=actor)
-
-
 def _set(resource: str | None, entity: str | None, limits: Limits, options: PolicyOptions) -> Policy:
-    definitions = tuple(limits)
-    fields: dict[str, Any] = {**_DEFAULTS, **options}
-    unknown = fields.keys() - _DEFAULTS.keys()
-    if unknown:
-        raise TypeError(f"{', '.join(sorted(unknown))} is no option of a policy; there are {', '.join(_DEFAULTS)}")
+    definitions = _definitions(limits)
+    fields = _fields(options)
     unshared = sorted(set(fields["shared"]) - {definition.key for definition in definitions})
     if unshared:
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
@@ -149,14 +132,15 @@ def _saved(
     resource: str | None, entity: str | None, definitions: tuple[Definition, ...], fields: dict[str, Any]
 ) -> Policy:
     shared = fields.pop("shared")
-    policy = _find(resource, entity, _as_setting(fields["valid_from"]), fields["weekly_hours"])
+    there = policies_of(resource, entity)
+    policy = there.filter(valid_from=fields["valid_from"], weekly_hours=fields["weekly_hours"]).first()
     if policy is None:
         policy = Policy(
             resource=None if resource is None else _made(Resource(name=resource)),
             entity=None if entity is None else _made(Entity(identifier=entity)),
         )
     for name, value in fields.items():
-        setattr(policy, name, _as_setting(value))
+        setattr(policy, name, value)
     _check(policy, "resource", "entity")
     policy.save()
     policy.limits.all().delete()
@@ -174,8 +158,39 @@ def _check(row: Policy | Limit, *known: str) -> None:
     row.validate_constraints()
 
 
-def _as_setting(value: Any) -> Any:
-    return as_setting(value) if isinstance(value, datetime) else value
+def _definitions(limits: Limits) -> tuple[Definition, ...]:
+    if isinstance(limits, AnyLimit | str) or not isinstance(limits, Iterable):
+        raise InvalidLimit(f"limits must be several, such as [CallLimit.per_minute(10)], not {shown(limits)}")
+    found = tuple(limits)
+    for one in found:
+        if not isinstance(one, AnyLimit):
+            raise InvalidLimit(f"{shown(one)} is no limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
+    return found
+
+
+def _fields(options: PolicyOptions) -> dict[str, Any]:
+    """All options, those that were not said as they are by default; an end without a beginning begins now."""
+    fields: dict[str, Any] = {**_DEFAULTS, **options}
+    unknown = fields.keys() - _DEFAULTS.keys()
+    if unknown:
+        raise TypeError(f"{', '.join(sorted(unknown))} is no option of a policy; there are {', '.join(_DEFAULTS)}")
+    for name, usual in _DEFAULTS.items():
+        if isinstance(usual, str) and not isinstance(fields[name], str):
+            raise InvalidLimit(f"{name} must be text, not {shown(fields[name])}")
+        if usual is None and fields[name] is not None:
+            fields[name] = checked_moment(name, fields[name])
+    if isinstance(fields["shared"], str) or not isinstance(fields["shared"], Collection):
+        raise InvalidLimit(f"shared must be several keys, such as ['tpm'], not {shown(fields['shared'])}")
+    if fields["valid_until"] is not None and fields["valid_from"] is None:
+        fields["valid_from"] = timezone.now()
+    return fields
+
+
+def checked_moment(name: str, moment: object) -> datetime:
+    """Give a moment as the site's settings have it; InvalidLimit where it is none."""
+    if not isinstance(moment, datetime):
+        raise InvalidLimit(f"{name} must be a datetime, not {shown(moment)}")
+    return as_setting(moment)
 
 
 def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
@@ -186,24 +201,11 @@ def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
     return PolicyEffect(effect)
 
 
-def _delete(resource: str | None, entity: str | None, *, reason: str, actor: str) -> bool:
-    with audit.acting(actor=actor, source="service", reason=reason):
-        policy = _find(resource, entity)
-        if policy is None:
-            return False
-        policy.delete()
-    return True
-
-
-def _find(
-    resource: str | None, entity: str | None, valid_from: datetime | None = None, weekly_hours: str = ""
-) -> Policy | None:
-    """The policy of a scope that always holds, or the one that begins then or holds at these hours."""
+def policies_of(resource: str | None, entity: str | None) -> QuerySet[Policy]:
+    """All policies of a scope: the one that always holds, and those with dates or hours."""
     policies = Policy.objects.using(router.db_for_write(Policy)).select_related("resource", "entity")
-    policies = policies.filter(valid_from=valid_from, weekly_hours=weekly_hours)
     of_resource = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
-    found = of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
-    return found.first()
+    return of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
 
 
 def _made(wanted: R) -> R:

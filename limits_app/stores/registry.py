@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Final
 
 from django.conf import settings
+from django.core.cache import DEFAULT_CACHE_ALIAS, caches
 from django.db import DEFAULT_DB_ALIAS
 
 from limits_app import conf
@@ -52,10 +53,17 @@ def _database(chosen: StoreSettings) -> Store:
 
 
 def shared_store() -> Store | None:
-    """The first store of the settings that several machines share, Redis before a database; None without any."""
+    """The first store of the settings that several machines share, Redis before a database.
+
+    Without any, the database `default`; None where the cache `default` is one of django-redis.
+    """
     kinds = {alias: chosen.kind for alias, chosen in conf.get(conf.STORES).items()}
     shared = [alias for wanted in (StoreKind.REDIS, StoreKind.DATABASE) for alias in kinds if kinds[alias] is wanted]
-    return store(shared[0]) if shared else None
+    if shared:
+        return store(shared[0])
+    # As django-redis finds out whether it is one of its own.
+    is_redis = DEFAULT_CACHE_ALIAS in caches.settings and hasattr(caches[DEFAULT_CACHE_ALIAS], "client")
+    return None if is_redis else _database(StoreSettings(StoreKind.DATABASE))
 
 
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {

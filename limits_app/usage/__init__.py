@@ -1,13 +1,14 @@
 """Usage: what the stores have counted, rolled into snapshots, and what was refused.
 
 The way of a count: a store counts in the step that admits, `rolling` collects it into hours and days, and `reading`
-sums up. Refusals are counted by `noting`, and `pruning` lets go of what is old.
+sums up. Refusals are counted by `noting` and read by `denied`, and `pruning` lets go of what is old.
 """
 
 from __future__ import annotations
 
+from limits_app.usage.denied import DenialCount, denied
 from limits_app.usage.noting import denials
 from limits_app.usage.reading import By, Use, Uses, read
 from limits_app.usage.rolling import roll_up
 
-__all__ = ["By", "Use", "Uses", "denials", "read", "roll_up"]
+__all__ = ["By", "DenialCount", "Use", "Uses", "denials", "denied", "read", "roll_up"]

@@ -6,22 +6,26 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.db import router
 from django.db.models import QuerySet, Sum
 from django.utils import timezone
 
-from limits_app.core.amounts import MILLI, Amount
+from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Period, UsageSnapshot
 from limits_app.models.moments import as_setting
+from limits_app.models.usage import Counted
 from limits_app.usage.naming import storable
 
-__all__ = ["By", "Use", "Uses", "read"]
+__all__ = ["USUAL", "By", "Use", "Uses", "begun", "chosen", "read"]
 
-_USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)}
+R = TypeVar("R", bound=Counted)
+
+USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)}
+"""The time that is looked at where nobody says which."""
 
 
 class By(StrEnum):
@@ -88,11 +92,12 @@ def read(
 
     Raises InvalidRequest for a time that no calendar has.
     """
-    chosen = _chosen(_begun(period, since, until), resource, entity, key)
+    rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
+    rows = chosen(begun(rows, "start", since, until, usual=USUAL[period]), resource, entity, key)
     columns = [column for one, column in _COLUMNS.items() if one in by]
     order = ["-start"] if By.PERIOD in by else []
     return Uses(
-        chosen.values("bucket", "key", *columns)
+        rows.values("bucket", "key", *columns)
         .annotate(admitted=Sum("admitted_milli"), denied=Sum("refused"))
         .order_by(*order, "-admitted", "-denied", "key", "bucket", *columns)
     )
@@ -101,12 +106,20 @@ def read(
 _COLUMNS: Final = {By.RESOURCE: "resource", By.ENTITY: "entity", By.PERIOD: "start"}
 
 
-def _begun(period: Period, since: datetime | None, until: datetime | None) -> QuerySet[UsageSnapshot]:
-    found = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot)).filter(period=period)
+def begun(
+    found: QuerySet[R], column: str, since: datetime | None, until: datetime | None, *, usual: timedelta
+) -> QuerySet[R]:
+    """Those whose column is from `since` on, by default the usual time before the end, and before `until`.
+
+    Raises InvalidRequest for what is no moment, and for a time that no calendar has.
+    """
+    for name, moment in (("since", since), ("until", until)):
+        if not isinstance(moment, datetime | None):
+            raise InvalidRequest(f"{name} must be a datetime or None, not {shown(moment)}")
     if since is None:
-        since = _before(datetime.now(UTC) if until is None else _aware(until), _USUAL[period])
-    found = found.filter(start__gte=as_setting(since))
-    return found if until is None else found.filter(start__lt=as_setting(until))
+        since = _before(datetime.now(UTC) if until is None else _aware(until), usual)
+    found = found.filter(**{f"{column}__gte": as_setting(since)})
+    return found if until is None else found.filter(**{f"{column}__lt": as_setting(until)})
 
 
 def _before(moment: datetime, lapse: timedelta) -> datetime:
@@ -116,9 +129,8 @@ def _before(moment: datetime, lapse: timedelta) -> datetime:
         raise InvalidRequest(f"until must be a moment with some time before it, not {moment.isoformat()}") from None
 
 
-def _chosen(
-    found: QuerySet[UsageSnapshot], resource: str | None, entity: str | None, key: str | None
-) -> QuerySet[UsageSnapshot]:
+def chosen(found: QuerySet[R], resource: str | None, entity: str | None, key: str | None) -> QuerySet[R]:
+    """Those of a resource, of an entity, and of a limit; None is any of them."""
     wanted = {"resource": resource, "entity": None if entity is None else storable(entity), "key": key}
     return found.filter(**{column: value for column, value in wanted.items() if value is not None})
 

@@ -40,13 +40,14 @@ class Mode:
     """A mode: its back end by name, so that one which is not used is not imported.
 
     `most_queued` is how many tasks of a worker are with the back end at the same time unless the options say so;
-    `bounded` is False where that makes no sense. `extra` is the extra of this package that installs what the mode
-    needs, with the same name.
+    `bounded` is False where that makes no sense. `wide` says that workers may be on several machines.
+    `extra` is the extra of this package that installs what the mode needs, with the same name.
     """
 
     home: str
     most_queued: int | None = None
     bounded: bool = True
+    wide: bool = False
     extra: str | None = None
 
     def back_end(self) -> type[BackEnd]:
@@ -66,8 +67,8 @@ BACK_ENDS: Final[Mapping[str, Mode]] = {
     "thread": Mode("limits_app.workers.in_thread:InThread"),
     "process": Mode("limits_app.workers.in_process:InProcess", most_queued=100),
     "asyncio": Mode("limits_app.workers.in_event_loop:InEventLoop"),
-    "celery": Mode("limits_app.workers.in_celery:InCelery", most_queued=3, extra="celery"),
-    "ray": Mode("limits_app.workers.in_ray:InRay", most_queued=3, extra="ray"),
+    "celery": Mode("limits_app.workers.in_celery:InCelery", most_queued=3, wide=True, extra="celery"),
+    "ray": Mode("limits_app.workers.in_ray:InRay", most_queued=3, wide=True, extra="ray"),
 }
 
 

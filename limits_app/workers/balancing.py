@@ -40,6 +40,6 @@ BALANCERS: Final[Mapping[str, Callable[[], Balancer]]] = {
 
 def balancer_of(name: str) -> Balancer:
     """A new balancer; ValueError says which there are."""
-    if name not in BALANCERS:
+    if not isinstance(name, str) or name not in BALANCERS:
         raise ValueError(f"load_balancing must be one of {', '.join(BALANCERS)}, not {name!r}")
     return BALANCERS[name]()

@@ -39,6 +39,10 @@ class Acquirable(Protocol):
 class Grant(Protocol):
     """Limits on their way to workers."""
 
+    @property
+    def limit_sets(self) -> Iterable[object]:
+        """Those that workers share."""
+
     def limits_for(self, worker_index: int) -> Acquirable:
         """What a worker finds in `self.limits`; called where the worker is."""
 
@@ -48,6 +52,11 @@ class PrivateLimits:
     """Every worker has a set of its own, with state of its own."""
 
     limits: tuple[Limit, ...] = ()
+
+    @property
+    def limit_sets(self) -> Iterable[object]:
+        """Workers share none."""
+        return ()
 
     def limits_for(self, worker_index: int) -> Acquirable:  # noqa: ARG002 - as `Grant` has it
         """A set that nobody else uses."""
@@ -73,9 +82,30 @@ class GrantedLimits:
 
     limits: Acquirable
 
+    @property
+    def limit_sets(self) -> Iterable[object]:
+        """What was given, or the sets of a pool."""
+        from limits_app.core.limit_pool import LimitPool
+
+        return self.limits if isinstance(self.limits, LimitPool) else (self.limits,)
+
     def limits_for(self, worker_index: int) -> Acquirable:  # noqa: ARG002 - as `Grant` has it
         """What was given."""
         return self.limits
+
+
+def check_reach(grant: Grant, mode: str) -> None:
+    """ValueError where workers on several machines would share a limit set that each machine has for itself."""
+    from limits_app.stores.memory import MemoryStore
+    from limits_app.stores.process import ProcessStore
+
+    stores = [limit_set.store for limit_set in grant.limit_sets if isinstance(limit_set, LimitSet)]
+    narrow = [type(store).__name__ for store in stores if isinstance(store, MemoryStore | ProcessStore)]
+    if narrow:
+        raise ValueError(
+            f"mode {mode!r} has workers on several machines, each of which has a {narrow[0]} for itself: "
+            f"use LimitSet(..., shared=True, mode={mode!r})"
+        )
 
 
 def grant_of(limits: Acquirable | Iterable[Limit] | Iterable[LimitSet] | None) -> Grant:

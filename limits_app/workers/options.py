@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, ParamSpec, TypeVar, cast
 
 from limits_app.workers.back_ends import BackEnd, mode_of
 from limits_app.workers.balancing import balancer_of
-from limits_app.workers.granting import Grant
+from limits_app.workers.granting import Grant, check_reach
 from limits_app.workers.on_demand import OnDemand
 from limits_app.workers.pool import WorkerPool
 from limits_app.workers.resident import Recipe
@@ -65,15 +64,18 @@ class WorkerOptions(Generic[P, W]):
 
         Raises what the `__init__` of a worker raises, and then leaves none behind.
         """
-        back_end = mode_of(self.mode).back_end()
+        mode = mode_of(self.mode)
+        if mode.wide:
+            check_reach(self.grant, self.mode)
+        back_end = mode.back_end()
 
         def start(worker_index: int) -> BackEnd:
             return back_end(Recipe(self.worker_class, args, kwargs, self.grant, self.retry, worker_index))
 
         if self.on_demand:
-            at_once = self.max_workers or os.cpu_count()
             demand = OnDemand(start)
-            queue = SubmissionQueue(demand.run, at_once if mode_of(self.mode).bounded else None)
+            bounded = mode_of(self.mode).bounded and not self.blocking
+            queue = SubmissionQueue(demand.run, self.max_workers if bounded else None)
             return WorkerPool(self, [demand], [queue])
         workers = self._standing(start)
         return WorkerPool(self, workers, [SubmissionQueue(worker.run, self.capacity) for worker in workers])

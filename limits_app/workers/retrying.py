@@ -69,7 +69,7 @@ class Retry:
     def __post_init__(self) -> None:
         if isinstance(self.times, bool) or not isinstance(self.times, int) or self.times < 0:
             raise ValueError(f"num_retries must be a whole number, 0 or more, not {self.times!r}")
-        if self.algorithm not in _FACTORS:
+        if not isinstance(self.algorithm, str) or self.algorithm not in _FACTORS:
             raise ValueError(f"retry_algorithm must be one of {', '.join(RetryAlgorithm)}, not {self.algorithm!r}")
         _check_number("retry_wait", self.wait, _LONGEST_SECONDS)
         _check_number("retry_jitter", self.jitter, 1)

@@ -93,7 +93,8 @@ def _some_row(case: Any, choices: Any) -> int:
 
     kinds = {"resources": "Resource", "entities": "Entity", "policies": "Policy", "pools": "Pool"}
     kinds |= {"endpoints": "Endpoint", "audit-events": "AuditEvent"}
-    model = getattr(models, kinds[case.operation.path.rstrip("/").rsplit("/", 2)[-2]])
+    kind = case.operation.path.partition("/{id}/")[0].rpartition("/")[2]
+    model = getattr(models, kinds[kind])
     return int(choices.choice([*model.objects.order_by("pk").values_list("pk", flat=True)]))
 
 

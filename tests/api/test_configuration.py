@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 from rest_framework.test import APIClient
 
-from limits_app import services
+from limits_app import CallLimit, services
 from limits_app.api.parsing import BoundedJSONParser
 from limits_app.api.problems import TooLarge
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
@@ -315,3 +315,13 @@ def test_a_list_asks_the_database_as_often_whatever_its_length(root: APIClient, 
     with CaptureQueriesContext(connection) as many:
         assert len(root.get(f"{ROOT}{kind}/?page_size=200").data["results"]) >= 7
     assert len(many) == len(few) < 6
+
+
+def test_a_policy_that_always_holds_is_not_given_an_end_alone(root: APIClient) -> None:
+    policy = services.set_resource_limits("api", [CallLimit(5, 60)])
+    where, match = f"{ROOT}policies/{policy.pk}/", {"If-Match": "*"}
+    end = {"valid_until": "2999-01-01T00:00:00Z"}
+    refused = root.patch(where, end, format="json", headers=match)
+    assert (refused.status_code, errors(refused).keys()) == (400, {"#/valid_until"})
+    dated = root.patch(where, end | {"valid_from": "2998-01-01T00:00:00Z"}, format="json", headers=match)
+    assert dated.status_code == 200

@@ -40,8 +40,8 @@ TABLE: Final = [
     *[("post", kind, "list", ALL) for kind in MODELS if kind != "audit-events"],
     *[("delete", kind, "row", ALL) for kind in MODELS if kind != "audit-events"],
     *[("get", page, "", READ) for page in ("status/?resource=x", "explain/?resource=x", "shadow-refusals/")],
-    ("get", "usage/", "", {"viewer", "superuser"}),
-    *[("post", page, "", ALL) for page in ("resets/", "top-ups/", "boosts/")],
+    *[("get", page, "", {"viewer", "superuser"}) for page in ("usage/", "denials/")],
+    *[("post", page, "", ALL) for page in ("resets/", "top-ups/", "boosts/", "audit-events/0/revert/")],
     *[("get", page, "", {*PEOPLE} - {"anonymous"}) for page in ("me/", "schema/")],
 ]
 
@@ -109,10 +109,24 @@ def test_somebody_with_an_api_key_sees_the_limits_of_the_key(settings: Settings)
     assert mine == {"resource": "api", "entity": entity_of_key("secret"), "limits": {}, "usage": {}}
 
 
+def test_a_change_is_recorded_as_that_of_a_user_or_else_of_the_api_key(settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"API_KEY_OF_REQUEST": lambda request: request.headers.get("X-Key")}
+    named, nameless = (person(name, is_superuser=True) for name in ("ann", "bob"))
+    nameless.username = ""
+    for number, user in enumerate((named, nameless)):
+        asked = {"name": f"resource{number}"}
+        made = as_user(user).post(f"{ROOT}resources/", asked, format="json", headers={"X-Key": "secret"})
+        assert made.status_code == 201
+    as_user(nameless).post(f"{ROOT}resources/", {"name": "x"}, format="json")
+    actors = AuditEvent.objects.order_by("number").values_list("actor", flat=True)
+    assert [*actors] == ["ann", entity_of_key("secret"), ""]
+
+
 def test_every_address_is_in_the_table() -> None:
     names = {entry.name for part in urls.urlpatterns for entry in part.url_patterns if entry.name}
     assert get_resolver().namespace_dict.keys() >= {"limits_api"}
-    known = {"boost", "explain", "me", "reset", "schema", "shadow-refusal-list", "status", "top-up", "usage"}
+    known = {"boost", "denial-list", "explain", "me", "reset", "revert", "schema", "shadow-refusal-list", "status"}
+    known |= {"top-up", "usage"}
     rows = {f"{model._meta.model_name}-{part}" for model in MODELS.values() for part in ("list", "detail")}
     assert names == known | rows
     assert User.objects.count() == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, OperationalError
+from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 from rest_framework.exceptions import NotAuthenticated
@@ -18,7 +20,18 @@ from limits_app.api import problems
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import AuditEvent, Bucket, Period, Policy, Resource
+from limits_app.models import (
+    AuditEvent,
+    Bucket,
+    Denial,
+    Endpoint,
+    Limit,
+    Period,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+)
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, fill, person, used
@@ -51,6 +64,36 @@ def test_an_explanation_is_about_the_amounts_that_are_asked_for(root: APIClient)
     assert "admitted" in root.get(f"{ROOT}explain/?resource=llm").data["text"]
 
 
+def test_an_explanation_of_amounts_that_nobody_limits_is_refused(root: APIClient) -> None:
+    services.set_resource_limits("llm", [RateLimit("tpm", 100, 60), CallLimit(5, 60)])
+    services.set_entity_limits("user:1", [CallLimit(5, 60)], resource="llm")
+    wrong = root.get(f"{ROOT}explain/?resource=llm&requested=frob:1&requested=tpm:1")
+    assert wrong.status_code == 400
+    [told] = wrong.data["errors"]
+    assert told == {"parameter": "requested", "detail": "No limit has the key frob; those here have call_count, tpm."}
+    assert root.get(f"{ROOT}explain/?resource=llm&entity=user:1&requested=tpm:1").data["dropped"] == ["tpm"]
+
+
+def test_an_explanation_of_who_is_blocked_or_of_what_nobody_limits_takes_any_amounts(root: APIClient) -> None:
+    services.set_resource_limits("closed", [], effect="blocked")
+    told = [root.get(f"{ROOT}explain/?resource={name}&requested=frob:1") for name in ("closed", "open")]
+    assert [one.data["outcome"]["allowed"] for one in told] == [False, True]
+
+
+def test_an_explanation_knows_the_limits_of_the_members_of_a_pool(root: APIClient) -> None:
+    pool = Pool.objects.create(name="llms")
+    Limit.objects.create(
+        member=PoolMember.objects.create(pool=pool, name="a"),
+        key="tpm",
+        capacity=10,
+        window_seconds=60,
+        algorithm="gcra",
+    )
+    Resource.objects.create(name="llm", pool=pool)
+    assert root.get(f"{ROOT}explain/?resource=llm&requested=tpm:1").status_code == 200
+    assert root.get(f"{ROOT}explain/?resource=llm&requested=frob:1").status_code == 400
+
+
 def test_a_caller_sees_the_state_of_their_own_limits(user: User, root: APIClient) -> None:
     fill()
     services.set_entity_limits(f"user:{user.pk}", [CallLimit(7, 60)], resource="resource1")
@@ -59,6 +102,15 @@ def test_a_caller_sees_the_state_of_their_own_limits(user: User, root: APIClient
     assert (told["count"], [one["resource"] for one in told["results"]]) == (3, ["resource1", "resource2"])
     [mine] = root.get(f"{ROOT}me/?resource=resource1").data["results"]
     assert (mine["entity"], mine["limits"]["call_count"]["available"]) == (f"user:{user.pk}", 6)
+
+
+def test_a_caller_sees_their_own_limits_where_an_endpoint_was_charged_before_they_were_known(user: User) -> None:
+    services.set_resource_limits("api", [CallLimit(100, 60)])
+    services.set_entity_limits(f"user:{user.pk}", [CallLimit(7, 60)], resource="api")
+    Endpoint.objects.create(name="me", path=f"{ROOT}me/", resource=Resource.objects.get(name="api"))
+    basic = "Basic " + b64encode(b"root:root").decode()
+    [mine] = Client().get(f"{ROOT}me/", headers={"Authorization": basic}).json()["results"]
+    assert (mine["entity"], mine["limits"]["call_count"]["capacity"]) == (f"user:{user.pk}", 7)
 
 
 def test_a_caller_sees_their_own_usage_and_nobody_elses(user: User, root: APIClient) -> None:
@@ -109,6 +161,22 @@ def test_usage_comes_in_pages(root: APIClient) -> None:
     assert {page["count"] for page in pages} == {5}
     assert pages[2]["next"] is None
     assert root.get(f"{ROOT}usage/?by=entity&page_size=2&page=4").status_code == 404
+
+
+def test_refusals_are_told_minute_by_minute(root: APIClient) -> None:
+    now = timezone.now().replace(second=0, microsecond=0)
+    times = {"first": now, "last": now}
+    for number in (1, 2, 3):
+        whose = {"resource": "api", "entity": f"user:{number}", "key": "call_count"}
+        Denial.objects.create(minute=now - timedelta(hours=number % 2), count=number, **whose, **times)
+    told = root.get(f"{ROOT}denials/?page_size=2")
+    assert (told.status_code, told["Cache-Control"], told.data["count"]) == (200, "no-store", 3)
+    assert [(one["entity"], one["count"]) for one in told.data["results"]] == [("user:2", 2), ("user:3", 3)]
+    [one] = root.get(f"{ROOT}denials/?entity=user:1&resource=api&key=call_count").data["results"]
+    assert (one["bucket"], one["count"]) == ("entity", 1)
+    assert root.get(f"{ROOT}denials/?until=2001-01-01T00:00:00Z").data["results"] == []
+    assert root.get(f"{ROOT}denials/?until=0001-01-02T00:00:00Z").status_code == 400
+    assert root.get(f"{ROOT}denials/?by=entity").status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -202,6 +270,7 @@ def test_the_api_is_throttled_by_the_limits_of_a_resource_of_its_own(root: APICl
     refused = answers[2]
     assert (refused["Retry-After"], refused["Content-Type"]) == ("30", "application/problem+json")
     assert refused.data["type"].endswith("#quota-exceeded")
+    assert refused.data["violated-policies"] == ["call_count"]
     clock.advance(30)
     assert root.get(f"{ROOT}resources/").status_code == 200
 

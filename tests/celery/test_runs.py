@@ -14,6 +14,7 @@ from pytest_django import Settings
 from limits_app import (
     CallLimit,
     InvalidRequest,
+    LimitExceeded,
     LimitSet,
     LimitTimeout,
     QuotaLimit,
@@ -128,6 +129,42 @@ def test_what_the_body_is_refused_counts_as_if_it_had_been_asked_before(app: Cel
         in_worker(later, 1)
     with pytest.raises(TaskRefused):
         in_worker(later, 11)
+
+
+@pytest.mark.parametrize("options", [{}, {"dont_autoretry_for": (KeyError,)}], ids=["alone", "beside_others"])
+def test_automatic_retries_are_not_used_up_by_refusals(app: Celery, options: dict[str, Any]) -> None:
+    name = f"auto.{len(options)}"
+    limits.set_resource_limits(name, [RateLimit("tpm", 10, 60)])
+
+    @app.task(base=LimitedTask, bind=True, name=name, autoretry_for=(Exception,), max_retries=2, **options)
+    def auto(self: LimitedTask, tokens: int) -> bool:
+        if not tokens:
+            raise ConnectionError("not a refusal")
+        with self.limits.acquire({"tpm": tokens}, resource=name) as acquisition:
+            acquisition.update({"tpm": tokens})
+        return True
+
+    assert in_worker(auto, 10)
+    for tokens, counted in ((1, 1), (0, 2)):
+        with pytest.raises(Retry) as retry:
+            in_worker(auto, tokens, retries=1)
+        assert retry.value.sig.options["retries"] == counted
+    with pytest.raises(TaskRefused):
+        in_worker(auto, 11)
+    for run in (auto, lambda tokens: auto.apply((tokens,)).get()):
+        with pytest.raises(LimitExceeded):
+            run(1)
+
+
+def test_whoever_is_blocked_in_the_body_does_not_come_again_and_again(app: Celery) -> None:
+    limits.set_resource_limits("shut", [], effect="blocked")
+
+    @app.task(base=LimitedTask, bind=True, name="knocking")
+    def knocking(self: LimitedTask) -> None:
+        self.limits.acquire(resource="shut")
+
+    with pytest.raises(TaskRefused, match="blocked"):
+        in_worker(knocking)
 
 
 def test_no_message_waits_longer_than_the_broker_grants(app: Celery) -> None:

@@ -257,3 +257,18 @@ def test_a_broken_log_is_an_answer_of_no() -> None:
     assert run("audit verify").code == 0
     found = run("audit verify --unrecorded")
     assert (found.code, "was changed without an event" in found.out) == (3, True)
+
+
+def test_what_is_asked_about_goes_by_the_keys_that_there_are() -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    assert run("check api calls=10").code == 0
+    assert "can never admit 99" in run("check api calls=99").err
+    assert "call_count: 10 of 10 left, 5 requested" in run("explain api calls=5").out
+    for line in ("check api rpm=1", "explain api rpm=1"):
+        assert (run(line).code, run(line).err) == (2, "rpm is not limited there; limited are: call_count\n")
+    assert run("check api calls=1 call_count=1").code == 2
+    limits.set_entity_limits("user:1", [], effect="blocked")
+    assert run("check api rpm=1 --entity user:1").code == 3
+    assert run("check other rpm=1").err == "Admitted: nothing limits it.\n"
+    limits.set_resource_limits("tried", [ResourceLimit("calls", 2)], enforcement="shadow")
+    assert run("check tried calls=1").code == 0

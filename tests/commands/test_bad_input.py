@@ -103,14 +103,15 @@ TABLE: Final = {
         ("top now", 2, "unrecognized arguments: now"),
     ],
     "boost": [
-        ("boost user:1 tpm=1M/min --reason x", 2, "--for --until is required"),
+        ("boost user:1 tpm=1M/min --reason x", 2, "--for --until --end is required"),
         ("boost user:1 tpm=1M/min --for 2h --until 2099-01-01 --reason x", 2, "not allowed with"),
         ("boost user:1 tpm=1M/min --for 2h", 2, "Say why with --reason"),
         ("boost user:1 tpm=1M/min --for a-while --reason x", 2, "time 'a-while' must look like"),
         ("boost user:1 tpm=1M/min --until 2001-01-01 --reason x", 2, "has ended already"),
         ("boost user:1 unlimited --for 2h --reason x", 2, "limit 'unlimited' must look like"),
         ("boost user:1 tpm=1M/min:shared --for 2h --reason x", 2, "tpm cannot be shared"),
-        ("boost user:1 --for 2h --reason x", 2, "required: LIMIT"),
+        ("boost user:1 --for 2h --reason x", 2, "Say what is to be boosted"),
+        ("boost user:1 tpm=1M/min --end", 2, "leave the limits out"),
     ],
     "reset": [
         ("reset", 2, "required: RESOURCE"),

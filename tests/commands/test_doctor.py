@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import pytest
 from django.apps import apps
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, models
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import NotSupportedError
 from django.utils import timezone
 from pytest_django import Settings
 
-from limits_app.models import Bucket, Denial, Period, Policy, Pool, Resource, UsageSnapshot
+from limits_app.models import Bucket, Denial, Entity, Period, Policy, Pool, Resource, UsageSnapshot
 from limits_app.services.doctor import Severity, diagnose
 from limits_app.services.doctor.surroundings import answers
 from limits_app.services.limits_file import apply, read_content
@@ -238,3 +238,27 @@ def test_a_site_without_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_cannot_be_understood_is_said(line: str, said: str) -> None:
     ran = run(line)
     assert (ran.code, said in ran.err) == (2, True)
+
+
+def past_the_app(rows: models.QuerySet[Any], **values: object) -> None:
+    """Write as other programs do, whom nothing stops."""
+    models.QuerySet(rows.model, rows.query).update(**values)
+
+
+def test_entities_that_are_their_own_ancestors_are_found() -> None:
+    apply(read_content("entities: {t: {name: T}, u: {parent: t}}"))
+    past_the_app(Entity.objects.filter(identifier="t"), parent=Entity.objects.get(identifier="u"))
+    assert found("D016") == [f"entity {name} is its own ancestor: choose another parent" for name in "tu"]
+
+
+def test_dates_that_overlap_are_found() -> None:
+    if connection.vendor == "postgresql":
+        return  # which lets nobody write them
+    dated = f"valid_until: 2999-01-01T00:00:00Z, {LIMITED}"
+    first = f"{{valid_from: 2997-01-01T00:00:00Z, valid_until: 2998-01-01T00:00:00Z, {LIMITED}}}"
+    apply(read_content(f"policies: [{first}, {{valid_from: 2998-01-01T00:00:00Z, {dated}}}]"))
+    past_the_app(
+        Policy.objects.filter(valid_until__year=2998), valid_until=Policy.objects.latest("valid_until").valid_until
+    )
+    [message] = found("D017")
+    assert "overlaps with" in message

@@ -156,3 +156,41 @@ def test_a_site_without_time_zones_is_given_moments_of_its_own(settings: Setting
     ]
     assert len(json.loads(run("audit list --since 1h --format json").out)) == 4
     assert run("usage --since 2026-01-31").code == 0
+
+
+def test_an_end_alone_makes_a_policy_beside_the_lasting_one() -> None:
+    run("resource set api rpm=5/min")
+    shown = json.loads(run("resource set api rpm=9/min --until 2999-01-01 --format json").out)
+    assert {row["verb"] for row in shown} == {"create"}
+    assert len(json.loads(run("resource get api --format json").out)) == 2
+
+
+def test_what_holds_at_hours_or_between_dates_is_deleted_by_its_words() -> None:
+    run("system set rpm=5/min")
+    run("system set rpm=9/min --hours sat --time-zone UTC")
+    run("system set rpm=7/min --from 2990-01-01 --until 2999-01-01")
+    assert "at 2980-01-01" in run("system delete --at 2980-01-01T00:00+00:00 --yes").err
+    assert "holds at sun" in run("system delete --hours sun --yes").err
+    assert run("system delete --at 2995-01-01 --yes").code == 0
+    assert run("system delete --hours sat --yes").code == 0
+    [left] = json.loads(run("system get --format json").out)
+    assert left["limits"] == ["rpm=5/min"]
+
+
+def test_a_boost_is_ended() -> None:
+    run("entity set user:1 rpm=5/min --on api")
+    run("boost user:1 rpm=50/min --on api --for 2h --reason demo")
+    assert run("boost user:1 --on api --end").code == 2
+    assert run("boost user:1 --on api --end --dry-run").code == 0
+    assert set(limits.limit_set("api", "user:1")) == {RateLimit("rpm", 50, 60)}
+    assert run("boost user:1 --on api --end --yes --reason over").code == 0
+    assert set(limits.limit_set("api", "user:1")) == {RPM}
+    assert run("boost user:1 --end --yes").err == "user:1 on all resources has no boost now.\n"
+
+
+def test_a_reset_tells_programs_whether_it_was_done() -> None:
+    run("resource set api rpm=5/min")
+    assert json.loads(run("reset api --yes --once x --format json").out) == {"done": True}
+    assert json.loads(run("reset api --yes --once x --format json").out) == {"done": False}
+    assert run("reset api --yes --format csv").out == "done\nyes\n"
+    assert run("reset api --yes").out == ""

@@ -559,3 +559,13 @@ def test_numbers_are_shown_as_people_write_them(
     form = page.context["inline_admin_formsets"][0].formset.forms[0]
     assert [form["capacity"].value(), form["window_seconds"].value()] == shown
     assert 'inputmode="decimal"' in str(form["capacity"])
+
+
+def test_a_policy_that_always_holds_is_not_given_an_end_alone(admin_client: Client, api: Resource) -> None:
+    limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
+    send(admin_client, "policy_add", policy_form(limit, resource=api.pk))
+    policy = Policy.objects.get()
+    form = policy_form(limit, resource=api.pk, valid_until_0="2999-05-01", valid_until_1="00:00")
+    [said] = errors(send(admin_client, "policy_change", form, policy.pk))["valid_until"]
+    assert said.startswith("This policy always holds: say from when too")
+    assert Policy.objects.get().valid_from is None

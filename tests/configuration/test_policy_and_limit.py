@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -342,3 +344,18 @@ def test_the_database_itself_keeps_keys_unique_within_a_policy(policy: Policy) -
 def test_a_definition_of_an_unsound_row_is_refused_by_name(policy: Policy) -> None:
     with pytest.raises(InvalidLimit, match="limit 'tpm': window_seconds must be a number, not None"):
         rate(policy, window_seconds=None).definition()
+
+
+def test_no_way_of_writing_makes_dates_overlap() -> None:
+    now, hour = timezone.now(), timedelta(hours=1)
+    entity = Entity.objects.create(identifier="user:1")
+    for scope in ({}, {"entity": entity}):
+        Policy.objects.create(valid_from=now, valid_until=now + hour, **scope)
+        later = Policy.objects.create(valid_from=now + hour, **scope)
+        with pytest.raises(IntegrityError, match="no_overlap"), transaction.atomic():
+            Policy.objects.filter(pk=later.pk).update(valid_from=now + hour / 2)
+        with pytest.raises(IntegrityError, match="no_overlap"), transaction.atomic():
+            Policy.objects.bulk_create([Policy(valid_from=now + 2 * hour, **scope)])
+        later.enforcement = "shadow"
+        later.save()
+    assert Policy.objects.count() == 4

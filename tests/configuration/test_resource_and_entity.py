@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, models, transaction
 from django.db.models import ProtectedError
 
+from limits_app.audit import acting
 from limits_app.models import MAX_LEVELS, Entity, Policy, Resource
 from limits_app.models.constraints import PrimaryKeyCheck
 from tests.configuration.rows import complaint
@@ -158,8 +160,36 @@ def test_an_entity_cannot_be_its_own_ancestor(length: int) -> None:
 
 def test_a_cycle_made_behind_validation_does_not_hang_it() -> None:
     entities = line(2)
-    Entity.objects.filter(pk=entities[0].pk).update(parent=entities[1])
+    models.QuerySet(Entity).filter(pk=entities[0].pk).update(parent=entities[1])
     assert "at most 8 levels" in complaint(Entity(identifier="third", parent=entities[0]).full_clean, "parent")
+
+
+PAST_VALIDATION: dict[str, Callable[[list[Entity]], object]] = {
+    "update": lambda made: Entity.objects.filter(pk=made[0].pk).update(parent=made[1]),
+    "save": lambda made: Entity(pk=made[0].pk, identifier="level:0", parent=made[7]).save(),
+    "bulk_update": lambda made: Entity.objects.bulk_update([Entity(pk=made[0].pk, parent=made[2])], ["parent"]),
+    "create": lambda made: Entity.objects.create(identifier="level:8", parent=made[7]),
+    "bulk_create": lambda made: Entity.objects.bulk_create([Entity(identifier="level:8", parent=made[7])]),
+    "from_below": lambda made: Entity.objects.filter(pk=made[0].pk).update(
+        parent=Entity.objects.create(identifier="above")
+    ),
+}
+
+
+@pytest.mark.parametrize("write", PAST_VALIDATION.values(), ids=PAST_VALIDATION)
+def test_no_way_of_writing_makes_cycles_or_a_ninth_level(write: Callable[[list[Entity]], object]) -> None:
+    made = line(MAX_LEVELS)
+    with pytest.raises(IntegrityError, match="its own ancestor, or more than 8 levels"), transaction.atomic():
+        write(made)
+    assert Entity.objects.get(pk=made[0].pk).parent is None
+
+
+def test_a_unit_is_judged_by_its_end() -> None:
+    made = line(MAX_LEVELS)
+    with acting():
+        Entity.objects.filter(pk=made[0].pk).update(parent=made[7])
+        Entity.objects.filter(pk=made[4].pk).update(parent=None)
+    assert Entity.objects.get(pk=made[0].pk).parent == made[7]
 
 
 def test_a_parent_that_is_not_there_is_an_error_of_its_field() -> None:

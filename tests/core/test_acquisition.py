@@ -7,8 +7,8 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from threading import Thread
-from typing import Any
+from threading import Lock, Thread
+from typing import Any, NoReturn
 
 import pytest
 
@@ -17,11 +17,12 @@ from limits_app.core.claim import Claim
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, LimitsError, StoreUnavailable, UsageNotReported
 from limits_app.core.hooks import Hooks
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Amounts
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, limit_set, reported, used
+from tests.core.test_remote_stores import FarStore
 
 TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm
 
@@ -98,6 +99,17 @@ def test_the_configuration_is_a_copy(store: MemoryStore) -> None:
     acquisition.config["region"] = "us"
     assert acquisition.config == limits.config == {"region": "eu", "key": "k1"}
     assert limit_set(store, TPM).config == {}
+
+
+def test_the_configuration_is_a_copy_in_depth_but_for_objects_that_may_have_no_copy(store: MemoryStore) -> None:
+    client = Lock()
+    given: dict[str, Any] = {"regions": [{"name": "eu"}], "client": client}
+    limits = limit_set(store, TPM, config=given)
+    given["regions"][0]["name"] = "us"
+    seen: Any = limits.try_acquire({"tpm": 1}).config
+    seen["regions"][0]["name"] = "us"
+    seen["regions"].append({})
+    assert limits.config == {"regions": [{"name": "eu"}], "client": client}
 
 
 def test_each_grant_of_a_permit_has_a_number_that_only_grows(store: MemoryStore, clock: FakeClock) -> None:
@@ -209,7 +221,47 @@ def test_usage_of_a_limit_that_was_not_requested_is_skipped_too(
     with limits.try_acquire({"tpm": 5}) as acquisition:
         acquisition.update({"tpm": 5, "rpm": 3})
     assert used(limits) == {"tpm": 5, "rpm": 0}
-    assert len(caplog.messages) == 1
+    assert caplog.messages == ["key 'rpm' was not requested: its usage is not recorded"]
+
+
+def test_a_key_that_was_requested_in_vain_is_warned_of_again_where_its_usage_is_reported(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store, TPM)
+    for _ in range(2):
+        with limits.try_acquire({"tpm": 5, "typo": 1}) as acquisition:
+            acquisition.update({"tpm": 5, "typo": 3})
+    assert len(caplog.messages) == 2
+    assert all(message.startswith("key 'typo' is none of the limits") for message in caplog.messages)
+
+
+@pytest.mark.parametrize("usage", [None, 5, [("tpm", 1)], ["tpm"], "tpm", "t", b"t", {"tpm"}])
+@pytest.mark.parametrize("limits", [(TPM,), (CALLS,)])
+@pytest.mark.parametrize("before", [False, True])
+def test_usage_that_is_no_mapping_is_refused(
+    usage: Any, limits: tuple[Limit, ...], before: bool, store: MemoryStore
+) -> None:
+    key = limits[0].key
+    acquisition = limit_set(store, *limits).try_acquire({key: 1})
+    if before:
+        acquisition.update({key: 0.5})
+    with pytest.raises(InvalidRequest, match="usage must map keys to amounts, not "):
+        acquisition.update(usage)
+    assert acquisition.acquisitions == {key: LimitUse(1, 0.5 if before else None)}
+
+
+def test_the_errors_of_a_mapping_are_its_own(store: MemoryStore) -> None:
+    class Broken(dict[str, float]):
+        """A mapping that is broken."""
+
+        def get(self, *_: object) -> NoReturn:
+            raise TypeError("broken")
+
+        def items(self) -> NoReturn:
+            raise TypeError("broken")
+
+    with pytest.raises(TypeError, match="broken"):
+        limit_set(store, TPM).try_acquire({"tpm": 1}).update(Broken(tpm=1))
 
 
 def test_usage_of_an_unknown_key_can_be_an_error_that_takes_over_nothing(store: MemoryStore, hooks: Hooks) -> None:
@@ -504,6 +556,32 @@ def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down_either(
     assert "out of reach" in caplog.text
 
 
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_nor_is_it_masked_by_any_other_error_of_a_store(
+    way: Leave, far: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FarStore if far else MemoryStore):  # type: ignore[misc]
+        """A store with a fault that nobody foresaw."""
+
+        def settle(self, claim: Claim, changes: Amounts) -> None:
+            raise OSError("disk full")
+
+        async def asettle(self, claim: Claim, changes: Amounts) -> None:
+            raise OSError("disk full")
+
+    limits = limit_set(Broken(), TPM)
+    acquisition = limits.try_acquire({"tpm": 30})
+    with pytest.raises(ValueError, match="what really happened"):
+        way(acquisition, ValueError("what really happened"))
+    assert caplog.messages == ["what a failed block held could not be given back"]
+    assert "disk full" in caplog.text
+    other = limits.try_acquire({"tpm": 30})
+    other.update({"tpm": 5})
+    with pytest.raises(OSError, match="disk full"):
+        way(other, None)
+
+
 def test_a_store_that_is_down_at_the_end_of_a_good_block_is_an_error() -> None:
     class Down(MemoryStore):
         """A store that was lost meanwhile."""
@@ -544,6 +622,22 @@ def test_a_failed_try_may_even_report_usage(store: MemoryStore) -> None:
     assert used(limits) == {"tpm": 100}
 
 
+def test_usage_of_a_failed_try_is_checked_and_recorded_nowhere(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store, TPM, CALLS)
+    limits.try_acquire({"tpm": 100})
+    with limits.try_acquire({"tpm": 1}) as refused:
+        refused.update({"tpm": 1})
+        refused.update({"tpm": 5})
+        with pytest.raises(InvalidRequest, match="must not be negative"):
+            refused.update({"tpm": -1})
+        with pytest.raises(InvalidRequest, match="between 0 and the 1 requested"):
+            refused.update({"call_count": 2})
+    assert refused.acquisitions == {"tpm": LimitUse(1, None), "call_count": LimitUse(1, None)}
+    assert caplog.messages == []
+
+
 def test_a_released_acquisition_may_still_leave_its_block(store: MemoryStore) -> None:
     limits = limit_set(store)
     with limits.try_acquire({"tpm": 30}) as acquisition:
@@ -552,6 +646,22 @@ def test_a_released_acquisition_may_still_leave_its_block(store: MemoryStore) ->
         other = limits.try_acquire({"db": 3})
     assert used(limits) == {"tpm": 10, "rpm": 0, "call_count": 2, "db": 3}
     other.release()
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_block_that_was_cancelled_need_not_report(far: bool) -> None:
+    year = 366 * 86_400
+    limits = limit_set(FarStore() if far else MemoryStore(), RateLimit("tpm", 100, year), RateLimit("rpm", 10, year))
+    with limits.acquire({"tpm": 4, "rpm": 2}) as acquisition:
+        acquisition.update({"tpm": 1.5})
+        acquisition.cancel()
+
+    async def scenario() -> None:
+        async with await limits.aacquire({"tpm": 4}) as other:
+            await other.acancel()
+
+    asyncio.run(scenario())
+    assert used(limits) == pytest.approx({"tpm": 1.5, "rpm": 0}, abs=0.01)
 
 
 def test_cancelling_gives_back_what_was_not_reported(store: MemoryStore) -> None:

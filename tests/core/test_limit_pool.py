@@ -232,6 +232,19 @@ def test_what_no_set_can_ever_admit_is_an_error_at_once(name: str, failover: boo
         assert isinstance(caught.value, ValueError)
 
 
+@pytest.mark.parametrize("failover", [True, False])
+@pytest.mark.parametrize("name", BALANCERS)
+def test_the_most_that_is_ever_admitted_is_that_of_the_largest_set(
+    name: str, failover: bool, store: MemoryStore
+) -> None:
+    sets = [LimitSet([CALLS, RateLimit("tpm", size, 60)], store=store) for size in (10, 100, 30)]
+    pool = LimitPool(sets, name, failover=failover)
+    for verb in (pool.try_acquire, pool.acquire, pool.peek) * 3:
+        with pytest.raises(NeverAdmissible, match="'tpm' can never admit 500: its most is 100"):
+            verb({"tpm": 500})
+    assert pool.foresee({"tpm": 500}).outcome.never
+
+
 def test_what_the_only_set_can_never_admit_is_an_error_too(store: MemoryStore) -> None:
     with pytest.raises(NeverAdmissible):
         pool_of(store, TPM, number=1).try_acquire({"tpm": 11})
@@ -337,6 +350,25 @@ def test_when_all_are_put_aside_none_is(store: MemoryStore) -> None:
     assert set(many(pool, 6)) == {"a", "b", "c"}
 
 
+@pytest.mark.parametrize("failover", [True, False])
+@pytest.mark.parametrize("name", BALANCERS)
+def test_when_all_that_could_ever_admit_are_put_aside_none_is(name: str, failover: bool, store: MemoryStore) -> None:
+    sizes = {"a": 10, "b": 100, "c": 10}
+    sets = [LimitSet([RateLimit("tpm", sizes[one], 60)], store=store, config={"name": one}) for one in sizes]
+    pool = LimitPool(sets, name, failover=failover)
+    pool.cool_down(1, 5)
+    assert pool.peek({"tpm": 50}).allowed
+    assert pool.try_acquire({"tpm": 30}).config["name"] == "b"
+    assert pool.acquire({"tpm": 70}).config["name"] == "b"
+    assert pool.try_acquire({"tpm": 50}).outcome.retry_after == 30
+    assert pool.peek({"tpm": 50}).retry_after == 30
+    with pytest.raises(LimitTimeout):
+        pool.acquire({"tpm": 50}, timeout=0)
+    assert pool.try_acquire({"tpm": 5}).config["name"] in {"a", "c"}, "for these it is put aside all the same"
+    with pytest.raises(NeverAdmissible, match="its most is 100"):
+        pool.try_acquire({"tpm": 101})
+
+
 def test_putting_aside_counts_from_the_last_time(store: MemoryStore, clock: FakeClock) -> None:
     pool = pool_of(store, CallLimit(100, 3600), number=2)
     pool.cool_down(0, 5)
@@ -350,7 +382,7 @@ def test_putting_aside_counts_from_the_last_time(store: MemoryStore, clock: Fake
 
 @pytest.mark.parametrize("seconds", [None, -1, float("nan"), float("inf"), True, "5"])
 def test_a_set_is_put_aside_for_a_number_of_seconds(seconds: Any, store: MemoryStore) -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest, match="seconds must be a number, 0 or more, not "):
         pool_of(store, DB).cool_down(0, seconds)
 
 
@@ -394,6 +426,30 @@ def test_stats_are_those_of_the_sets(store: MemoryStore) -> None:
 def test_a_pool_has_at_least_one_set() -> None:
     with pytest.raises(ValueError, match="a pool needs at least one limit set"):
         LimitPool([])
+
+
+def test_a_set_is_in_a_pool_once(store: MemoryStore) -> None:
+    one, other = sets_of(store, DB, number=2)
+    with pytest.raises(InvalidRequest, match="a limit set is there twice"):
+        LimitPool([one, other, one])
+
+
+@pytest.mark.parametrize("sets", [LimitSet([DB]), None, 5, DB])
+def test_a_pool_is_made_of_several_sets(sets: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"limit_sets must be several, as in LimitPool\(\[limit_set\]\), not "):
+        LimitPool(sets)
+
+
+@pytest.mark.parametrize("one", [LimitPool([LimitSet([DB])]), DB, "db", None])
+def test_a_pool_is_made_of_sets(one: Any, store: MemoryStore) -> None:
+    with pytest.raises(InvalidRequest, match="limit_sets must be limit sets, not "):
+        LimitPool([*sets_of(store, DB), one])
+
+
+@pytest.mark.parametrize("name", [["random"], None, 1])
+def test_a_balancer_is_named(name: Any, store: MemoryStore) -> None:
+    with pytest.raises(InvalidRequest, match="load_balancing must be the name of a balancer, not "):
+        pool_of(store, DB, load_balancing=name)
 
 
 @pytest.mark.parametrize("worker_index", [-1, True, 1.0, "0", None])

@@ -277,6 +277,18 @@ def test_a_waiter_sleeps_no_longer_than_until_a_set_comes_back() -> None:
     assert pool.acquire({"tpm": 10}, timeout=20).config == {"name": "b"}
 
 
+def test_a_waiter_waits_for_a_set_that_is_put_aside_where_no_other_can_ever_admit(
+    store: WatchedStore, clock: FakeClock
+) -> None:
+    pool = two(store, RateLimit("tpm", 5, 5), TEN)
+    used_up(pool[1], "tpm")
+    pool.cool_down(1, 100)
+    waiter = Caller(pool.acquire, {"tpm": 10})
+    store.until_waiting(1)
+    clock.advance(10)
+    assert waiter.result().config == {"name": "b"}
+
+
 def test_when_all_are_put_aside_all_are_waited_for(store: WatchedStore, clock: FakeClock) -> None:
     pool = full(store, SLOW, TEN)
     pool.cool_down(0, 100)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.errors import NotShareable
+from limits_app.core.errors import InvalidRequest, NotShareable
 from limits_app.core.hooks import Hooks
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
@@ -40,6 +40,13 @@ def test_the_mode_process_uses_the_store_of_the_machine(hooks: Hooks) -> None:
     assert LimitSet([TPM], shared=True, mode="process").store is of_the_machine
 
 
+@pytest.mark.parametrize("mode", ["celery", "distributed", "ray"])
+def test_the_modes_of_several_machines_use_the_store_that_they_share(mode: str, hooks: Hooks) -> None:
+    of_all = MemoryStore()
+    hooks.shared_store = lambda: of_all
+    assert LimitSet([TPM], shared=True, mode=mode).store is of_all
+
+
 @pytest.mark.parametrize("mode", ["thread", "asyncio", "process"])
 def test_a_mode_that_shares_must_say_so(mode: str) -> None:
     with pytest.raises(ValueError, match=f"mode '{mode}' shares its state: pass shared=True, or mode='sync'"):
@@ -51,6 +58,33 @@ def test_a_mode_that_shares_must_say_so(mode: str) -> None:
 def test_a_mode_that_is_none_is_refused_with_those_that_are(mode: Any, shared: bool) -> None:
     with pytest.raises(ValueError, match="must be one of sync, thread, asyncio, process"):
         LimitSet([TPM], mode=mode, shared=shared)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [({"mode": "bogus"}, "must be one of sync"), ({"mode": "thread"}, "mode 'thread' shares its state: pass shared")],
+)
+def test_a_mode_is_checked_beside_a_store_too(options: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        LimitSet([TPM], store=MemoryStore(), **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"shared": True}, {"shared": True, "mode": "process"}])
+def test_a_store_takes_the_place_of_the_one_that_the_mode_would_choose(options: dict[str, Any]) -> None:
+    store = MemoryStore()
+    assert LimitSet([TPM], store=store, **options).store is store
+
+
+@pytest.mark.parametrize("store", ["redis", MemoryStore, 5, {"KIND": "redis"}])
+def test_what_is_no_store_is_refused_with_one_that_is(store: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"store must be a store, such as MemoryStore\(\), not "):
+        LimitSet([TPM], store=store)
+
+
+def test_a_clock_tells_whole_microseconds() -> None:
+    with pytest.raises(InvalidRequest, match=r"clock must return whole microseconds, .* not 1.5"):
+        MemoryStore(clock=lambda: 1.5)  # type: ignore[arg-type,return-value]
+    assert MemoryStore(clock=lambda: 5).clock() == 5
 
 
 # ------------------------------------------------------------------------------------------------- pickling

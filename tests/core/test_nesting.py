@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import multiprocessing
 from collections.abc import Callable, Coroutine, Iterator
@@ -20,6 +21,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import ResourceLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, TPM, limit_set, used
 
 ONE = ResourceLimit("db", 1)
@@ -104,6 +106,47 @@ def test_another_set_on_the_same_store_is_another_set(store: MemoryStore) -> Non
     one, other = limit_set(store, ONE), limit_set(store, ONE)
     with one.acquire(), other.acquire():
         assert used(one) == used(other) == {"db": 1}
+
+
+def test_a_copy_of_a_set_is_the_same_set(limits: LimitSet) -> None:
+    copied = copy.copy(limits)
+    assert copied is not limits
+    with limits.acquire():
+        assert copied.acquire(timeout=0).acquisitions == {}
+        assert used(limits) == {"db": 1}
+    with copied.acquire():
+        assert limits.acquire(timeout=0).acquisitions == {}
+
+
+def test_a_copy_on_another_store_is_another_set(limits: LimitSet, clock: FakeClock) -> None:
+    other = LimitSet.composed(limits.scoped, MemoryStore(clock=clock))
+    with limits.acquire(), other.acquire():
+        assert used(limits) == used(other) == {"db": 1}
+
+
+def test_two_sets_that_are_composed_of_the_same_scopes_are_two(store: MemoryStore) -> None:
+    scoped = [ScopedLimits(scope_of("nesting", None), layout_of((ResourceLimit("db", 2),)))]
+    one, other = LimitSet.composed(scoped, store), LimitSet.composed(scoped, store)
+    with one.acquire(), other.acquire():
+        assert used(one) == used(other) == {"db": 2}
+
+
+def test_a_permit_that_was_held_for_as_long_as_it_may_be_is_not_held_any_more(
+    store: MemoryStore, clock: FakeClock
+) -> None:
+    limits = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=5), ResourceLimit("gpu", 2))
+    outer = limits.acquire()
+    clock.now_us += 4_999_999  # as between two rounds of whoever renews
+    assert limits.try_acquire().acquisitions == {}
+    clock.now_us += 1
+    other = in_a_thread(lambda: limits.try_acquire({"gpu": 0}))
+    assert other
+    assert not limits.try_acquire(), "somebody else has it now"
+    other.release()
+    inner = limits.try_acquire()
+    assert inner.acquisitions.keys() == {"db"}
+    outer.release()
+    assert used(limits) == {"db": 1, "gpu": 0}
 
 
 def test_of_several_scopes_only_those_whose_permits_are_held_are_left_out(store: MemoryStore) -> None:

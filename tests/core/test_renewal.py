@@ -123,6 +123,19 @@ def test_a_permit_is_held_no_longer_than_its_limit_allows(
     assert lost == [held, other], "once for each"
 
 
+def test_who_has_held_a_permit_for_as_long_as_it_may_is_told_at_that_moment(clock: FakeClock, hooks: Hooks) -> None:
+    lost: list[tuple[Claim, int]] = []
+    hooks.lease_lost.append(lambda claim: lost.append((claim, clock())))
+    store, start = Counting(clock=clock, lease_seconds=30), clock()
+    limits = limit_set(store, ResourceLimit("db", 2, max_hold_seconds=13))
+    first = limits.acquire()
+    clock.advance(1)
+    second = limits.acquire({"db": 1})
+    clock.advance(40)
+    assert lost == [(first, start + 13_000_000), (second, start + 14_000_000)]
+    assert store.renewals == [2, 2, 1], "one round after ten seconds, and one for each end"
+
+
 def test_who_has_lost_a_lease_is_told_by_all_its_keys(
     store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,6 +221,14 @@ def test_a_thread_renews_in_real_time() -> None:
         limits.acquire({"db": 1}, timeout=2)
     assert len(store.renewals) >= 2
     assert limits.acquire({"db": 1}, timeout=0)
+
+
+def test_who_has_held_a_permit_for_as_long_as_it_may_is_told_in_real_time(hooks: Hooks) -> None:
+    told = threading.Event()
+    hooks.lease_lost.append(lambda claim: told.set())
+    limits = limit_set(MemoryStore(lease_seconds=3600), ResourceLimit("db", 1, max_hold_seconds=0.05))
+    with limits.acquire():
+        assert told.wait(PATIENCE_SECONDS)
 
 
 def test_a_forgotten_permit_comes_back_in_real_time() -> None:

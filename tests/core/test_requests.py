@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -343,7 +344,7 @@ class Untouchable(MemoryStore):
         raise AssertionError("touched")
 
 
-@pytest.mark.parametrize("requested", [None, {}, {"tpm": 5}, {"tpm": -5, "db": 10**15}])
+@pytest.mark.parametrize("requested", [None, {}, {"tpm": 5}, {"tpm": 0.5, "db": 10**15}])
 @pytest.mark.parametrize("verb", [LimitSet.try_acquire, LimitSet.acquire, acquire])
 def test_an_empty_set_admits_everything_without_touching_a_store(verb: Verb, requested: Any) -> None:
     limits = LimitSet(store=Untouchable())
@@ -358,6 +359,44 @@ def test_an_empty_set_admits_everything_without_touching_a_store(verb: Verb, req
         acquisition.release()
         acquisition.cancel()
         assert acquisition
+
+
+EMPTY_ERRORS = [
+    ({"tpm": -5}, "amount of 'tpm' must not be negative, not -5"),
+    ({"tpm": 1, "rpm": Decimal("-0.5")}, "amount of 'rpm' must not be negative"),
+    ({"tpm": "5"}, "amount of 'tpm' must be a number, not '5'"),
+    (["tpm"], r"must map keys to amounts, not \['tpm'\]"),
+    (5, "must map keys to amounts, not 5"),
+]
+
+
+@pytest.mark.parametrize(("requested", "rule"), EMPTY_ERRORS)
+@pytest.mark.parametrize("verb", [LimitSet.try_acquire, LimitSet.acquire, acquire])
+def test_an_empty_set_admits_nothing_that_cannot_be(verb: Verb, requested: Any, rule: str) -> None:
+    with pytest.raises(InvalidRequest, match=rule):
+        verb(LimitSet(store=Untouchable()), requested)
+
+
+@pytest.mark.parametrize(("usage", "rule"), EMPTY_ERRORS)
+def test_an_empty_set_takes_no_usage_that_cannot_be(usage: Any, rule: str) -> None:
+    with pytest.raises(InvalidRequest, match=rule):
+        LimitSet(store=Untouchable()).try_acquire().update(usage)
+
+
+def test_usage_of_an_empty_set_is_told_to_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSet(store=Untouchable())
+    limits.try_acquire().update({"tpm": 5})
+    assert limits.acquire().acquisitions == {}
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("timeout", [-5, float("nan"), "5", True])
+def test_an_empty_set_does_not_wait_for_a_time_that_cannot_be(timeout: Any) -> None:
+    limits = LimitSet(store=Untouchable())
+    with pytest.raises(InvalidRequest, match="timeout must be None or seconds, 0 or more"):
+        limits.acquire(timeout=timeout)
+    with pytest.raises(InvalidRequest, match="timeout must be None or seconds, 0 or more"):
+        asyncio.run(limits.aacquire(timeout=timeout))
 
 
 def test_an_empty_set_has_nothing_in_it() -> None:
@@ -384,6 +423,10 @@ def test_a_set_is_a_collection_of_its_limits(store: MemoryStore) -> None:
     assert len(limits) == 4
     assert limits["tpm"] == TPM
     assert limits["call_count"] is CALLS
+    assert "tpm" in limits
+    assert TPM in limits
+    assert "typo" not in limits
+    assert RateLimit("tpm", 5, 5) not in limits
     with pytest.raises(KeyError):
         limits["typo"]
     assert repr(TPM) in repr(limits)
@@ -397,6 +440,12 @@ def test_keys_inside_one_set_differ(store: MemoryStore) -> None:
 @pytest.mark.parametrize("limits", [["tpm"], [None], [5], [TPM, "100/min"], [{"key": "tpm"}], [[TPM]], [RateLimit]])
 def test_a_set_is_made_of_limits(limits: Any, store: MemoryStore) -> None:
     with pytest.raises(InvalidLimit, match="is no limit"):
+        LimitSet(limits, store=store)
+
+
+@pytest.mark.parametrize("limits", [TPM, DB, None, 5])
+def test_a_set_is_made_of_several_limits(limits: Any, store: MemoryStore) -> None:
+    with pytest.raises(InvalidLimit, match=r"limits must be several, as in LimitSet\(\[limit\]\), not "):
         LimitSet(limits, store=store)
 
 

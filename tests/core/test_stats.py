@@ -32,6 +32,7 @@ def test_every_field_of_every_kind(store: MemoryStore) -> None:
             "available": 29.5,
             "used": 20.5,
             "utilization": 0.41,
+            "burst": 50,
         },
         "call_count": {
             "type": "call",

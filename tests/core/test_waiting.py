@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import signal
@@ -10,15 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from threading import Event, Thread
+from time import time_ns
 from typing import Any
 
 import pytest
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.claim import Claim
-from limits_app.core.errors import InvalidRequest, LimitTimeout, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
+from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import ScopedLimits
@@ -112,7 +115,7 @@ def test_a_limit_that_frees_itself_in_time_is_no_timeout(store: WatchedStore, cl
     assert waiter.result()
 
 
-@pytest.mark.parametrize("timeout", [0, 0.0, -0.0, 1e-9, 1, 5.5, 1e12, 1e300, 10**30, float("inf"), None])
+@pytest.mark.parametrize("timeout", [0, 0.0, -0.0, 1e-9, 1, 5.5, 1e12, 1e300, 10**30, 10**400, float("inf"), None])
 def test_what_a_timeout_may_be(timeout: float | None, store: WatchedStore) -> None:
     limits = limit_set(store, TEN)
     assert limits.acquire({"tpm": 10}, timeout)
@@ -317,8 +320,9 @@ def test_a_release_of_too_little_leaves_the_first_waiting(store: WatchedStore) -
 
 
 def test_a_change_of_the_configuration_ends_the_wait(store: WatchedStore) -> None:
-    scoped = [ScopedLimits(scope_of("api", None), layout_of((TEN, Blocked())))]
+    scoped = [ScopedLimits(scope_of("api", None), layout_of((TEN,)))]
     limits = LimitSet.composed(scoped, store, version=store.version())
+    used_up(limits, "tpm")
     waiter = held_up(store, limits, {"tpm": 1})
     store.advance_version()
     with pytest.raises(StaleConfiguration):
@@ -329,6 +333,35 @@ def test_a_change_of_the_configuration_ends_the_wait(store: WatchedStore) -> Non
         limits.peek({"tpm": 1})
     assert not store.line.busy
     assert LimitSet.composed([], store, version=store.version()).try_acquire()
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedStore) -> None:
+    scopes = [ScopedLimits(scope_of("api", who), layout_of((TEN, Blocked()))) for who in ("a", "b")]
+    blocked = [LimitSet.composed([scope], store) for scope in scopes]
+    pool, single = LimitPool(blocked), blocked[0]
+    desk = limit_set(store, DB)
+    held = desk.acquire({"db": 3})
+    waiter = held_up(store, desk, {"db": 1}) if timeout else None
+    for ask in (single.acquire, pool.acquire, LimitPool(blocked, failover=False).acquire):
+        with pytest.raises(LimitExceeded, match=r"everything for . is blocked") as refused:
+            ask({"tpm": 1}, timeout)
+        assert not isinstance(refused.value, LimitTimeout)
+    for ask_later in (single.aacquire, pool.aacquire):
+        with pytest.raises(LimitExceeded, match=r"everything for . is blocked"):
+            asyncio.run(ask_later({"tpm": 1}, timeout))
+    held.release()
+    assert waiter is None or waiter.result()
+
+
+def test_whoever_is_blocked_until_a_date_waits_for_it(store: WatchedStore, clock: FakeClock) -> None:
+    limits = LimitSet.composed([ScopedLimits(scope_of("api", "a"), layout_of((Blocked(),)))], store)
+    limits.changes_at = 1e9
+    waiter = Caller(limits.acquire, {}, 5)
+    store.until_waiting(1)
+    clock.advance(5)
+    with pytest.raises(LimitTimeout):
+        waiter.result()
 
 
 def test_permits_of_somebody_who_forgot_them_come_back_when_their_lease_ends(
@@ -477,6 +510,19 @@ def test_real_time_is_up() -> None:
     with pytest.raises(LimitTimeout):
         limits.acquire({"k": 1}, timeout=0.05)
     assert 50_000 <= limits.store.clock() - start < 5_000_000
+
+
+def test_a_clock_that_is_set_back_makes_no_timeout_longer() -> None:
+    back_us = 0
+    store = WatchedStore(clock=lambda: time_ns() // 1000 - back_us)
+    limits = limit_set(store, RateLimit("tpm", 1, 3600))
+    used_up(limits, "tpm")
+    waiter = Caller(limits.acquire, {"tpm": 1}, 0.3)
+    store.until_waiting(1)
+    back_us = 3_600_000_000
+    store.line.notify_all()
+    with pytest.raises(LimitTimeout):
+        waiter.result()
 
 
 def test_real_waiters_for_a_permit_ask_again_when_the_store_says_so() -> None:

@@ -248,3 +248,17 @@ def test_a_failed_view_of_a_request_without_charges_is_nothing_special(ask: Ask,
 
     serve({"": view})
     assert ask().status_code == 500
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_several_resources_at_once_are_among_the_acquisitions_by_each_name(kind: str, limits: RequestLimits) -> None:
+    limit("other", CallLimit(10, 60))
+    asked = {"api": {"tpm": 4}, "other": None}
+    for verb in ("acquire", "try_acquire"):
+        take: Any = getattr(limits, verb) if kind == "sync" else async_to_sync(getattr(limits, f"a{verb}"))
+        acquisition = take(asked)
+        assert limits.acquisitions == {"api": acquisition, "other": acquisition}
+    assert len(limits.outcomes) == 2
+    limits.acquisitions["other"].update({"api:tpm": 1})
+    limits._request.close()
+    assert left("api") == {"call_count": 8, "tpm": 95, "slots": 5}

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial, wraps
 from threading import Barrier, Thread
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from pytest_django import Settings
+from rest_framework.decorators import api_view, authentication_classes
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 import limits_app
 from limits_app import services
@@ -26,6 +31,7 @@ from limits_app.integrations.decorators import exempt, limited
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
+from tests.integrations.rest import Named
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -534,3 +540,230 @@ def test_what_the_view_settled_itself_is_left_alone(ask: Ask, serve: Any) -> Non
     serve({"": limited("api", counts=lambda response: False)(view)})
     ask()
     assert left("api") == {"call_count": 1}
+
+
+def permits() -> object:
+    """How many permits are free just now."""
+    return left("api", None)["slots"]
+
+
+def rows(count: int) -> Any:
+    """Say what is free at each row; hand in what is sent, and give the count back."""
+    for _ in range(count):
+        yield permits()
+    return count
+
+
+async def arows(count: int) -> Any:
+    """`rows` for asyncio."""
+    for _ in range(count):
+        yield await sync_to_async(permits)()
+
+
+async def acollected(items: Any) -> list[object]:
+    return [item async for item in items]
+
+
+def test_a_generator_holds_from_its_first_item_to_its_last() -> None:
+    limit("api", CallLimit(2, 60), ResourceLimit("slots", 1))
+    given = limited("api")(rows)(2)
+    assert permits() == 1
+    assert list(given) == [0, 0]
+    assert permits() == 1
+    assert async_to_sync(acollected)(limited("api")(arows)(2)) == [0, 0]
+    assert permits() == 1
+    with pytest.raises(LimitExceeded):
+        next(limited("api")(rows)(2))
+    with pytest.raises(LimitExceeded):
+        async_to_sync(acollected)(limited("api")(arows)(2))
+
+
+def test_a_generator_that_nobody_reads_to_its_end_has_used_what_it_took() -> None:
+    async def first(items: Any) -> object:
+        found = await anext(items)
+        await items.aclose()
+        return found
+
+    limit("api", RateLimit("tpm", 10, 60), ResourceLimit("slots", 1))
+    given = limited("api", requested={"tpm": 4})(rows)(2)
+    assert next(given) == 0
+    given.close()
+    assert left("api", None) == {"tpm": 6, "slots": 1}
+    assert async_to_sync(first)(limited("api", requested={"tpm": 4})(arows)(2)) == 0
+    assert left("api", None) == {"tpm": 2, "slots": 1}
+
+
+def test_a_generator_that_fails_gives_back_what_it_did_not_use() -> None:
+    @limited("api", requested={"tpm": 4})
+    def broken() -> Any:
+        yield 1
+        raise KeyError
+
+    @limited("api", requested={"tpm": 4})
+    async def abroken() -> Any:
+        yield 1
+        raise KeyError
+
+    limit("api", RateLimit("tpm", 10, 60))
+    with pytest.raises(KeyError):
+        list(broken())
+    with pytest.raises(KeyError):
+        async_to_sync(acollected)(abroken())
+    assert left("api", None) == {"tpm": 10}
+
+
+def test_what_a_generator_returns_says_what_it_cost() -> None:
+    limit("api", RateLimit("tpm", 10, 60), ResourceLimit("slots", 1))
+    list(limited("api", requested={"tpm": 9}, usage=lambda count: {"tpm": count})(rows)(2))
+    assert left("api", None)["tpm"] == 8
+
+
+def test_what_is_sent_and_thrown_arrives_inside_of_a_generator() -> None:
+    seen: list[object] = []
+
+    @contextmanager
+    @limited("api")
+    def connection() -> Any:
+        try:
+            yield "open"
+        except KeyError as error:
+            seen.append(error)
+
+    @asynccontextmanager
+    @limited("api")
+    async def aconnection() -> Any:
+        try:
+            yield "open"
+        except KeyError as error:
+            seen.append(error)
+
+    @limited("api")
+    async def echo() -> Any:
+        sent = yield
+        while True:
+            sent = yield sent
+
+    async def use() -> None:
+        async with aconnection() as found:
+            seen.append(found)
+            raise KeyError
+        given = echo()
+        await anext(given)
+        seen.extend([await given.asend(1), await given.asend(2)])
+        await given.aclose()
+
+    limit("api", ResourceLimit("slots", 1))
+    with connection() as found:
+        seen.append(found)
+        raise KeyError
+    async_to_sync(use)()
+    assert [one if isinstance(one, str | int) else type(one) for one in seen] == [
+        "open",
+        KeyError,
+        "open",
+        KeyError,
+        1,
+        2,
+    ]
+    assert permits() == 1
+
+
+@pytest.mark.parametrize("kind", [rows, arows])
+def test_a_generator_that_takes_a_request_charges_who_makes_it_until_the_response_was_sent(kind: Any) -> None:
+    async def first(items: Any) -> None:
+        async for _ in items:
+            break
+        await items.aclose()
+
+    @limited("api")
+    def lines(request: HttpRequest) -> Any:
+        yield from rows(2)
+
+    @limited("api")
+    async def alines(request: HttpRequest) -> Any:
+        async for row in arows(2):
+            yield row
+
+    limit("api", CallLimit(2, 60), ResourceLimit("slots", 1))
+    request = RequestFactory().get("/", headers={"X-Who": "ann"})
+    for _ in range(2):
+        if kind is rows:
+            list(lines(request))
+        else:
+            async_to_sync(first)(alines(request))
+    assert left("api") == {"call_count": 1, "slots": 0}
+    request.close()
+    assert left("api") == {"call_count": 1, "slots": 1}
+
+
+def test_a_plain_function_that_gives_a_coroutine_holds_until_that_was_awaited() -> None:
+    async def work(*, fail: bool) -> object:
+        if fail:
+            raise KeyError
+        return await sync_to_async(permits)()
+
+    limit("api", RateLimit("tpm", 10, 60), ResourceLimit("slots", 1))
+    start = limited("api", requested={"tpm": 4}, usage=lambda free: {"tpm": 1})(lambda fail: work(fail=fail))
+
+    async def use(*, fail: bool) -> object:
+        return await pending[fail]
+
+    pending = [start(fail=False), start(fail=True)]
+    assert async_to_sync(use)(fail=False) == 0
+    with pytest.raises(KeyError):
+        async_to_sync(use)(fail=True)
+    assert left("api", None) == {"tpm": 9, "slots": 1}
+
+
+def test_a_view_of_the_rest_framework_is_limited_for_whom_it_has_authenticated(serve: Any, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+
+    class Orders(APIView):
+        authentication_classes = (Named,)
+
+        @method_decorator(limited("api"))
+        def get(self, request: Request) -> Response:
+            return Response("fine")
+
+        @limited("api")
+        def post(self, request: Request) -> Response:
+            return Response("fine")
+
+    @api_view(["GET"])
+    @authentication_classes([Named])
+    @limited("api", entity=lambda request: f"user:{request.user.pk}")
+    def orders(request: Request) -> Response:
+        return Response("fine")
+
+    serve({"": Orders.as_view(), "orders/": orders})
+    limit("api", CallLimit(2, 60))
+    ann, bob = {"X-Person": "1"}, {"X-Person": "2"}
+    assert Client().get("/", headers=ann).status_code == 200
+    assert Client().post("/", headers=ann).status_code == 200
+    refused = Client().get("/orders/", headers=ann)
+    assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["call_count"])
+    assert refused["Retry-After"] == "30"
+    assert refused["RateLimit"] == '"call_count";r=0;t=60'
+    assert Client().get("/", headers=ann).status_code == 429
+    assert Client().get("/", headers=bob)["RateLimit"] == '"call_count";r=1;t=30'
+    assert left("api", None) == {"call_count": 2}
+
+
+class NoView(View):
+    """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: limited("api")(NoView), r"@method_decorator\(limited\(...\), name='dispatch'\)"),
+        (lambda: exempt(NoView), r"@method_decorator\(exempt, name='dispatch'\)"),
+        (lambda: limited("api", usage=lambda result: {})(arows), "an asynchronous generator has no result"),
+        (lambda: limited("api", counts=bool)(arows), "an asynchronous generator has no result"),
+        (lambda: limited("api", counts=bool).__enter__(), "a block has no result"),
+        (async_to_sync(limited("api", usage=lambda result: {}).__aenter__), "a block has no result"),
+    ],
+)
+def test_what_could_not_work_is_said(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        make()

@@ -45,6 +45,10 @@ def told(response: Any) -> dict[str, str]:
         pytest.param([CallLimit(10, 60)], '"call_count";q=10;w=60', '"call_count";r=9;t=6', id="calls"),
         pytest.param([RateLimit("rpm", 100, 60)], '"rpm";q=100;w=60', '"rpm";r=99;t=1', id="a_rate"),
         pytest.param([RateLimit("rpm", 100, 60, burst=5)], '"rpm";q=100;w=60', '"rpm";r=4;t=1', id="a_burst"),
+        pytest.param(
+            [RateLimit("rpm", 100, 60, burst=200)], '"rpm";q=100;w=60', '"rpm";r=100;t=1', id="a_larger_burst"
+        ),
+        pytest.param([RateLimit("rate", 0.5, 60, burst=3)], '"rate";q=1;w=120', '"rate";r=1;t=120', id="half_of_one"),
         pytest.param([RateLimit("rps", 4, 0.5)], '"rps";q=4', '"rps";r=3;t=1', id="a_window_of_less_than_a_second"),
         pytest.param([RateLimit("rate", 2.5, 10)], '"rate";q=2;w=10', '"rate";r=1;t=4', id="a_capacity_with_decimals"),
         pytest.param(

@@ -212,3 +212,13 @@ def test_a_page_may_ask_the_database(ask: Ask, serve: Any, settings: Settings, t
     endpoint(limit("api"))
     ask()
     assert ask(Accept=CHROME, Cookie="sessionid=somebody").content == b"False"
+
+
+def test_limits_of_several_resources_are_named_as_in_the_headers() -> None:
+    services.set_resource_limits("x1", [CallLimit(1, 60)])
+    services.set_resource_limits("x2", [CallLimit(1, 60), RateLimit("tpm", 10, 60)])
+    asked = {"x1": None, "x2": {"tpm": 1}}
+    services.acquire(asked)
+    with pytest.raises(LimitExceeded) as caught:
+        services.acquire(asked)
+    assert json.loads(answer(caught.value).content)["violated-policies"] == ["x1:call_count", "x2:call_count"]

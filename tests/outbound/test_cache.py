@@ -54,6 +54,7 @@ def test_the_upstream_may_shorten_how_long_an_answer_is_kept(control: str, secon
 @pytest.mark.parametrize(
     ("first", "second", "response"),
     [
+        pytest.param(GET, GET, answer(Vary="Accept, *"), id="an_answer_for_nobody_else"),
         pytest.param(GET, Request(path="/other"), answer(), id="another_path"),
         pytest.param(GET, Request(path="/", params={"q": "1"}), answer(), id="other_parameters"),
         pytest.param(GET, Request(path="/", headers={"A": "1"}), answer(), id="other_headers"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import pytest
 
 from limits_app.outbound.hints import Hints, Quota, hints_of
@@ -41,6 +43,11 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, seconds: float 
             id="several_policies",
         ),
         pytest.param(
+            {"RateLimit_Policy": '"a,b;c";q=9;w=60, "\\\\", "d\\"', "RateLimit": '"a,b;c";r=3;t=5, "b";r=0;t=1'},
+            [Quota("a,b;c", 9, 60.0, 3)],
+            id="names_with_commas",
+        ),
+        pytest.param(
             {"RateLimit_Policy": '"bytes";q=100;w=60;qu="content-bytes", "rpm";q=7;w=60;qu="requests"'},
             [Quota("rpm", 7, 60.0)],
             id="only_those_of_requests",
@@ -77,6 +84,34 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, seconds: float 
 )
 def test_quotas_are_read_in_every_dialect(headers: dict[str, str], quotas: list[Quota]) -> None:
     assert list(hints_of(answer(**headers), unix_seconds=NOON).quotas) == quotas
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        pytest.param({"RateLimit": '"x";r=0;t=30'}, 30.0, id="alone"),
+        pytest.param({"RateLimit": '"x";r=0;t=30, "y";r=0;t=40, "z";r=1;t=50'}, 40.0, id="the_longest"),
+        pytest.param({"RateLimit": '"x";r=0'}, None, id="for_how_long_nobody_knows"),
+        pytest.param({"RateLimit": '"x";r=0;t=30', "RateLimit_Policy": '"x";q=5;w=60'}, None, id="a_known_quota"),
+    ],
+)
+def test_a_limit_of_which_nothing_is_left_may_be_told_without_its_quota(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert hints_of(answer(**headers), unix_seconds=NOON).empty_seconds == seconds
+
+
+def test_a_refusal_without_a_time_is_over_when_there_is_something_left() -> None:
+    told = {"RateLimit": '"x";r=0;t=30', "RateLimit_Policy": '"x";q=5;w=60'}
+    assert hints_of(refusal(**told), unix_seconds=NOON).retry_after == 30.0
+    assert hints_of(refusal(Retry_After="3", **told), unix_seconds=NOON).retry_after == 3.0
+
+
+@pytest.mark.parametrize("text", ['"' * 60_001, '"\\' * 30_000, ',;"a' * 15_000], ids=["quotes", "escapes", "all"])
+def test_a_field_that_is_long_and_wrong_costs_little(text: str) -> None:
+    before = perf_counter()
+    hints_of(answer(RateLimit=text, RateLimit_Policy=text), unix_seconds=NOON)
+    assert perf_counter() - before < 1
 
 
 def test_an_upstream_cannot_make_us_remember_any_number_of_quotas() -> None:

@@ -133,3 +133,9 @@ def test_headers_are_found_by_any_spelling_and_joined() -> None:
     assert response.header("x-A") == "1, 2"
     assert response.header("none") is None
     assert Response(status=503).failed
+
+
+def test_a_key_in_plain_text_is_refused_and_not_shown() -> None:
+    with pytest.raises(TypeError, match="SecretStr") as refused:
+        HttpClient("http://upstream.test", key="s3cret")  # type: ignore[arg-type]  # as those without types would
+    assert "s3cret" not in str(refused.value)

@@ -134,6 +134,18 @@ def test_a_refusal_holds_everybody_for_as_long_as_the_upstream_says() -> None:
     assert schedule.opens_at(1.0) == schedule.opens_at(3.9) == 4.0
 
 
+def test_nothing_leaves_where_nothing_is_left_of_a_limit_that_is_not_known() -> None:
+    schedule = scheduled()
+    departure = schedule.depart(0.0)
+    departure.hints = Hints(empty_seconds=30.0)
+    assert schedule.arrive(1.0, departure).hold_seconds is None
+    assert schedule.opens_at(1.0) == 31.0
+    departure = schedule.depart(31.0)
+    departure.hints = Hints(empty_seconds=1e6)
+    schedule.arrive(32.0, departure)
+    assert schedule.opens_at(32.0) == 3632.0
+
+
 def test_a_hold_is_not_for_ever() -> None:
     schedule = scheduled()
     schedule.arrive(0.0, told(schedule.depart(0.0), refused=True, retry_after=10**7))

@@ -241,3 +241,10 @@ def test_every_item_that_was_taken_is_somewhere_at_the_end(seed: int, grace: flo
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         WorkQueue(Bench().work, workers=0)
+
+
+@pytest.mark.parametrize("name", ["pause_seconds", "grace_seconds"])
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+def test_no_pause_is_shorter_than_none(name: str, seconds: float) -> None:
+    with pytest.raises(ValueError, match="pause_seconds and grace_seconds must be 0 or more"):
+        WorkQueue(Bench().work, **{name: seconds})  # type: ignore[arg-type]  # whichever it is

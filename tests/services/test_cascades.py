@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -150,7 +151,7 @@ def test_cycles_cannot_be_and_do_no_harm_where_they_are_forced() -> None:
     first.parent = second
     with pytest.raises(ValidationError, match="its own ancestor"):
         first.full_clean()
-    Entity.objects.filter(pk=first.pk).update(parent=second)
+    QuerySet(Entity).filter(pk=first.pk).update(parent=second)
     limits.set_resource_limits("api", [CallLimit(9, 60)])
     limits.acquire("api", entity="a")
     assert charged("a") == {("a", "call_count"): 8, ("b", "call_count"): 8}

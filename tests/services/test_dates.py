@@ -14,8 +14,8 @@ from django.db import OperationalError, connection
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from limits_app import CallLimit, InvalidLimit, LimitTimeout, RateLimit, limits
-from limits_app.models import AuditEvent, Policy
+from limits_app import CallLimit, InvalidLimit, LimitExceeded, LimitTimeout, RateLimit, limits
+from limits_app.models import AuditEvent, Policy, Pool, PoolMember
 from limits_app.resolver import resolve, resolver
 from limits_app.testing import FakeClock
 from tests.services.wall import NOW, Wall
@@ -143,9 +143,64 @@ def test_whoever_waits_in_a_coroutine_is_let_in_by_a_date(wall: Wall, clock: Fak
 
 
 def test_a_wait_that_ends_before_a_date_ends_as_ever() -> None:
-    limits.set_resource_limits("api", [], effect="blocked", valid_from=NOW - HOUR, valid_until=NOW + HOUR)
+    put(1, valid_from=NOW - HOUR, valid_until=NOW + HOUR)
+    limits.acquire("api")
     with pytest.raises(LimitTimeout):
         limits.acquire("api", timeout=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"valid_from": NOW - HOUR, "valid_until": NOW + HOUR}], ids=["always", "now"])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_whoever_is_blocked_for_longer_than_it_waits_is_refused_at_once(options: Any, *, pooled: bool) -> None:
+    policy = limits.set_resource_limits("api", [], effect="blocked", **options)
+    if pooled:
+        policy.resource.pool = Pool.objects.create(name="regions")
+        policy.resource.save()
+    several = {} if options else {"api": {}, "other": {}}
+    for ask in (
+        lambda: limits.acquire("api", timeout=60),
+        lambda: limits.acquire(several or "api", timeout=60),
+        lambda: limits.acquire("api", timeout=60, idempotency_key="one"),
+        lambda: async_to_sync(limits.aacquire)("api", timeout=60),
+    ):
+        with pytest.raises(LimitExceeded, match="blocked") as refused:
+            ask()
+        assert not isinstance(refused.value, LimitTimeout)
+
+
+@pytest.mark.parametrize("asynchronously", [False, True])
+def test_a_pool_in_which_nobody_serves_is_not_waited_for(*, asynchronously: bool) -> None:
+    Pool.objects.create(name="regions")
+    regions = limits.pool("regions")
+    with pytest.raises(LimitExceeded, match="blocked") as refused:
+        async_to_sync(regions.aacquire)() if asynchronously else regions.acquire()
+    assert not isinstance(refused.value, LimitTimeout)
+    with pytest.raises(LimitTimeout):
+        regions.acquire(timeout=0)
+
+
+def test_whoever_waits_for_a_member_of_a_pool_is_let_in_by_a_date(wall: Wall, clock: FakeClock) -> None:
+    policy = limits.set_resource_limits(
+        "api", [], effect="blocked", valid_from=NOW - HOUR, valid_until=NOW + 30 * HOUR / 3600
+    )
+    pool = Pool.objects.create(name="regions")
+    PoolMember.objects.create(pool=pool, name="eu")
+    policy.resource.pool = pool
+    policy.resource.save()
+    limits.check("api")
+
+    async def wait() -> bool:
+        return bool(await limits.aacquire("api", timeout=60, idempotency_key="one"))
+
+    async def pass_time() -> None:
+        wall.advance(seconds=30)
+        clock.advance(30)
+
+    async def both() -> bool:
+        admitted, _ = await gather(wait(), pass_time())
+        return admitted
+
+    assert async_to_sync(both)() is True
 
 
 def test_while_the_database_is_down_what_held_before_a_date_is_good_enough(

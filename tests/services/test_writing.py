@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils import timezone
 
 from limits_app import CallLimit, InvalidLimit, InvalidRequest, RateLimit, ResourceLimit, limits
 from limits_app.core.limits import Blocked
@@ -146,3 +151,94 @@ def test_a_reset_that_cannot_be_is_refused(arguments: dict[str, object], error: 
 def test_a_reset_where_nothing_is_limited() -> None:
     with pytest.raises(InvalidRequest, match="limited are: none"):
         limits.reset("api", keys=["tpm"])
+
+
+def test_an_end_alone_begins_now_beside_the_policy_that_always_holds() -> None:
+    limits.set_entity_limits("user:1", LIMITS[:1], resource="api")
+    until = timezone.now() + timedelta(hours=1)
+    freeze = limits.set_entity_limits("user:1", [], resource="api", effect="blocked", valid_until=until)
+    assert (freeze.valid_from is not None, freeze.valid_until, Policy.objects.count()) == (True, until, 2)
+    assert limits.list_entities("api") == {"user:1": (LIMITS[0],)}
+
+
+def test_a_policy_that_always_holds_is_not_given_an_end_alone() -> None:
+    policy = limits.set_resource_limits("api", LIMITS)
+    policy.valid_until = timezone.now() + timedelta(hours=1)
+    with pytest.raises(ValidationError, match="say from when too"):
+        policy.full_clean()
+    policy.valid_from = timezone.now()
+    policy.full_clean()
+
+
+def test_policies_beside_the_lasting_one_are_taken_back_by_when_they_hold() -> None:
+    now, hour = timezone.now(), timedelta(hours=1)
+    limits.set_resource_limits("api", LIMITS)
+    limits.set_resource_limits("api", LIMITS, weekly_hours="sat", time_zone="UTC")
+    limits.set_resource_limits("api", LIMITS, valid_from=now + hour, valid_until=now + 2 * hour, weekly_hours="sun")
+    limits.set_resource_limits("api", LIMITS, valid_from=now + 2 * hour)
+    assert limits.delete_resource_limits("api", valid_at=now) is False
+    assert limits.delete_resource_limits("api", valid_at=now + hour, weekly_hours="mon") is False
+    assert limits.delete_resource_limits("api", valid_at=now + hour, weekly_hours="sun") is True
+    assert limits.delete_resource_limits("api", valid_at=now + 3 * hour) is True
+    assert limits.delete_resource_limits("api", weekly_hours="sat") is True
+    assert [policy.when() for policy in Policy.objects.all()] == ["always"]
+
+
+def test_a_boost_is_ended_before_its_end_and_nothing_else_is() -> None:
+    until = timezone.now() + timedelta(hours=1)
+    limits.set_entity_limits("user:1", LIMITS[:1], resource="api")
+    assert limits.end_boost("user:1", "api") is False
+    limits.grant_boost("user:1", "api", [CallLimit(99, 60)], until, "demo")
+    limits.set_entity_limits("user:1", [], effect="blocked", valid_until=until)
+    assert limits.end_boost("user:1", None) is False
+    assert limits.end_boost("user:1", "api", reason="over", actor="ann") is True
+    assert list(limits.limit_set("api", "user:1")) == [LIMITS[0]]
+    event = AuditEvent.objects.latest("number")
+    assert (event.verb, event.actor, event.reason) == ("delete", "ann", "over")
+
+
+def test_only_policies_that_always_hold_are_listed() -> None:
+    limits.set_entity_limits("user:1", LIMITS, resource="api", weekly_hours="sat", time_zone="UTC")
+    limits.grant_boost("user:2", "api", LIMITS[:1], timezone.now() + timedelta(hours=1), "demo")
+    assert (limits.list_resources_with_entities(), limits.list_entities("api")) == ([], {})
+
+
+BAD = {
+    "a text for a limit": (lambda: limits.set_system_limits(["x"]), InvalidLimit, "'x' is no limit: use RateLimit"),
+    "a limit for several": (lambda: limits.set_system_limits(LIMITS[0]), InvalidLimit, "limits must be several"),
+    "letters": (lambda: limits.set_system_limits("ab"), InvalidLimit, "limits must be several"),
+    "no reason": (lambda: limits.set_system_limits(LIMITS, reason=None), InvalidLimit, "reason must be text, not None"),
+    "a key alone": (lambda: limits.set_system_limits(LIMITS, shared="tpm"), InvalidLimit, "several keys"),
+    "a beginning": (
+        lambda: limits.set_system_limits(LIMITS, valid_from="x"),
+        InvalidLimit,
+        "valid_from must be a date",
+    ),
+    "until": (lambda: limits.grant_boost("u", None, LIMITS, "tomorrow", "x"), InvalidLimit, "until must be a datetime"),
+    "a moment": (lambda: limits.delete_system_limits(valid_at="x"), InvalidLimit, "valid_at must be a datetime"),
+    "since": (lambda: limits.usage(since="x"), InvalidRequest, "since must be a datetime or None, not 'x'"),
+    "infinite": (lambda: limits.boost("u", None, float("inf"), timezone.now(), "x"), InvalidRequest, "gives nothing"),
+    "a boost by truth": (lambda: limits.boost("u", None, True, timezone.now(), "x"), InvalidRequest, "gives nothing"),
+}
+
+
+@pytest.mark.parametrize(("bad", "error", "message"), BAD.values(), ids=BAD)
+def test_arguments_of_the_wrong_kind_are_named(bad: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        bad()
+    assert not AuditEvent.objects.exists()
+
+
+def test_a_boost_takes_a_float() -> None:
+    limits.set_resource_limits("api", [CallLimit(10, 60)])
+    limits.boost("user:1", "api", 1.5, timezone.now() + timedelta(hours=1), "demo")
+    assert list(limits.limit_set("api", "user:1")) == [CallLimit(15, 60)]
+
+
+def test_one_key_to_reset_needs_no_list() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 3600)])
+    limits.acquire("api")
+    assert limits.reset("api", keys="call_count") is True
+    assert limits.try_acquire("api")
+    with pytest.raises(InvalidRequest, match="5, no is not limited there"):
+        limits.reset("api", keys=[5, "no"])

@@ -49,7 +49,7 @@ class TestAStoreFarAway:
 
         async def scenario() -> None:
             async with await limits.atry_acquire():
-                pool = LimitPool([limits, limits])
+                pool = LimitPool([limits, limits_of(store, ResourceLimit("db", 2), entity="user:2")])
                 async with await pool.atry_acquire({"db": 1}) as acquisition:
                     assert acquisition
 

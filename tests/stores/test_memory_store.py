@@ -76,8 +76,11 @@ def test_a_step_waits_for_one_that_takes_long() -> None:
         assert go_on.wait(PATIENCE)
         return monotonic_us()
 
+    go_on.set()
     store = MemoryStore(clock=slow)
     limits = limits_of(store, CallLimit(10, 3600))
+    inside.clear()
+    go_on.clear()
     with ThreadPoolExecutor(3) as executor:
         first = executor.submit(limits.try_acquire)
         assert inside.wait(PATIENCE)

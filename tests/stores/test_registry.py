@@ -12,9 +12,10 @@ from django.test import override_settings
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
+from limits_app.stores.database import open_database_store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.registry import process_store, state_directory, store
+from limits_app.stores.registry import process_store, shared_store, state_directory, store
 from tests.stores.support import limits_of
 
 
@@ -57,6 +58,12 @@ def test_an_alias_names_a_kind_and_its_options(directory: Path) -> None:
         assert apart.directory == directory / "apart"
         apart.close()
     assert (directory / "apart" / "state" / "data.mdb").stat().st_size == 1024 * 1024
+
+
+@pytest.mark.parametrize("caches", [{}, {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}])
+def test_without_redis_the_machines_share_the_database(caches: dict[str, object]) -> None:
+    with override_settings(LIMITS={"STORES": {"default": {"KIND": "process"}}}, CACHES=caches):
+        assert shared_store() is open_database_store("default")
 
 
 def test_threads_that_ask_first_get_the_same_store() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from concurrent.futures import Future
 from threading import Event, Thread
 from typing import Any
 
@@ -95,6 +96,17 @@ class Gatekeeper(Worker):
     async def hold_the_loop(self) -> bool:
         self.entered.set()
         return self.gate.wait(20)
+
+
+class Caller(Worker):
+    """Has others work for it."""
+
+    def ask(self, other: Any, depth: int) -> int:
+        """How many workers were asked, one by the other."""
+        if not depth:
+            return 0
+        answer = other.ask(other, depth - 1)
+        return 1 + (answer.result(20) if isinstance(answer, Future) else answer)
 
 
 class Mortal(Worker):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from limits_app.workers import TaskFuture, Worker, WorkerPool, gather, wait
-from tests.workers.people import Archivist, Clerk, Gatekeeper, Unborn
+from tests.workers.people import Archivist, Caller, Clerk, Gatekeeper, Unborn
 
 SECONDS = 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,6 +122,22 @@ def test_no_more_workers_on_demand_than_there_may_be_at_once(gate: Event) -> Non
         }
         gate.set()
         assert gather(futures, timeout=SECONDS) == list(range(10))
+
+
+def test_workers_on_demand_are_as_many_as_there_are_calls(gate: Event) -> None:
+    with Gatekeeper.options(mode="thread", on_demand=True).init(gate, Event()) as keeper:
+        futures = [keeper.pass_through(number) for number in range(20)]
+        [queue] = keeper.get_pool_stats()["submission_queues"]
+        assert queue == {"index": 0, "capacity": None, "waiting": 0, "in_flight": 20}
+        gate.set()
+        assert gather(futures, timeout=SECONDS) == list(range(20))
+
+
+def test_a_worker_on_demand_may_call_another_one() -> None:
+    with Caller.options(mode="thread", on_demand=True).init() as caller:
+        assert caller.ask(caller, 5).result(SECONDS) == 5
+    with Caller.options(mode="thread", on_demand=True, max_workers=1, blocking=True).init() as caller:
+        assert caller.ask(caller, 5) == 5
 
 
 # ------------------------------------------------------------------------------------------------- several workers

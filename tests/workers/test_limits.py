@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.workers import gather
 from tests.workers.people import Clerk
@@ -44,6 +46,16 @@ def test_a_limit_set_in_memory_is_no_match_for_processes() -> None:
     limits = LimitSet([CALLS], shared=True, mode="thread")
     with pytest.raises(ValueError, match=r"mode 'process' cannot send .* shared=True, mode='process'"):
         Clerk.options(mode="process", limits=limits).init()
+
+
+@pytest.mark.parametrize("mode", ["celery", "ray"])
+@pytest.mark.parametrize("store", ["thread", "process"])
+def test_limit_sets_of_one_machine_are_no_match_for_several(mode: str, store: str, tmp_path: Path) -> None:
+    one = open_process_store(tmp_path, map_megabytes=2) if store == "process" else MemoryStore()
+    limits = LimitSet([CALLS], store=one)
+    for given in (limits, [limits, limits], LimitPool([limits])):
+        with pytest.raises(ValueError, match=f"mode '{mode}' has workers on several machines.* mode='{mode}'"):
+            Clerk.options(mode=mode, limits=given).init()
 
 
 def test_four_processes_get_exactly_what_a_shared_limit_has(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tests.workers.people import Clerk, memory_set
         ({"max_queued_tasks": 0}, "max_queued_tasks must be None or a whole number, 1 or more, not 0"),
         ({"max_queued_tasks": 1.5}, "max_queued_tasks must be"),
         ({"load_balancing": "fair"}, "load_balancing must be one of round_robin, random, least_loaded, not 'fair'"),
+        ({"load_balancing": []}, r"load_balancing must be one of .* not \[\]"),
+        ({"retry_algorithm": []}, r"retry_algorithm must be one of .* not \[\]"),
         ({"num_retries": -1}, "num_retries must be a whole number, 0 or more, not -1"),
         ({"num_retries": True}, "num_retries must be"),
         ({"num_retries": 1.0}, "num_retries must be"),

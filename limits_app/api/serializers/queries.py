@@ -16,6 +16,7 @@ from limits_app.usage import By
 
 __all__ = [
     "AuditEventQuery",
+    "DenialQuery",
     "EndpointQuery",
     "EntityQuery",
     "ExplainQuery",
@@ -188,12 +189,24 @@ class TimeQuery(ListQuery):
     until = serializers.DateTimeField(required=False)
 
 
-class UsageQuery(TimeQuery):
-    """Which usage, and what it is told apart by."""
+class CountedQuery(ListQuery):
+    """Of whose use of what."""
 
     resource = Exact(required=False)
     entity = Exact(required=False, allow_blank=True, help_text="Empty: the site itself, and what all share.")
     key = serializers.CharField(required=False, help_text="The key of a limit.")
+
+
+class DenialQuery(CountedQuery):
+    """Which refusals: those of the minutes that begin in a time."""
+
+    since = serializers.DateTimeField(required=False, help_text="The last 48 hours where not said.")
+    until = serializers.DateTimeField(required=False)
+
+
+class UsageQuery(CountedQuery, TimeQuery):
+    """Which usage, and what it is told apart by."""
+
     by = serializers.ListField(
         child=serializers.ChoiceField([str(one) for one in By]),
         required=False,

@@ -12,10 +12,12 @@ from limits_app.models import AuditEvent, Bucket
 __all__ = [
     "AuditEventSerializer",
     "BoostSerializer",
+    "DenialSerializer",
     "DoneSerializer",
     "ExplanationSerializer",
     "MineSerializer",
     "ResetSerializer",
+    "RevertSerializer",
     "ShadowRefusalSerializer",
     "StatusSerializer",
     "TopUpSerializer",
@@ -78,6 +80,19 @@ class UseSerializer(UsedSerializer):
     resource = _name()
     entity = _name()
     start = serializers.DateTimeField(allow_null=True)
+
+
+class DenialSerializer(StrictSerializer):
+    """How often a limit refused in a minute, and when first and last; an empty entity is the site itself."""
+
+    minute = serializers.DateTimeField()
+    resource = _text()
+    bucket = serializers.ChoiceField(Bucket.choices)
+    entity = serializers.CharField(allow_blank=True)
+    key = _text()
+    count = serializers.IntegerField()
+    first = serializers.DateTimeField()
+    last = serializers.DateTimeField()
 
 
 class MineSerializer(StrictSerializer):
@@ -226,6 +241,13 @@ class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
             "reason",
         )
         read_only_fields = fields
+
+
+class RevertSerializer(StrictSerializer):
+    """Take a change back, with `force` also where the object was changed since."""
+
+    reason = serializers.CharField(required=False, allow_blank=True, default="", max_length=1000)
+    force = serializers.BooleanField(required=False, default=False)
 
 
 class _ChangeSerializer(StrictSerializer):

@@ -29,6 +29,7 @@ __all__ = [
     "StrictSerializer",
     "checked",
     "errors_by_field",
+    "said",
 ]
 
 C = TypeVar("C", bound=Configuration)
@@ -93,6 +94,13 @@ class StrictSerializer(serializers.Serializer[Any]):
             if unknown:
                 raise serializers.ValidationError({name: [_UNKNOWN] for name in unknown})
         return super().to_internal_value(data)
+
+
+def said(serializer: type[StrictSerializer], body: Any) -> dict[str, Any]:
+    """Give what a body says, checked."""
+    found = serializer(data=body)
+    found.is_valid(raise_exception=True)
+    return cast(dict[str, Any], found.validated_data)
 
 
 class RowSerializer(StrictSerializer, serializers.ModelSerializer[C]):

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from django.db import router, transaction
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from limits_app import audit
+from limits_app.api import permissions
+from limits_app.api.auditing import reason_of, who
 from limits_app.api.serializers import queries
 from limits_app.api.serializers.configuration import EndpointSerializer, EntitySerializer, ResourceSerializer
 from limits_app.api.serializers.policies import PolicySerializer, PoolSerializer
-from limits_app.api.serializers.state import AuditEventSerializer
-from limits_app.api.views.base import ConfigurationView
+from limits_app.api.serializers.state import AuditEventSerializer, RevertSerializer
+from limits_app.api.serializers.strict import said
+from limits_app.api.views.base import ApiView, ConfigurationView
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, Resource
 
-__all__ = ["AuditEventView", "EndpointView", "EntityView", "PolicyView", "PoolView", "ResourceView"]
+__all__ = ["AuditEventView", "EndpointView", "EntityView", "PolicyView", "PoolView", "ResourceView", "RevertView"]
 
 
 class ResourceView(ConfigurationView):
@@ -65,3 +76,25 @@ class AuditEventView(ConfigurationView):
     query = queries.AuditEventQuery
     search_fields = ("object_label", "actor", "reason")
     http_method_names = ("get", "head")
+
+
+class RevertView(ApiView):
+    """Taking a change back."""
+
+    permission_classes = (permissions.Permission,)
+    permission = permissions.REVERT
+    queryset = AuditEvent.objects.all()
+
+    @extend_schema(request=RevertSerializer, responses=AuditEventSerializer)
+    def post(self, request: Request, pk: int) -> Response:
+        """Bring an object back to what it was before an event; gives the event that this leaves."""
+        asked = said(RevertSerializer, request.data)
+        using = router.db_for_write(AuditEvent)
+        events = self.queryset.using(using)
+        event = get_object_or_404(events, pk=pk)
+        if not request.user.has_perms(audit.permissions_to_revert(event)):
+            raise PermissionDenied
+        with transaction.atomic(using=using):  # in which nobody else appends to the log
+            audit.revert(event, reason=asked["reason"] or reason_of(request), force=asked["force"], **who(request))
+            left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]
+        return Response(AuditEventSerializer(left).data)

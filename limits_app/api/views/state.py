@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
-from typing import Any, cast
+from itertools import chain
+from typing import Any, Final, cast
 
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from limits_app import services
 from limits_app.api import permissions
-from limits_app.api.auditing import SOURCE, actor_of, changing
+from limits_app.api.auditing import changing, who
+from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers import queries, state
 from limits_app.api.serializers.policies import PolicySerializer, definition_of
-from limits_app.api.serializers.strict import StrictSerializer
+from limits_app.api.serializers.strict import said
 from limits_app.api.views.base import ApiView, ListView
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
+from limits_app.core.limits import Blocked
 from limits_app.core.stats import Stats
 from limits_app.integrations.drf.throttle import http
-from limits_app.integrations.request_limits import limits_of
-from limits_app.models import Bucket, Policy, Resource, UsageSnapshot
+from limits_app.integrations.identity import identify
+from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_columns import amount_of
 from limits_app.services.usage import uses
+from limits_app.usage import denied
 
 __all__ = [
     "BoostView",
+    "DenialView",
     "ExplainView",
     "MeView",
     "ResetView",
@@ -35,6 +42,9 @@ __all__ = [
     "TopUpView",
     "UsageView",
 ]
+
+
+_ABOUT_DENIALS: Final = ("resource", "entity", "key", "since", "until")
 
 
 class StatusView(ApiView):
@@ -64,6 +74,7 @@ class ExplainView(ApiView):
         asked = queries.read(self.query, request.query_params)
         requested = dict(_amount(one) for one in asked["requested"]) if "requested" in asked else None
         explanation = services.explain(asked["resource"], entity=asked.get("entity"), requested=requested)
+        _check_keys(requested or (), explanation)
         return _now({**explanation.as_dict(), "text": explanation.text()})
 
 
@@ -99,6 +110,25 @@ class UsageView(ListView):
         return _fresh(self.get_paginated_response([use.as_dict() for use in page or ()]))
 
 
+class DenialView(ListView):
+    """Who was refused."""
+
+    permission_classes = (permissions.Permission,)
+    permission = permissions.USAGE
+    queryset = Denial.objects.all()
+    serializer_class = state.DenialSerializer
+    query = queries.DenialQuery
+    tagged = False
+
+    @extend_schema(responses=state.DenialSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """Read which limit refused whom, minute by minute; the latest first, and in it who was refused most."""
+        asked = queries.read(self.query, request.query_params)
+        resource, entity, key, since, until = (asked.get(name) for name in _ABOUT_DENIALS)
+        page = self.paginate_queryset(denied(resource, entity, key, since=since, until=until))
+        return _fresh(self.get_paginated_response(self.get_serializer(page, many=True).data))
+
+
 class MeView(ListView):
     """A caller's own limits and usage."""
 
@@ -111,7 +141,7 @@ class MeView(ListView):
     @extend_schema(responses=state.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read the limits of the resources that administrators know, and what was used, for whom this request is."""
-        entity = limits_of(http(request)).entity
+        entity = identify(http(request))  # anew: what identified the request before did not know who is logged in
         page = self.paginate_queryset(self.rows(request))
         used = _used(entity, queries.read(self.query, request.query_params))
         mine = [
@@ -135,7 +165,7 @@ class ResetView(ApiView):
     @extend_schema(request=state.ResetSerializer, responses=state.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Forget what an entity has used of a resource; permits stay with their holders."""
-        return Response({"done": services.reset(**_said(state.ResetSerializer, request), **_who(request))})
+        return Response({"done": services.reset(**said(state.ResetSerializer, request.data), **who(request))})
 
 
 class TopUpView(ApiView):
@@ -147,9 +177,9 @@ class TopUpView(ApiView):
     @extend_schema(request=state.TopUpSerializer, responses=state.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Give an entity credit of a limit, as much as fits into it."""
-        said = _said(state.TopUpSerializer, request)
-        amount = amount_of(said.pop("amount"))
-        return Response({"done": services.top_up(**said, amount=amount, **_who(request))})
+        asked = said(state.TopUpSerializer, request.data)
+        amount = amount_of(asked.pop("amount"))
+        return Response({"done": services.top_up(**asked, amount=amount, **who(request))})
 
 
 class BoostView(ApiView):
@@ -161,10 +191,10 @@ class BoostView(ApiView):
     @extend_schema(request=state.BoostSerializer, responses={201: PolicySerializer})
     def post(self, request: Request) -> Response:
         """Grant a boost, which is a policy with dates; limits that are not named stay as they are."""
-        said = _said(state.BoostSerializer, request)
-        limits = [definition_of(given, number) for number, given in enumerate(said["limits"])]
+        asked = said(state.BoostSerializer, request.data)
+        limits = [definition_of(given, number) for number, given in enumerate(asked["limits"])]
         with changing(request):
-            policy = services.grant_boost(said["entity"], said["resource"], limits, said["until"], said["reason"])
+            policy = services.grant_boost(asked["entity"], asked["resource"], limits, asked["until"], asked["reason"])
         return Response(PolicySerializer(Policy.objects.get(pk=policy.pk)).data, status=201)
 
 
@@ -178,20 +208,23 @@ def _fresh(response: Response) -> Response:
     return response
 
 
-def _said(serializer: type[StrictSerializer], request: Request) -> dict[str, Any]:
-    """The body, checked."""
-    said = serializer(data=request.data)
-    said.is_valid(raise_exception=True)
-    return cast(dict[str, Any], said.validated_data)
-
-
-def _who(request: Request) -> dict[str, str]:
-    return {"actor": actor_of(request), "source": SOURCE}
-
-
-def _amount(said: str) -> tuple[str, Amount]:
-    key, _, amount = said.rpartition(":")
+def _amount(text: str) -> tuple[str, Amount]:
+    key, _colon, amount = text.rpartition(":")
     return key, cast(Amount, amount_of(Decimal(amount)))
+
+
+def _check_keys(requested: Iterable[str], explanation: services.Explanation) -> None:
+    """Refuse keys of no limit, which would be admitted because nobody limits them; where nothing holds, all are."""
+    members = () if explanation.pool is None else explanation.pool.members
+    decided = (*explanation.outcome.violations, *explanation.outcome.passed)
+    known = {status.key for status in (*decided, *chain.from_iterable(member.limits for member in members))}
+    known |= {limit.key for link in explanation.chain for one in link.verdicts for limit in one.candidate.limits}
+    known |= {limit.held.limit.key for link in explanation.chain for limit in link.limits}
+    known.discard(Blocked.key)
+    unknown = [key for key in requested if key not in known]
+    if known and unknown:
+        told = {"keys": ", ".join(unknown), "known": ", ".join(sorted(known))}
+        raise WrongQuery({"requested": [_("No limit has the key %(keys)s; those here have %(known)s.") % told]})
 
 
 def _used(entity: str | None, asked: dict[str, Any]) -> dict[str, dict[str, Any]]:

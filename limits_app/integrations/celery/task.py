@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, Final
 
 from celery import shared_task, states
@@ -33,6 +34,14 @@ class TaskRefused(LimitsError):
     """No waiting helps: the task asks for more than a limit can ever admit, or whoever it is for is blocked."""
 
 
+class _Refusal(Ignore):  # type: ignore[misc]  # Celery ships no types
+    """A refusal on its way out of the body, as something that automatic retries (`autoretry_for`) let pass."""
+
+    def __init__(self, error: LimitExceeded) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
     """A task that runs when limits admit what it demands (`limited`), with `self.limits` at hand.
 
@@ -40,15 +49,21 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
     used up, and no worker is kept waiting. The time is never so far away that the broker would take the task
     for lost: who is still refused then is queued once more.
     What it held is settled when it ends, however it ends, so that nothing is held between retries.
-    A LimitExceeded that leaves the task queues it again too.
+    A LimitExceeded that leaves the task queues it again too, whatever it is retried for by itself (`autoretry_for`).
     Fails with TaskRefused where no waiting helps. Calls that are eager or direct wait instead, up to the patience of
-    the demand, and raise LimitTimeout.
+    the demand, and raise LimitTimeout, or LimitExceeded at once where no waiting helps.
     """
 
     abstract = True
+    run: Callable[..., Any]
     limited: Demand | None = None
     longest_countdown: float | None = None
     """Seconds that a message may wait in a worker; None for half of what the broker grants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Before Celery wraps it into automatic retries.
+        self.run = _telling(self.run)
 
     @property
     def limits(self) -> TaskLimits:
@@ -62,14 +77,14 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         if direct or self.request.is_eager:
             limits = self._limits(args, kwargs, self._acquired)
             with entered(limits):
-                return super().__call__(*args, **kwargs) if direct else self.run(*args, **kwargs)
+                return _heard(super().__call__ if direct else self.run, args, kwargs)
         self._check_that_it_is_not_done()
         try:
             with entered(self._limits(args, kwargs, self._tried)):
-                return self.run(*args, **kwargs)
-        except NeverAdmissible as error:
-            raise TaskRefused(str(error)) from error
+                return _heard(self.run, args, kwargs)
         except LimitExceeded as error:
+            if isinstance(error, NeverAdmissible) or _is_for_ever(error.outcome):
+                raise TaskRefused(str(error)) from error
             raise self._again(error, error.outcome.retry_after or _STORE_DOWN_SECONDS) from error
 
     def _limits(
@@ -139,6 +154,28 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
         checks = self._times_requeued and self.acks_late and conf.worker_deduplicate_successful_tasks
         if checks and self.backend.persistent and self.AsyncResult(self.request.id).state == states.SUCCESS:
             raise Ignore
+
+
+def _telling(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A body whose refusals Celery does not mistake for failures."""
+
+    @wraps(run)
+    def telling(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except LimitExceeded as error:
+            raise _Refusal(error) from error
+
+    return telling
+
+
+def _heard(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a body; raises its refusals as what they are."""
+    try:
+        return run(*args, **kwargs)
+    except _Refusal as refusal:
+        error = refusal.error
+    raise error
 
 
 def _is_for_ever(outcome: Outcome) -> bool:

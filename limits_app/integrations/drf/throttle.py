@@ -24,7 +24,7 @@ from limits_app.integrations.request_limits import RequestLimits, limits_of
 from limits_app.services import Share
 from limits_app.services.acquiring import Asked
 
-__all__ = ["LimitThrottle", "http"]
+__all__ = ["LimitThrottle", "decided", "http"]
 
 _DECIDED: Final = "_limits_app_decided"
 _PERMIT_SECONDS: Final = 1.0
@@ -94,6 +94,13 @@ def http(request: Request) -> HttpRequest:
     return cast(HttpRequest, getattr(request, "_request", request))
 
 
+def decided(request: Request) -> Outcome | None:
+    """What refused a request; None where no throttle of this kind did."""
+    # Not by getattr, which looks for what is not there in the request of Django as well.
+    found: Outcome | None = vars(request).get(_DECIDED)
+    return found
+
+
 def _asked(cost: Amount) -> Asked:
     return None if cost == 1 else partial(so_much_of_each, cost)
 
@@ -101,7 +108,7 @@ def _asked(cost: Amount) -> Asked:
 def _outcome(request: Request, view: APIView, share: Share) -> Outcome | None:
     """What refused the request; None when it was admitted. Decided once for a request."""
     limits = limits_of(http(request))
-    if limits.was_charged(share.resource, share.entity):
+    if limits.charges and limits.was_charged(share.resource, share.entity):
         return None
     # Not by getattr, which looks for what is not there in the request of Django as well.
     refused: Outcome | None = vars(request).get(_DECIDED)
@@ -121,6 +128,7 @@ def _refused(limits: RequestLimits, request: Request, view: APIView, share: Shar
         _tell(limits, view)
     except NeverAdmissible as error:
         limits.undo()
+        _tell(limits, view, refused=True)
         raise TooMuchAtOnce from error
     except LimitExceeded as error:
         limits.undo()
@@ -128,6 +136,7 @@ def _refused(limits: RequestLimits, request: Request, view: APIView, share: Shar
         return error.outcome
     except StoreUnavailable as error:
         limits.undo()
+        _tell(limits, view, refused=True)
         raise Unavailable(error) from error
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from limits_app import services as limits
@@ -15,6 +16,7 @@ from limits_app.core.stats import Stats
 from limits_app.management.limits.arguments import amounts, takes_entity, takes_requested, takes_resource
 from limits_app.management.limits.output import Output, Table
 from limits_app.management.limits.subcommand import ExitCode, Subcommand
+from limits_app.services.asking import known_amounts
 
 __all__ = ["CHECK", "EXPLAIN", "STATUS", "status_rows"]
 
@@ -56,18 +58,22 @@ def _check(options: Namespace, out: Output) -> ExitCode:
 
 def _outcome(options: Namespace) -> Outcome:
     try:
-        return limits.check(options.resource, entity=options.entity, requested=amounts(options.requested) or _usual)
+        return limits.check(options.resource, entity=options.entity, requested=partial(_requested, options))
     except NeverAdmissible as error:
         return error.outcome
 
 
-def _usual(found: LimitSet) -> dict[str, Amount]:
-    """What nothing requested means: nothing of what has to be named, and one of everything else."""
-    return dict.fromkeys(found.rates, 0)
+def _requested(options: Namespace, found: LimitSet) -> Mapping[str, Amount]:
+    """What is requested: where that is nothing, nothing of what has to be named, and one of everything else."""
+    asked = amounts(options.requested)
+    return dict.fromkeys(found.rates, 0) if asked is None else known_amounts(found, asked)
 
 
 def _explain(options: Namespace, out: Output) -> ExitCode:
-    explanation = limits.explain(options.resource, entity=options.entity, requested=amounts(options.requested))
+    asked = amounts(options.requested)
+    if asked is not None:
+        asked = known_amounts(limits.limit_set(options.resource, options.entity), asked)
+    explanation = limits.explain(options.resource, entity=options.entity, requested=asked)
     out.show(_decided(explanation.outcome), data=explanation.as_dict(), text=explanation.text())
     return ExitCode.OK
 

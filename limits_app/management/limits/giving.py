@@ -22,13 +22,17 @@ from limits_app.management.limits.arguments import (
     takes_resource,
 )
 from limits_app.management.limits.changing import SOURCE, actor, changing
-from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.output import Format, Output, Table
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
 __all__ = ["BOOST", "RESET"]
 
 
 def _boost(options: Namespace, out: Output) -> ExitCode:
+    if options.end:
+        return _end_boost(options, out)
+    if not options.limits:
+        fail("Say what is to be boosted, such as tpm=1M/min.", ExitCode.USAGE)
     if not options.reason:
         fail("Say why with --reason: others will want to know.", ExitCode.USAGE)
     given = holding(options.limits)
@@ -37,6 +41,18 @@ def _boost(options: Namespace, out: Output) -> ExitCode:
     until = options.until or timezone.now() + timedelta(seconds=options.duration)
     with changing(options, out):
         limits.grant_boost(options.entity, options.resource, given.limits, until, options.reason)
+    return ExitCode.OK
+
+
+def _end_boost(options: Namespace, out: Output) -> ExitCode:
+    whose = f"{options.entity} on {options.resource or 'all resources'}"
+    if options.limits:
+        fail("A boost ends as a whole: leave the limits out.", ExitCode.USAGE)
+    if not options.dry_run:
+        out.confirm(f"End the boost of {whose}?", yes=options.yes)
+    with changing(options, out):
+        if not limits.end_boost(options.entity, options.resource):
+            fail(f"{whose} has no boost now.")
     return ExitCode.OK
 
 
@@ -57,6 +73,8 @@ def _reset(options: Namespace, out: Output) -> ExitCode:
         actor=actor(),
         source=SOURCE,
     )
+    if out.form is not Format.TABLE:
+        out.show(Table(("done",), [(done,)]), data={"done": done})
     out.note("Reset." if done else "It was done before with this name: nothing was changed.")
     return ExitCode.OK
 
@@ -74,11 +92,12 @@ def _would_reset(options: Namespace, out: Output) -> ExitCode:
 def _takes_boost(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
     limits_of: type[Noted] = limit  # type: ignore[assignment]  # argparse calls it
-    parser.add_argument("limits", type=limits_of, nargs="+", metavar="LIMIT", help="those not named stay as they are")
+    parser.add_argument("limits", type=limits_of, nargs="*", metavar="LIMIT", help="those not named stay as they are")
     parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone")
     end = parser.add_mutually_exclusive_group(required=True)
     end.add_argument("--for", dest="duration", type=seconds, metavar="TIME", help="how long, such as 2h or 7d")
     end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
+    end.add_argument("--end", action="store_true", help="end the boost that it has now")
 
 
 def _takes_reset(parser: ArgumentParser) -> None:
@@ -89,10 +108,13 @@ def _takes_reset(parser: ArgumentParser) -> None:
 
 
 BOOST: Final = Subcommand(
-    "give an entity other limits for a while",
+    "give an entity other limits for a while, or end that",
     _boost,
     _takes_boost,
-    ("boost user:42 tpm=1M/min --on openai/gpt-4 --for 2h --reason 'a demo for the board'",),
+    (
+        "boost user:42 tpm=1M/min --on openai/gpt-4 --for 2h --reason 'a demo for the board'",
+        "boost user:42 --on openai/gpt-4 --end --yes",
+    ),
     writes=True,
 )
 RESET: Final = Subcommand(

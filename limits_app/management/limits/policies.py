@@ -62,13 +62,20 @@ def _get(options: Namespace, out: Output) -> ExitCode:
 
 def _delete(options: Namespace, out: Output, *, write: Callable[..., bool]) -> ExitCode:
     if not options.dry_run:
-        out.confirm(f"Delete what is set for {_whom(options)}?", yes=options.yes)
+        out.confirm(f"Delete what {_holding(options)} for {_whom(options)}?", yes=options.yes)
     about = _names(options)
     first = about.pop("entity", None) or about.pop("resource", None)
     with changing(options, out):
-        if not write(*filter(None, [first]), **about):
-            fail(f"Nothing that always holds is set for {_whom(options)}.")
+        if not write(*filter(None, [first]), **about, valid_at=options.valid_at, weekly_hours=options.weekly_hours):
+            fail(f"Nothing that {_holding(options)} is set for {_whom(options)}.")
     return ExitCode.OK
+
+
+def _holding(options: Namespace) -> str:
+    """Which of the policies of a scope is meant."""
+    if options.valid_at is not None:
+        return f"holds between dates at {options.valid_at.isoformat(' ', 'seconds')}"
+    return f"holds at {options.weekly_hours}" if options.weekly_hours else "always holds"
 
 
 def _list(options: Namespace, out: Output, *, which: Q) -> ExitCode:
@@ -145,6 +152,16 @@ def _takes_policy(parser: ArgumentParser) -> None:
     parser.add_argument("--time-zone", default="", help="whose clock the hours go by, such as Europe/Berlin")
 
 
+def _takes_which(parser: ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--at", dest="valid_at", type=moment, metavar="MOMENT", help="the one with dates that holds at that moment"
+    )
+    which.add_argument(
+        "--hours", dest="weekly_hours", default="", help="the one of these weekly hours, as `get` shows them"
+    )
+
+
 def _takes_entity(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
     _takes_on(parser)
@@ -171,6 +188,10 @@ def _scope(
         takes(parser)
         _takes_policy(parser)
 
+    def takes_which(parser: ArgumentParser) -> None:
+        takes(parser)
+        _takes_which(parser)
+
     set_, delete = write
     return Subcommand(
         help=f"what is set for {what}",
@@ -184,9 +205,9 @@ def _scope(
             ),
             "get": Subcommand(f"show what is set for {what}", _get, takes, examples["get"]),
             "delete": Subcommand(
-                f"take back what always holds for {what}",
+                f"take back what always holds for {what}, or what holds at hours or between dates",
                 partial(_delete, write=delete),
-                takes,
+                takes_which,
                 examples["delete"],
                 writes=True,
             ),
@@ -205,7 +226,7 @@ SYSTEM: Final = _scope(
     examples={
         "set": ("system set calls=1000/min", 'system set calls=100/min --hours "sat,sun" --time-zone Europe/Berlin'),
         "get": ("system get",),
-        "delete": ("system delete --yes",),
+        "delete": ("system delete --yes", 'system delete --hours "sat,sun" --yes'),
         "list": ("system list",),
     },
 )

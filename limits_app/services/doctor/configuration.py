@@ -17,6 +17,7 @@ from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.services.limits_file.dropping import DroppedLimits
 from limits_app.services.limits_file.shape import LIMITS, Entry, Key, references
 from limits_app.services.limits_file.stored import Stored
+from limits_app.services.limits_file.together import lines, overlapping
 
 __all__ = ["configured"]
 
@@ -37,6 +38,7 @@ def configured(stored: Mapping[Names, Stored]) -> Iterator[Finding]:
     yield from chain.from_iterable(_pool(pool, is_used=pool.key[0] in used_pools) for pool in pools)
     yield from _unlimited(by_section.get("resources", []), policies, pools)
     yield from _silent(by_section.get("entities", []), entries)
+    yield from _impossible(entries)
 
 
 def _dropped(policies: list[Entry]) -> Iterator[Finding]:
@@ -135,6 +137,24 @@ def _silent(entities: list[Entry], entries: Mapping[Names, Entry]) -> Iterator[F
     for message in _few(found, "entities have rows that say nothing"):
         yield Finding(
             "limits_app.D015", Severity.INFO, message, "Delete the row: an entity needs none, and defaults apply to it."
+        )
+
+
+def _impossible(entries: Mapping[Names, Entry]) -> Iterator[Finding]:
+    """What nobody can set, but for those who write to the database past the app."""
+    for problem in islice(lines(entries), _SHOWN):
+        yield Finding(
+            "limits_app.D016",
+            Severity.ERROR,
+            problem.message,
+            "Change or empty its parent; until then those of its line that come first are charged, and no others.",
+        )
+    for problem in islice(overlapping(entries), _SHOWN):
+        yield Finding(
+            "limits_app.D017",
+            Severity.ERROR,
+            problem.message,
+            "Change when one of them holds, or delete it; until then one of them counts, and nobody says which.",
         )
 
 

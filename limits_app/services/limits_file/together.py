@@ -10,7 +10,7 @@ from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.limits_file.document import InvalidFile, Problem
 from limits_app.services.limits_file.shape import Entry, Key, references
 
-__all__ = ["check_together"]
+__all__ = ["check_together", "lines", "overlapping"]
 
 Name = tuple[str, Key]
 
@@ -21,7 +21,7 @@ def check_together(
     """Raise InvalidFile where things would not fit as they would be `after`: what refers to nothing or to what is
     deleted, lines of entities that are too long, policies that hold at once, and what another file owns.
     """
-    problems = [*_owned(after, owners), *_dangling(after, deleted), *_lines(after), *_overlapping(after)]
+    problems = [*_owned(after, owners), *_dangling(after, deleted), *lines(after), *overlapping(after)]
     if problems:
         raise InvalidFile(file, problems)
 
@@ -49,7 +49,8 @@ def _dangling(after: Mapping[Name, Entry], deleted: Mapping[Name, object]) -> It
                 yield Problem(f"{entry.label} refers to {key}, which is not in {section}: write it there", entry.line)
 
 
-def _lines(after: Mapping[Name, Entry]) -> Iterator[Problem]:
+def lines(after: Mapping[Name, Entry]) -> Iterator[Problem]:
+    """Entities that are their own ancestors, or too many levels deep."""
     parents = {key[0]: entry.state["parent"] for (section, key), entry in after.items() if section == "entities"}
     for (section, key), entry in after.items():
         if section != "entities" or not entry.state["parent"]:
@@ -63,7 +64,7 @@ def _lines(after: Mapping[Name, Entry]) -> Iterator[Problem]:
             yield Problem(f"{entry.label} is more than {MAX_LEVELS} levels deep: choose a parent above", entry.line)
 
 
-def _overlapping(after: Mapping[Name, Entry]) -> Iterator[Problem]:
+def overlapping(after: Mapping[Name, Entry]) -> Iterator[Problem]:
     """Policies of one scope with dates, or with hours, that hold at the same time."""
     scopes: dict[tuple[object, ...], list[Entry]] = {}
     for (section, key), entry in after.items():

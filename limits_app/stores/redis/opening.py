@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from limits_app.core.hooks import HOOKS
-from limits_app.core.store import Store
+from limits_app.core.errors import StoreUnavailable
 from limits_app.stores.redis.cluster import RedisClusterStore
 from limits_app.stores.redis.opened import open_store
 from limits_app.stores.redis.store import RedisStore
 
-__all__ = ["default_redis_store", "open_redis_store"]
+__all__ = ["open_redis_store"]
 
 
 def open_redis_store(
@@ -19,11 +18,10 @@ def open_redis_store(
     """Open the store behind a django-redis alias or a URL, or give the one that this process has opened before.
 
     `cluster` says that the URL is that of one server of a cluster. `options` are those of RedisStore;
-    other options are another store.
+    other options are another store. Raises StoreUnavailable for an alias that is none of django-redis.
     """
-    return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)
-
-
-def default_redis_store() -> Store:
-    """The store of limit sets that several machines share: the site's, else the django-redis alias `default`."""
-    return HOOKS.shared_store() or open_redis_store("default")
+    try:
+        return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)
+    except NotImplementedError:  # which is all that django-redis says
+        message = f"the cache {alias!r} is none of django-redis: name one that is in CACHES, or give a url"
+        raise StoreUnavailable(message) from None

@@ -11,12 +11,13 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
-from limits_app.core.errors import NotShareable, StaleConfiguration
+from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.hooks import HOOKS
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores import registry
-from limits_app.stores.redis import RedisStore, default_redis_store, open_redis_store
+from limits_app.stores.redis import RedisStore, open_redis_store
+from limits_app.stores.shared import default_shared_store
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
 from tests.servers.redis import RedisServer, redis_server
@@ -167,7 +168,7 @@ def caches(server: RedisServer) -> dict[str, object]:
 def test_the_connection_of_a_cache_is_used(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HOOKS, "shared_store", lambda: None)
     with override_settings(CACHES=caches(redis)):
-        store = default_redis_store()
+        store = default_shared_store()
         assert store is open_redis_store("default")
         assert limits_of(store, CALLS, entity=prefix()).try_acquire()
         assert pickle.loads(pickle.dumps(store)) is store
@@ -179,8 +180,14 @@ def test_the_settings_name_stores_on_redis(redis: RedisServer, monkeypatch: pyte
         assert registry.shared_store() is registry.store("all") is open_redis_store("big")
     with override_settings(LIMITS={"STORES": {"default": {"KIND": "redis", "URL": redis.url}}}):
         assert registry.store() is open_redis_store(url=redis.url)
-    with override_settings(LIMITS={}):
+    with override_settings(LIMITS={}, CACHES=caches(redis)):
         assert registry.shared_store() is None
+
+
+def test_a_cache_that_is_none_of_django_redis_says_so() -> None:
+    elsewhere = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    with override_settings(CACHES=elsewhere), pytest.raises(StoreUnavailable, match="the cache 'default' is none of"):
+        open_redis_store("default")
 
 
 def test_idle_state_is_small(store: RedisStore, client: Redis) -> None:

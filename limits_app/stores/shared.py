@@ -1,0 +1,19 @@
+"""The store of limit sets that several machines share."""
+
+from __future__ import annotations
+
+from limits_app.core.hooks import HOOKS
+from limits_app.core.store import Store
+
+__all__ = ["default_shared_store"]
+
+
+def default_shared_store() -> Store:
+    """The site's, else that of the django-redis alias `default`."""
+    chosen = HOOKS.shared_store()
+    if chosen is None:
+        # Imported when it is wanted: its packages are an extra.
+        from limits_app.stores.redis import open_redis_store
+
+        chosen = open_redis_store("default")
+    return chosen

@@ -1,0 +1,91 @@
+"""Changes that are taken back through the API."""
+
+from __future__ import annotations
+
+import pytest
+from rest_framework.test import APIClient
+
+from limits_app import services
+from limits_app.audit import acting
+from limits_app.core.limits import CallLimit
+from limits_app.models import AuditEvent, Policy, Resource
+from tests.api.site import ROOT, as_user, person
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def root() -> APIClient:
+    return as_user(person("root", is_superuser=True))
+
+
+def last() -> AuditEvent:
+    event = AuditEvent.objects.first()
+    assert event is not None
+    return event
+
+
+def where(event: AuditEvent) -> str:
+    return f"{ROOT}audit-events/{event.pk}/revert/"
+
+
+def test_a_change_is_taken_back_and_leaves_an_event(root: APIClient) -> None:
+    services.set_resource_limits("api", [CallLimit(1, 60)])
+    services.set_resource_limits("api", [CallLimit(2, 60)])
+    changed = last()
+    done = root.post(where(changed), {"reason": "too much"}, format="json")
+    assert (done.status_code, done.data["after"], done.data["number"]) == (200, changed.before, changed.number + 1)
+    assert (done.data["actor"], done.data["source"], done.data["reason"]) == ("root", "api", "too much")
+    assert Policy.objects.get().definitions() == (CallLimit(1, 60),)
+
+
+def test_the_reason_may_be_in_the_header_too(root: APIClient) -> None:
+    Resource.objects.create(name="x")
+    event = last()
+    assert root.post(where(event), {}, format="json", headers={"X-Reason": "why"}).data["reason"] == "why"
+    told = root.post(where(last()), {}, format="json").data
+    assert (told["verb"], told["reason"]) == ("create", f"revert of event {event.number + 1}")
+
+
+def test_what_was_changed_since_is_taken_back_only_by_force(root: APIClient) -> None:
+    made = Resource.objects.create(name="x")
+    made.description = "one"
+    made.save()
+    event = last()
+    made.description = "two"
+    made.save()
+    refused = root.post(where(event), {}, format="json")
+    assert (refused.status_code, refused["Content-Type"]) == (409, "application/problem+json")
+    assert "changed since" in refused.data["detail"]
+    assert root.post(where(event), {"force": True}, format="json").status_code == 200
+    assert Resource.objects.get().description == ""
+
+
+def test_what_changed_no_configuration_cannot_be_taken_back(root: APIClient) -> None:
+    services.set_resource_limits("api", [CallLimit(1, 60)])
+    services.reset("api", entity="user:1", reason="so")
+    services.top_up("api", entity="user:2", key="call_count", amount=1, reason="so")
+    for event in AuditEvent.objects.filter(verb__in=["reset", "top_up"]):
+        refused = root.post(where(event), {}, format="json")
+        assert refused.status_code == 409
+        assert "changed no configuration" in refused.data["detail"]
+
+
+def test_it_takes_the_permissions_to_see_to_revert_and_to_do_what_reverting_does() -> None:
+    with acting(actor="ann"):
+        Resource.objects.create(name="x")
+    event = last()
+    needed = ["revert_auditevent", "view_auditevent", "delete_resource"]
+    for left_out in needed:
+        somebody = person(f"without {left_out}", *[one for one in needed if one != left_out])
+        assert as_user(somebody).post(where(event), {}, format="json").status_code == 403
+    assert Resource.objects.exists()
+    assert as_user(person("bob", *needed)).post(where(event), {}, format="json").status_code == 200
+    assert not Resource.objects.exists()
+
+
+def test_there_must_be_such_an_event_and_nothing_else_is_asked(root: APIClient) -> None:
+    assert root.post(f"{ROOT}audit-events/0/revert/", {}, format="json").status_code == 404
+    Resource.objects.create(name="x")
+    assert root.post(where(last()), {"forec": True}, format="json").status_code == 400
+    assert root.get(where(last())).status_code == 405

@@ -1,0 +1,110 @@
+"""How often the API may be asked, and that administrators get in while the store of the limits is down."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import RequestFactory
+from pytest_django import Settings
+from rest_framework.exceptions import Throttled
+from rest_framework.request import Request
+from rest_framework.test import APIClient
+
+from limits_app import conf, services
+from limits_app.api import problems
+from limits_app.api.throttle import RESOURCE
+from limits_app.core.limits import CallLimit
+from limits_app.models import Entity, Policy
+from limits_app.resolver import resolver
+from limits_app.stores import guards, registry
+from limits_app.stores.guards import Guard
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.api.site import ROOT, as_user, person
+from tests.services.failing import FailingStore
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> FailingStore:
+    """The store of the site, which refuses everything while it is down."""
+    settings.LIMITS = settings.LIMITS | {"ON_UNAVAILABLE": "block"}
+    store = FailingStore(MemoryStore(clock=clock))
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+    monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=clock, jitter=lambda: 1.0))
+    return store
+
+
+@pytest.fixture
+def user() -> User:
+    return person("root", is_superuser=True)
+
+
+@pytest.fixture
+def root(user: User) -> APIClient:
+    return as_user(user)
+
+
+def system_policy(**fields: str) -> Policy:
+    services.set_system_limits([CallLimit(5, 60)], **fields)  # type: ignore[arg-type]  # each test says which
+    return Policy.objects.get(resource=None)
+
+
+def test_an_administrator_changes_what_holds_while_the_store_is_down(root: APIClient, store: FailingStore) -> None:
+    policy = system_policy(on_unavailable="block")
+    where = f"{ROOT}policies/{policy.pk}/"
+    seen = root.get(where)["ETag"]
+    store.down = True
+    changed = root.patch(where, {"on_unavailable": "allow"}, format="json", headers={"If-Match": seen})
+    assert (changed.status_code, changed.data["on_unavailable"]) == (200, "allow")
+    assert changed["Cache-Control"] == "private, no-cache"
+    assert services.try_acquire("anything", entity="user:1")
+
+
+def test_an_administrator_gets_in_where_nothing_was_read_before_the_store_went_down(
+    root: APIClient, store: FailingStore
+) -> None:
+    system_policy()
+    resolver.clear()
+    store.down = True
+    assert [root.get(f"{ROOT}policies/").status_code for _ in range(20)] == [200] * 20
+
+
+@pytest.mark.parametrize("is_about_the_caller", [False, True])
+def test_the_api_is_closed_where_a_policy_on_it_says_so(
+    is_about_the_caller: bool, user: User, root: APIClient, store: FailingStore
+) -> None:
+    if is_about_the_caller:
+        services.set_entity_limits(f"user:{user.pk}", [CallLimit(600, 60)], resource=RESOURCE, on_unavailable="block")
+    else:
+        services.set_resource_limits(RESOURCE, [CallLimit(600, 60)], on_unavailable="block")
+    store.down = True
+    refused = root.get(f"{ROOT}policies/")
+    assert (refused.status_code, refused["Content-Type"]) == (503, "application/problem+json")
+    assert int(refused["Retry-After"]) >= 1
+
+
+def test_a_policy_on_the_api_that_is_not_obeyed_closes_nothing(root: APIClient, store: FailingStore) -> None:
+    services.set_resource_limits(RESOURCE, [CallLimit(600, 60)], on_unavailable="block", enforcement="off")
+    store.down = True
+    assert root.get(f"{ROOT}policies/").status_code == 200
+
+
+def test_what_can_never_be_admitted_names_the_limits_too(root: APIClient) -> None:
+    services.set_resource_limits(RESOURCE, [CallLimit(0.5, 60)])
+    refused = root.get(f"{ROOT}policies/")
+    assert (refused.status_code, refused.data["violated-policies"]) == (422, ["call_count"])
+
+
+def test_a_problem_that_this_app_did_not_cause_names_none() -> None:
+    for context in ({}, {"request": Request(RequestFactory().get("/"))}):
+        answered = problems.answer(Throttled(), context)
+        assert answered is not None
+        assert "violated-policies" not in answered.data
+
+
+def test_who_is_blocked_stays_so_while_the_store_is_down(user: User, root: APIClient, store: FailingStore) -> None:
+    Entity.objects.create(identifier=f"user:{user.pk}", blocked=True)
+    store.down = True
+    assert root.get(f"{ROOT}policies/").status_code == 429

@@ -1,0 +1,187 @@
+"""The REST framework authenticates inside of the view, when the middleware has charged somebody already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.http import HttpRequest
+from django.test import AsyncClient, Client, RequestFactory
+from django.utils.decorators import method_decorator
+from pytest_django import Settings
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from limits_app import services
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations.decorators import limited
+from limits_app.integrations.drf.throttle import LimitThrottle
+from limits_app.integrations.request_limits import RequestLimits, limits_of
+from limits_app.services import Share
+from tests.integrations.rest import Person, view_of
+from tests.integrations.site import endpoint, left, limit
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CLIENT = "ip:127.0.0.1"
+Send = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def entities(settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def send(request: pytest.FixtureRequest) -> Send:
+    """Ask the site as person 1, through either handler."""
+
+    def get(person: int | None = 1) -> Any:
+        headers = {"X-Person": str(person)} if person else {}
+        if request.param == "wsgi":
+            return Client().get("/", headers=headers)
+        return async_to_sync(AsyncClient().get)("/", headers=headers)
+
+    return get
+
+
+def throttle(resource: str, **attributes: Any) -> type:
+    return type("Throttle", (LimitThrottle,), {"resource": resource} | attributes)
+
+
+def plain(self: APIView, request: Request) -> Response:
+    return Response("fine")
+
+
+def test_the_requester_is_who_was_authenticated(send: Send, serve: Any) -> None:
+    def get(self: APIView, request: Request) -> Response:
+        given: RequestLimits = request.limits  # type: ignore[attr-defined]  # the middleware adds it
+        given.acquire("own")
+        return Response([given.entity, given.entity])
+
+    serve({"": view_of(get=get)})
+    endpoint(limit("api", CallLimit(10, 60)))
+    limit("own", CallLimit(10, 60))
+    assert send().json() == ["user:1"] * 2
+    assert (left("own", "user:1"), left("own", CLIENT)) == ({"call_count": 9}, {"call_count": 10})
+    assert send(None).json() == [CLIENT] * 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: view_of(throttle("api")), id="throttle"),
+        pytest.param(lambda: view_of(throttle("api"), throttle("other")), id="throttles"),
+        pytest.param(lambda: view_of(throttle("other"), throttle("api")), id="throttles_in_another_order"),
+        pytest.param(lambda: view_of(throttle("api"), throttle("api")), id="twice_the_same"),
+        pytest.param(lambda: view_of(get=method_decorator(limited("api"))(plain)), id="decorator"),
+        pytest.param(lambda: view_of(throttle("api"), get=method_decorator(limited("api"))(plain)), id="both"),
+    ],
+)
+def test_a_request_is_charged_once_and_to_who_was_authenticated(send: Send, serve: Any, make: Any) -> None:
+    serve({"": make()})
+    endpoint(limit("api", CallLimit(10, 60), RateLimit("tpm", 100, 60), ResourceLimit("slots", 1)), amounts={"tpm": 30})
+    limit("other", CallLimit(10, 60))
+    response = send()
+    assert response.status_code == 200
+    assert "r=10" not in response["RateLimit"]
+    assert left("api", "user:1") == {"call_count": 9, "tpm": 70, "slots": 1}
+    assert left("api", CLIENT) == {"call_count": 10, "tpm": 100, "slots": 1}
+
+
+def test_who_is_refused_after_authentication_has_cost_nobody_anything(send: Send, serve: Any) -> None:
+    serve({"": view_of(throttle("api"))})
+    endpoint(limit("api", CallLimit(2, 60)))
+    assert [send().status_code for _ in range(4)] == [200, 200, 429, 429]
+    assert (left("api", "user:1"), left("api", CLIENT)) == ({"call_count": 0}, {"call_count": 2})
+
+
+def test_who_may_not_come_in_has_been_charged_by_the_endpoint(send: Send, serve: Any) -> None:
+    serve({"": view_of(throttle("api"), permission_classes=[])})
+    endpoint(limit("api", CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW)))
+    send(None)
+    assert left("api", CLIENT) == {"call_count": 9}
+    send()
+    assert left("api", CLIENT) == {"call_count": 8}  # a fixed window gives nothing back
+    assert left("api", "user:1") == {"call_count": 9}
+
+
+def test_limits_of_a_throttle_hold_where_the_endpoint_had_none_to_charge(send: Send, serve: Any) -> None:
+    serve({"": view_of(throttle("api", default_limits=[CallLimit(1, 60)]))})
+    services.set_resource_limits("api", [CallLimit(1, 60)])
+    endpoint(limit("api"))
+    services.delete_resource_limits("api")
+    assert [send().status_code for _ in range(2)] == [200, 429]
+
+
+def test_amounts_that_only_the_other_one_could_be_asked_for_are_one_of_each(
+    send: Send, serve: Any, settings: Settings
+) -> None:
+    settings.LIMITS = settings.LIMITS | {"UNKNOWN_KEYS": "raise"}
+    serve({"": view_of(throttle("api"))})
+    endpoint(limit("api", RateLimit("tpm", 100, 60)), amounts={"tpm": 30})
+    services.set_entity_limits("user:1", [RateLimit("rpm", 10, 60)], resource="api")
+    assert send().status_code == 200
+    assert left("api", "user:1") == {"rpm": 9}
+
+
+@pytest.fixture
+def request_of_client() -> HttpRequest:
+    return RequestFactory().get("/")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_every_way_in_carries_over(kind: str, request_of_client: HttpRequest, settings: Settings) -> None:
+    settings.LIMITS = settings.LIMITS | {"UNKNOWN_KEYS": "raise"}
+    limits = limits_of(request_of_client)
+    charge = limits.charge if kind == "sync" else async_to_sync(limits.acharge)
+
+    def entity() -> str | None:
+        return limits.entity if kind == "sync" else async_to_sync(limits.aentity)()
+
+    limit("api", CallLimit(10, 60))
+    limit("tokens", RateLimit("tpm", 100, 60))
+    services.set_entity_limits("user:2", [RateLimit("rpm", 10, 60)], resource="tokens")
+    charge("api", entity())
+    charge("tokens", entity(), {"tpm": 30})
+    request_of_client.user = Person(1)  # type: ignore[assignment]  # as far as we look
+    assert [entity(), entity()] == ["user:1"] * 2
+    charge("api", "user:1")
+    charge("api", "tenant:acme")
+    charge("tokens", "user:1", {"tpm": 99})
+    request_of_client.user = Person(2)  # type: ignore[assignment]
+    charge("api", entity())
+    charge("tokens", entity())
+    assert [left("api", who)["call_count"] for who in (CLIENT, "user:1", "user:2", "tenant:acme")] == [10, 10, 9, 9]
+    assert (left("tokens", CLIENT), left("tokens", "user:1")) == ({"tpm": 100}, {"tpm": 100})
+    assert left("tokens", "user:2") == {"rpm": 9}
+    request_of_client.user = Person(1)  # type: ignore[assignment]
+    charge("api", entity())
+    assert [left("api", who)["call_count"] for who in (CLIENT, "user:1", "user:2")] == [10, 9, 10]
+
+
+def test_what_was_taken_in_one_step_with_something_else_stays_charged(request_of_client: HttpRequest) -> None:
+    limits = limits_of(request_of_client)
+    limit("a", CallLimit(10, 60))
+    limit("b", CallLimit(10, 60))
+    limits.charge_all([Share(name, limits.entity, None, ()) for name in ("a", "b")])
+    assert set(limits.acquisitions) == {"a", "b"}
+    request_of_client.user = Person(1)  # type: ignore[assignment]
+    limits.charge("a", limits.entity)
+    assert [left("a", CLIENT), left("a", "user:1")] == [{"call_count": 9}] * 2
+
+
+def test_whoever_sets_the_same_user_again_changes_nothing(request_of_client: HttpRequest) -> None:
+    limits = limits_of(request_of_client)
+    limit("api", CallLimit(10, 60))
+    limits.charge("api", limits.entity)
+    limits.acquisitions["api"].release()
+    request_of_client.user = Person(1)  # type: ignore[assignment]
+    limits.charge("api", limits.entity)
+    request_of_client.user = Person(1)  # type: ignore[assignment]
+    assert limits.entity == "user:1"
+    limits.charge("api", limits.entity)
+    assert (left("api", CLIENT), left("api", "user:1")) == ({"call_count": 9}, {"call_count": 9})
