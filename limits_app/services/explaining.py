@@ -145,8 +145,9 @@ def explain(
     """
     while True:
         try:
-            with guard_of().asking():
-                return _explained(resolve(resource, entity, default_limits, now=resolver.clock()), requested)
+            resolution = resolve(resource, entity, default_limits, now=resolver.clock())
+            with guard_of(resolution.limit_set.alias).asking():
+                return _explained(resolution, requested)
         except StaleConfiguration:
             continue
 

@@ -152,7 +152,7 @@ class _WithKey:
             joined = ResolvedSet.composed(own, found.store, version=found.version)
         else:
             joined = PooledSet.serving(own, found.supply, found.store, version=found.version)
-        joined.resolved_for(found.of)
+        joined.resolved_for(found.of, found.alias)
         joined.on_unavailable, joined.changes_at = found.on_unavailable, found.changes_at
         if found.shadow is not None:
             joined.try_out(found.shadow)

@@ -14,9 +14,8 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.core.stats import Stats
 from limits_app.resolver import PooledSet, pool_resolver
-from limits_app.services.freshness import afresh, fresh, tell
+from limits_app.services.freshness import afresh, fresh, latest, tell
 from limits_app.services.patience import countdown, while_it_holds
-from limits_app.stores.guards import guard_of
 
 __all__ = ["NamedPool", "member_use", "pool"]
 
@@ -112,12 +111,7 @@ class NamedPool(LimitPool):
 
     def resolved(self) -> PooledSet:
         """What it is compiled to now."""
-        with guard_of().asking():
-            found = pool_resolver.limit_set(self.name, None)
-            if found.version != found.store.version():
-                pool_resolver.forget(self.name, None, (), found)
-                found = pool_resolver.limit_set(self.name, None)
-        return cast("PooledSet", found)
+        return cast("PooledSet", latest(self.name, None, by=pool_resolver))
 
     def _current(self) -> LimitPool:
         return self.resolved().pool
