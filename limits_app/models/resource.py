@@ -43,6 +43,7 @@ class Resource(Configuration):
         max_length=64,
         blank=True,
         default="",
+        db_default="",  # processes of the version before go on making resources
         validators=[validate_store],
         help_text=_(
             "Where what is used of it is counted, as the settings call it; empty means in the default one. "
