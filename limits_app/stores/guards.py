@@ -30,7 +30,7 @@ from limits_app.stores.guarded import GuardedStore
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.timed import timed
 
-__all__ = ["Guard", "forget_guards", "guard_of"]
+__all__ = ["Guard", "aliases", "forget_guards", "guard_of"]
 
 logger = logging.getLogger("limits_app")
 
@@ -238,6 +238,11 @@ def guard_of(alias: str | None = None) -> Guard:
     name = conf.get(conf.STORE) if alias is None else alias
     found = _GUARDS.get(name)
     return _GUARDS.setdefault(name, Guard(name)) if found is None else found
+
+
+def aliases() -> list[str]:
+    """The stores of the settings, and those that resources name and the settings have no longer."""
+    return [*dict.fromkeys([*conf.get(conf.STORES), *_GUARDS])]
 
 
 def forget_guards() -> None:
