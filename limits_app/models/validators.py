@@ -57,7 +57,7 @@ def validate_store(value: str) -> None:
     if value and value not in aliases:
         known = ", ".join(map(repr, aliases))
         raise ValidationError(
-            _("LIMITS[“STORES”] has no store %(alias)s: choose one of %(known)s, or none for the default one."),
+            _("LIMITS['STORES'] has no store %(alias)s: choose one of %(known)s, or none for the default one."),
             params={"alias": shown(value), "known": known},
         )
 

@@ -315,3 +315,16 @@ def test_a_list_asks_the_database_as_often_whatever_its_length(root: APIClient, 
     with CaptureQueriesContext(connection) as many:
         assert len(root.get(f"{ROOT}{kind}/?page_size=200").data["results"]) >= 7
     assert len(many) == len(few) < 6
+
+
+def test_a_resource_names_a_store_of_the_settings(root: APIClient, settings: Settings) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}, "scratch": {"KIND": "memory"}}}
+    made = root.post(f"{ROOT}resources/", {"name": "api", "store": "scratch"}, format="json")
+    assert (made.status_code, made.data["store"]) == (201, "scratch")
+    root.post(f"{ROOT}resources/", {"name": "web"}, format="json")
+    found = [root.get(f"{ROOT}resources/", {"store": alias}).data["results"] for alias in ("scratch", "")]
+    assert [[row["name"] for row in rows] for rows in found] == [["api"], ["web"]]
+    wrong = root.patch(f"{ROOT}resources/{made.data['id']}/", {"store": "x"}, format="json", headers={"If-Match": "*"})
+    assert "has no store 'x': choose one of 'default', 'scratch'" in next(iter(errors(wrong).values()))
+    stores = [root.get(f"{ROOT}explain/", {"resource": name}).data["store"] for name in ("api", "web")]
+    assert stores == ["scratch", None]
