@@ -184,10 +184,13 @@ class Resolver:
 
 
 class PoolResolver(Resolver):
-    """A Resolver of pools by name, without the limits of any resource; what else is in a key does not matter."""
+    """A Resolver of pools by name, without the limits of any resource.
+
+    In the place of an entity stands the alias of the store in which a pool is counted (None: the default one).
+    """
 
     def _asked(self, key: Key, store: Store | None) -> PooledSet:
-        return resolve_pool(key[0], store=store)
+        return resolve_pool(*key[:2], store=store)
 
 
 resolver: Final = Resolver()

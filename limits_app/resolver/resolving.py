@@ -56,16 +56,16 @@ def resolve(
     return Resolution(resource, entity, choices, shadows, limit_set)
 
 
-def resolve_pool(pool: str, *, store: Store | None = None) -> PooledSet:
-    """Ask the database for a pool, and compile it for the default store, without limits of any resource.
+def resolve_pool(pool: str, alias: str | None = None, *, store: Store | None = None) -> PooledSet:
+    """Ask the database for a pool, and compile it without limits of any resource, for the store of an alias.
 
     Raises UnknownPool where there is none of this name, and what `resolve` raises.
     """
     check_resource(pool)
-    alias, chosen, version = Present(store).place()
-    supply = supplies.supply(pool, home(), chosen, version)
-    pooled = PooledSet.serving((), supply, chosen, version=version)
-    pooled.resolved_for((pool,), alias)
+    place = Present(store).place(alias)
+    supply = supplies.supply(pool, home(), place.store, place.version)
+    pooled = PooledSet.serving((), supply, place.store, version=place.version)
+    pooled.resolved_for((pool,), place.alias)
     return pooled
 
 

@@ -31,12 +31,13 @@ def pool(name: str) -> NamedPool:
     return NamedPool(check_resource(name))
 
 
-def member_use(name: str) -> dict[str, dict[str, Stats]]:
-    """The live state of each enabled member of a pool, by its name; each is one consistent snapshot.
+def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats]]:
+    """The live state of each enabled member of a pool in one store, by its name; each is one consistent snapshot.
 
+    A pool is counted in the stores of the resources that it serves, and by itself in the default one (None).
     Raises StoreUnavailable while the store is down, and UnknownPool.
     """
-    return pool(name).resolved().member_stats()
+    return _resolved(name, alias).member_stats()
 
 
 class NamedPool(LimitPool):
@@ -111,7 +112,11 @@ class NamedPool(LimitPool):
 
     def resolved(self) -> PooledSet:
         """What it is compiled to now."""
-        return cast("PooledSet", latest(self.name, None, by=pool_resolver))
+        return _resolved(self.name, None)
 
     def _current(self) -> LimitPool:
         return self.resolved().pool
+
+
+def _resolved(name: str, alias: str | None) -> PooledSet:
+    return cast("PooledSet", latest(name, alias, by=pool_resolver))

@@ -9,8 +9,8 @@ from django.test import Client
 from pytest_django import Settings
 
 from limits_app import limits
-from limits_app.core.limits import CallLimit
-from limits_app.models import AuditEvent, Resource
+from limits_app.core.limits import CallLimit, RateLimitAlgorithm
+from limits_app.models import AuditEvent, Limit, Pool, PoolMember, Resource
 from tests.admin.browsing import address, changelist
 from tests.admin.test_exchange import exported, imported, upload
 
@@ -73,6 +73,20 @@ def test_files_have_the_store(admin_client: Client) -> None:
     assert Resource.objects.get().store == "default"
     shown = upload(admin_client, "resource", [{"name": "api", "store": "gone"}])
     assert "has no store" in shown.content.decode()
+
+
+@pytest.mark.usefixtures("several")
+def test_the_members_of_a_pool_are_shown_as_they_are_used_in_each_store(admin_client: Client) -> None:
+    pool = Pool.objects.create(name="regions")
+    member = PoolMember.objects.create(pool=pool, name="eu")
+    Limit.from_definition(member, CallLimit(5, 60, RateLimitAlgorithm.FIXED_WINDOW)).save()
+    Resource.objects.create(name="far", pool=pool, store="scratch")
+    limits.acquire("far")
+    where = address("pool_change", pool.pk)
+    assert "call_count: 1 / 5" in admin_client.get(where).content.decode()
+    Resource.objects.create(name="near", pool=pool)
+    page = admin_client.get(where).content.decode()
+    assert "default: call_count: 0 / 5; scratch: call_count: 1 / 5" in page
 
 
 @pytest.mark.usefixtures("several")

@@ -267,6 +267,7 @@ def test_a_store_that_the_settings_have_no_longer_is_one_that_is_down(
     with pytest.raises(StoreUnavailable, match=r"the store 'shared' is down: LIMITS\['STORES'\] has no 'shared'"):
         limits.try_acquire("far", entity="a")
     assert admitted("near", 3, "b") == 3
+    assert limits.store_health()["shared"].degraded[conf.OnUnavailable.ALLOW] == 10
     move("far", "")
     assert not limits.try_acquire("far", entity="a").outcome.degraded
 
