@@ -67,28 +67,29 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
     What is said about all resources has no state of its own: a pair without a resource has limits that nobody used.
     While a store is down everything is said of its resources but what is used.
     """
-    for _ in range(_MOST_TRIES if pairs else 0):
+    if not pairs:
+        return []
+    for _ in range(_MOST_TRIES):
         try:
             return _read(pairs)
         except StaleConfiguration:
             continue
-    return _rows(pairs, choices(pairs, timezone.now()), [None] * len(pairs)) if pairs else []
+    return _rows(pairs, choices(pairs, timezone.now()), [None] * len(pairs))
 
 
 def _read(pairs: Collection[Pair]) -> list[RowState]:
     present = Present()  # before the queries: a change in between is found out by the stores
     found = choices(pairs, timezone.now())
-    by_store: dict[str, list[int]] = {}
-    for number, (resource, _) in enumerate(pairs):
-        by_store.setdefault("" if resource is None else resource.store, []).append(number)
-    everything = list(zip(pairs, found, strict=True))
+    by_store: dict[str, dict[int, tuple[Pair, Choice]]] = {}
+    for number, (pair, choice) in enumerate(zip(pairs, found, strict=True)):
+        by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
     stats: dict[int, dict[str, Stats] | None] = {}
-    for alias, numbers in by_store.items():
-        stats |= zip(numbers, _looked(present.place(alias), [everything[number] for number in numbers]), strict=True)
+    for alias, rows in by_store.items():
+        stats |= zip(rows, _looked(present.place(alias), rows.values()), strict=True)
     return _rows(pairs, found, [stats[number] for number in range(len(pairs))])
 
 
-def _looked(place: Place, rows: Sequence[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
+def _looked(place: Place, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
     """What is used of the limits of each row, by key; None for all of them while their store is down."""
     if not place.reachable:
         return [None] * len(rows)
