@@ -19,7 +19,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
-from limits_app.models import Policy
+from limits_app.models import Policy, Resource
 from limits_app.stores import registry
 
 __all__ = ["check_deployment", "check_hazards", "check_settings", "check_stores"]
@@ -62,7 +62,7 @@ def check_deployment(**options: Any) -> list[CheckMessage]:
 def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
     """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
     asks = databases and not _reported(_missing_databases, _missing_caches)
-    return _reported(_local_policies, _stores, _evictions) if asks else []
+    return _reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
 
 
 def _check_functions() -> list[CheckMessage]:
@@ -243,6 +243,22 @@ def _local_policies() -> Iterator[CheckMessage]:
             f"while the store is down, the policy of {policy} is 'local', but nobody says how many processes share it",
             hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
             id="limits_app.W046",
+        )
+
+
+def _missing_stores() -> Iterator[CheckMessage]:
+    aliases = conf.get(conf.STORES)
+    elsewhere = Resource.objects.exclude(store__in=["", *aliases]).order_by("name").values_list("name", "store")
+    try:
+        found = list(elsewhere)
+    except DatabaseError:  # as above
+        return
+    for name, alias in found:
+        yield Warning(
+            f"the resource {name} is counted in the store {alias!r}, which LIMITS['STORES'] does not have",
+            hint=f"Add it, or name one of {', '.join(map(repr, aliases))} for the resource; until then its requests "
+            "are answered as policies say for a store that is down.",
+            id="limits_app.W054",
         )
 
 

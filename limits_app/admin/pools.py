@@ -11,6 +11,7 @@ from django.forms.models import BaseInlineFormSet
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app import conf
 from limits_app.admin.audited import AuditedAdmin
 from limits_app.admin.json_field import JSONField
 from limits_app.admin.policies import LimitInline
@@ -146,8 +147,18 @@ class PoolMemberAdmin(PartOfPool, AuditedAdmin):
 
 def _use(pool: Pool) -> Mapping[str, str]:
     """How much of each member is used, in words; why that is not known where it is not."""
+    default = conf.get(conf.STORE)
+    aliases = {alias or default for alias in pool.resources.values_list("store", flat=True)} or {default}
+    said: dict[str, list[str]] = {}
+    for alias in sorted(aliases):
+        for name, words in _use_in(pool, alias).items():
+            said.setdefault(name, []).append(f"{alias}: {words}" if len(aliases) > 1 else words)
+    return {name: "; ".join(words) for name, words in said.items()}
+
+
+def _use_in(pool: Pool, alias: str) -> Mapping[str, str]:
     try:
-        use = member_use(pool.name)
+        use = member_use(pool.name, alias)
     except LimitsError as error:
         return {member.name: str(error) for member in pool.members.all()}
     return {

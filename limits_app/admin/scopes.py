@@ -9,7 +9,9 @@ from django.contrib import admin, messages
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app import conf
 from limits_app.admin.exchange import ExchangeAdmin
+from limits_app.admin.resource_form import ResourceForm
 from limits_app.admin.states import StatefulAdmin, shown_limits
 from limits_app.admin.verbs import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
 from limits_app.models import Endpoint, Policy, Resource
@@ -37,11 +39,27 @@ class ResourceAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
     search_fields = ["name", "description"]
     begins_with = ("name",)
     autocomplete_fields = ["pool"]
+    form = ResourceForm  # type: ignore[assignment]  # a form of one kind of configuration
     actions = RESOURCE_ACTIONS
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each resource as the site itself uses it."""
         return [[(resource, None)] for resource in rows]
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Show in which store each is counted, where there are several."""
+        shown = super().get_list_display(request)
+        return [*shown, "store"] if _has_several_stores() else [*shown]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        """Ask for a store where there is a choice, or something to correct."""
+        fields = super().get_fields(request, obj)
+        is_useful = _has_several_stores() or (obj is not None and obj.store)
+        return [field for field in fields if is_useful or field != "store"]
+
+
+def _has_several_stores() -> bool:
+    return len(conf.get(conf.STORES)) > 1
 
 
 class EntityAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):

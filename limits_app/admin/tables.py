@@ -136,7 +136,7 @@ class Resources(Table):
 
     class Meta(Table.Meta):
         model = Resource
-        fields = ("name", "description", "pool")
+        fields = ("name", "description", "pool", "store")
         import_id_fields = ("name",)
 
 

@@ -48,7 +48,8 @@ _QUERY: Final = """
     SELECT w.level, w.identifier, w.blocked, w.unlimited, p.id, p.resource_id, p.entity_id, p.effect,
            p.on_unavailable, p.extends, p.enforcement, p.rollout_percent, p.valid_from, p.valid_until,
            p.weekly_hours, p.time_zone,
-           (SELECT q.name FROM {resource} s JOIN {pool} q ON q.id = s.pool_id WHERE s.name = %s), l.shared, {columns}
+           (SELECT q.name FROM {resource} s JOIN {pool} q ON q.id = s.pool_id WHERE s.name = %s),
+           (SELECT s.store FROM {resource} s WHERE s.name = %s), l.shared, {columns}
     FROM whose w
     LEFT JOIN {policy} p ON {about}
         AND COALESCE(p.resource_id, 0) IN (0, (SELECT r.id FROM {resource} r WHERE r.name = %s))
@@ -60,8 +61,9 @@ _QUERY: Final = """
 _EVERYBODY: Final = -1
 _POLICY: Final = slice(4, 16)
 _POOL: Final = 16
-_SHARED: Final = 17
-_KEY: Final = 19
+_STORE: Final = 17
+_SHARED: Final = 18
+_KEY: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """All who are charged, the entity itself first, and the name of the pool that serves the resource, if any does."""
+    """All who are charged, the entity itself first, the name of the pool that serves the resource, if any does, and
+    the alias of the store in which the resource is counted (None: the default one).
+    """
 
     links: list[Link]
     pool: str | None
+    store: str | None = None
 
 
 def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain:
@@ -109,7 +114,7 @@ def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain
     connection = connections[using]
     identifier = entity if entity is not None and _can_be_stored(entity) else None
     with connection.cursor() as cursor:
-        cursor.execute(_sql(connection.vendor), [identifier, resource, resource, to_column(now, connection)])
+        cursor.execute(_sql(connection.vendor), [identifier, resource, resource, resource, to_column(now, connection)])
         rows = cursor.fetchall()
     levels: dict[int, list[Row]] = {0: []}
     for row in rows:
@@ -119,7 +124,7 @@ def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain
         Link(found[0][1] if found else entity, (*_own(found), *_candidates(found, connection), *everybody))
         for _, found in sorted(levels.items())
     ]
-    return Chain(links, rows[0][_POOL])
+    return Chain(links, rows[0][_POOL], rows[0][_STORE] or None)
 
 
 def _own(rows: Sequence[Row]) -> Iterable[Candidate]:

@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField
 from limits_app.models.pool import Pool
-from limits_app.models.validators import validate_resource_name, validate_text
+from limits_app.models.validators import validate_resource_name, validate_store, validate_text
 
 __all__ = ["Resource"]
 
@@ -37,6 +37,18 @@ class Resource(Configuration):
         blank=True,
         related_name="resources",
         help_text=_("Whose members serve it: a request then needs room in one of them, and in its own limits."),
+    )
+    store = ExactTextField(
+        _("store"),
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",  # processes of the version before go on making resources
+        validators=[validate_store],
+        help_text=_(
+            "Where what is used of it is counted, as the settings call it; empty means in the default one. "
+            "In another store everybody starts anew, and what counted in the one before is forgotten there in time."
+        ),
     )
 
     class Meta(Configuration.Meta):

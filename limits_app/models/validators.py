@@ -10,6 +10,7 @@ from typing import Final
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
+from limits_app import conf
 from limits_app.core.amounts import shown, to_milli
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
@@ -22,6 +23,7 @@ __all__ = [
     "validate_methods",
     "validate_object",
     "validate_resource_name",
+    "validate_store",
     "validate_text",
     "validate_view_name",
 ]
@@ -47,6 +49,17 @@ def validate_identifier(value: str) -> None:
 def validate_resource_name(value: str) -> None:
     """Refuse what cannot be the name of a resource."""
     _by_core(check_resource, value)
+
+
+def validate_store(value: str) -> None:
+    """Refuse what is no alias of a store in the settings; nothing is the default one."""
+    aliases = conf.get(conf.STORES)
+    if value and value not in aliases:
+        known = ", ".join(map(repr, aliases))
+        raise ValidationError(
+            _("LIMITS['STORES'] has no store %(alias)s: choose one of %(known)s, or none for the default one."),
+            params={"alias": shown(value), "known": known},
+        )
 
 
 def validate_view_name(value: str) -> None:

@@ -11,6 +11,7 @@ from limits_app.resolver.chosen import CALL, Choice, Held, Standing, Verdict
 from limits_app.resolver.compiled import Resolution
 from limits_app.resolver.joined import joined_supply
 from limits_app.resolver.pooled import MemberSet, PooledSet
+from limits_app.resolver.present import Place, Present
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.resolving import Limits, resolve
 from limits_app.resolver.source import source
@@ -27,8 +28,10 @@ __all__ = [
     "Limits",
     "MemberSet",
     "Pair",
+    "Place",
     "PoolResolver",
     "PooledSet",
+    "Present",
     "Resolution",
     "ResolvedSet",
     "Resolver",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import islice
 from threading import Lock, RLock
 from time import monotonic, time
 from typing import Final, NamedTuple
@@ -17,10 +17,11 @@ from limits_app.core.forking import on_fork
 from limits_app.core.store import Store
 from limits_app.models import changes
 from limits_app.resolver.pooled import PooledSet
+from limits_app.resolver.present import NOWHERE
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.resolving import Limits, check_names, home, resolve, resolve_pool
 from limits_app.resolver.supplies import supplies
-from limits_app.stores.memory import MemoryStore
+from limits_app.stores.guards import guard_of
 
 __all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "pool_resolver", "resolver"]
 
@@ -30,19 +31,6 @@ Key = tuple[str, str | None, Limits]
 
 _BLIND_SECONDS: Final = 1.0
 """How long what is known is used without asking a database that is down again."""
-
-
-class _Nowhere(MemoryStore):
-    """Stands for a store that is down; what is compiled for it is stale by the time anybody uses it."""
-
-    _numbers = count(1)
-
-    def version(self) -> int:
-        """Another one each time, and never the one that the store compares with."""
-        return next(self._numbers)
-
-
-_NOWHERE: Final = _Nowhere()
 
 
 class ResolverInfo(NamedTuple):
@@ -107,6 +95,7 @@ class Resolver:
 
         What a transaction reads that has changed limits itself is used once and not kept: it may be rolled back.
         While the database is down, what was kept last is good enough; OperationalError or InterfaceError without that.
+        Raises StoreUnavailable where the store of the resource cannot be asked for its version.
         """
         # As `kept` does, which is a call more.
         try:
@@ -125,7 +114,7 @@ class Resolver:
 
     def without_store(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
         """`limit_set` while nobody can ask the store; stale as soon as somebody can, where it is not kept already."""
-        return self.limit_set(resource, entity, default_limits, store=_NOWHERE)
+        return self.limit_set(resource, entity, default_limits, store=NOWHERE)
 
     def forget(
         self, resource: str, entity: str | None, default_limits: Limits = (), stale: ResolvedSet | None = None
@@ -177,6 +166,8 @@ class Resolver:
         if not changes.pending(home()):
             until = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
             self._keep(key, _Kept(resolved, until, resolved.changes_at))
+        if resolved.store is NOWHERE and store is None:  # kept all the same, for who decides without the store
+            raise guard_of(resolved.alias).down()
         return resolved
 
     def _asked(self, key: Key, store: Store | None) -> ResolvedSet:
@@ -193,10 +184,13 @@ class Resolver:
 
 
 class PoolResolver(Resolver):
-    """A Resolver of pools by name, without the limits of any resource; what else is in a key does not matter."""
+    """A Resolver of pools by name, without the limits of any resource.
+
+    In the place of an entity stands the alias of the store in which a pool is counted (None: the default one).
+    """
 
     def _asked(self, key: Key, store: Store | None) -> PooledSet:
-        return resolve_pool(key[0], store=store)
+        return resolve_pool(*key[:2], store=store)
 
 
 resolver: Final = Resolver()

@@ -9,11 +9,11 @@ from typing import Final
 from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.store import Store
 from limits_app.models import Candidate, PolicyScope
 from limits_app.resolver.chosen import PRECEDENCE, Choice, Held
 from limits_app.resolver.layouts import LayOut, layouts
 from limits_app.resolver.pooled import PooledSet
+from limits_app.resolver.present import Place
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.supply import Supply
 
@@ -46,17 +46,17 @@ def compiled(
     choices: Sequence[Choice],
     shadows: Sequence[Choice],
     *,
-    store: Store,
-    version: int,
+    place: Place,
     supply: Supply | None = None,
 ) -> ResolvedSet:
     """Compile choices into one limit set; its on_unavailable is what the first of them that says anything says."""
+    alias, store, version = place
     scoped = scopes_of(resource, choices, layouts(store))
     if supply is None:
         resolved = ResolvedSet.composed(scoped, store, version=version)
     else:
         resolved = PooledSet.serving(scoped, supply, store, version=version)
-    resolved.resolved_for((resource, choices[0].entity))
+    resolved.resolved_for((resource, choices[0].entity), alias)
     resolved.on_unavailable = next((choice.on_unavailable for choice in choices if choice.on_unavailable), None)
     tried = [_in_the_shadow(one) for one in scopes_of(resource, shadows, layouts(store, counts=False))]
     if tried:

@@ -108,11 +108,11 @@ class PooledSet(ResolvedSet):
         for one in self._members.values():
             one.changing_at(moment)
 
-    def resolved_for(self, of: object) -> None:
+    def resolved_for(self, of: object, alias: str | None) -> None:
         """See `ResolvedSet.resolved_for`."""
-        super().resolved_for(of)
+        super().resolved_for(of, alias)
         for one in self._members.values():
-            one.resolved_for(of)
+            one.resolved_for(of, alias)
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
         """See `ResolvedSet.changed`."""

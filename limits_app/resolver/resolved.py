@@ -20,13 +20,15 @@ class ResolvedSet(LimitSet):
     `shadow` are the limits that are tried at the same time and refuse nothing.
     `supply` is what the members of a pool have to give, where one serves the resource.
     `of` is what it was resolved for: all sets of one store that are of the same are one set, whenever they were
-    resolved and whichever member of a pool serves.
+    resolved and whichever member of a pool serves. `alias` is that of its store (None: the default one), also while
+    that cannot be used.
     """
 
     on_unavailable: OnUnavailable | None = None
     shadow: LimitSet | None = None
     supply: Supplying | None = None
     of: object = None
+    alias: str | None = None
 
     @property
     def own(self) -> tuple[ScopedLimits, ...]:
@@ -37,9 +39,9 @@ class ResolvedSet(LimitSet):
         """Note when a date comes that may change what holds."""
         self.changes_at = moment
 
-    def resolved_for(self, of: object) -> None:
-        """Note what it was resolved for."""
-        self.of = of
+    def resolved_for(self, of: object, alias: str | None) -> None:
+        """Note what it was resolved for, and in which store."""
+        self.of, self.alias = of, alias
 
     def is_same(self, other: LimitSet) -> bool:
         """See `LimitSet.is_same`."""

@@ -16,10 +16,10 @@ from limits_app.models import Candidate, Link, Policy, PolicyEffect
 from limits_app.resolver.chosen import CALL, Choice, Standing, changes_at, choose
 from limits_app.resolver.compiled import Resolution, compiled
 from limits_app.resolver.pooled import PooledSet
+from limits_app.resolver.present import Place, Present
 from limits_app.resolver.source import source
 from limits_app.resolver.supplies import supplies
 from limits_app.resolver.supply import Supply
-from limits_app.stores.guards import guard_of
 
 __all__ = ["Limits", "check_names", "home", "resolve", "resolve_pool"]
 
@@ -36,37 +36,36 @@ def resolve(
 ) -> Resolution:
     """Ask the database, in one query, and compile what holds `now`, in seconds of the system's clock.
 
-    Raises InvalidLimit for a resource or an entity that cannot be, StoreUnavailable where the store has no version.
+    It is compiled for the store that the resource names, for `store` where that is given, and for NOWHERE while the
+    one cannot be used. Raises InvalidLimit for a resource or an entity that cannot be.
     """
     check_names(resource, entity)
-    chosen_store = guard_of().store() if store is None else store
-    version = chosen_store.version()  # before the query: a change in between makes the answer stale, never wrong
+    present = Present(store)
     moment = datetime.fromtimestamp(time() if now is None else now, UTC)
-    links, supply = _found(resource, entity, moment, store=chosen_store, version=version)
+    links, supply, place = _found(resource, entity, moment, present)
     if default_limits:
         own = Candidate(CALL, PolicyEffect.LIMITS, tuple(default_limits), None)
         links[0] = replace(links[0], candidates=(*links[0].candidates, own))
     choices = tuple(choose(link, moment) for link in links)
     tried = [link for link, choice in zip(links, choices, strict=True) if _tries(choice)]
     shadows = tuple(choose(link, moment, shadow=True) for link in tried)
-    limit_set = compiled(resource, choices, shadows, store=chosen_store, version=version, supply=supply)
+    limit_set = compiled(resource, choices, shadows, place=place, supply=supply)
     changes = [change for link in links if (change := changes_at(link, moment)) is not None]
     if changes:
         limit_set.changing_at(min(changes).timestamp())
     return Resolution(resource, entity, choices, shadows, limit_set)
 
 
-def resolve_pool(pool: str, *, store: Store | None = None) -> PooledSet:
-    """Ask the database for a pool, and compile it without limits of any resource.
+def resolve_pool(pool: str, alias: str | None = None, *, store: Store | None = None) -> PooledSet:
+    """Ask the database for a pool, and compile it without limits of any resource, for the store of an alias.
 
     Raises UnknownPool where there is none of this name, and what `resolve` raises.
     """
     check_resource(pool)
-    chosen_store = guard_of().store() if store is None else store
-    version = chosen_store.version()
-    supply = supplies.supply(pool, home(), chosen_store, version)
-    pooled = PooledSet.serving((), supply, chosen_store, version=version)
-    pooled.resolved_for((pool,))
+    place = Present(store).place(alias)
+    supply = supplies.supply(pool, home(), place.store, place.version)
+    pooled = PooledSet.serving((), supply, place.store, version=place.version)
+    pooled.resolved_for((pool,), place.alias)
     return pooled
 
 
@@ -83,20 +82,21 @@ def check_names(resource: object, entity: object) -> None:
 
 
 def _found(
-    resource: str, entity: str | None, moment: datetime, *, store: Store, version: int
-) -> tuple[list[Link], Supply | None]:
-    """Who is charged, and what the pool supplies that serves the resource."""
+    resource: str, entity: str | None, moment: datetime, present: Present
+) -> tuple[list[Link], Supply | None, Place]:
+    """Who is charged, what the pool supplies that serves the resource, and where all of it is counted."""
     missing = None
     while True:
         found = source.read(resource, entity, home(), moment)
+        place = present.place(found.store)
         try:
-            supply = None if found.pool is None else supplies.supply(found.pool, home(), store, version)
+            supply = None if found.pool is None else supplies.supply(found.pool, home(), place.store, place.version)
         except UnknownPool:
             if found.pool == missing:
                 raise
             missing = found.pool  # perhaps it was renamed just now
         else:
-            return found.links, supply
+            return found.links, supply, place
 
 
 def _tries(choice: Choice) -> bool:

@@ -19,7 +19,6 @@ __all__ = ["Supplies", "supplies"]
 
 class _Kept(NamedTuple):
     supply: Supply
-    store: Store
     version: int
     until: float
 
@@ -29,7 +28,7 @@ class Supplies:
 
     def __init__(self, most: int = 1024) -> None:
         self._most = most
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[tuple[str, Store], _Kept] = {}
         self._lock = Lock()
 
     def supply(self, pool: str, using: str, store: Store, version: int) -> Supply:
@@ -37,27 +36,27 @@ class Supplies:
 
         What a transaction reads that has changed limits itself is not kept: it may be rolled back.
         """
-        kept = self._kept.get(pool)
+        key = pool, store
+        kept = self._kept.get(key)
         is_pending = changes.pending(using)
-        is_same = kept is not None and (kept.store, kept.version) == (store, version)
-        if kept is not None and is_same and kept.until >= monotonic() and not is_pending:
+        if kept is not None and kept.version == version and kept.until >= monotonic() and not is_pending:
             return kept.supply
         definition = pool_definition(pool, using)
         if definition is None:
             raise UnknownPool(f"there is no pool {pool!r}: an administrator makes them")
         supply = Supply.of(definition, layouts(store))
         if not is_pending:
-            self._keep(pool, _Kept(supply, store, version, monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)))
+            self._keep(key, _Kept(supply, version, monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)))
         return supply
 
     def clear(self) -> None:
         """Forget everything."""
         self._kept.clear()
 
-    def _keep(self, pool: str, entry: _Kept) -> None:
+    def _keep(self, key: tuple[str, Store], entry: _Kept) -> None:
         with self._lock:
-            self._kept.pop(pool, None)
-            self._kept[pool] = entry
+            self._kept.pop(key, None)
+            self._kept[key] = entry
             for oldest in list(islice(self._kept, max(len(self._kept) - self._most, 0))):
                 del self._kept[oldest]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
 from limits_app.resolver.cache import resolver
-from limits_app.stores.guards import guard_of
+from limits_app.stores.guards import aliases, guard_of
 
 __all__ = ["advance_version"]
 
@@ -20,7 +19,7 @@ def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of 
     A store that cannot be told is told when it is back. Until then this process resolves anew,
     and others find out when what they keep is too old.
     """
-    for alias in conf.get(conf.STORES):
+    for alias in aliases():
         guard = guard_of(alias)
         try:
             with guard.asking():

@@ -11,7 +11,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Limits, resolver
 from limits_app.services.asking import Asked, Requested, Resources, amounts_for
-from limits_app.services.freshness import afresh, fresh, tell
+from limits_app.services.freshness import afresh, fresh, latest, tell
 from limits_app.services.once import Once
 from limits_app.services.patience import countdown, while_it_holds
 from limits_app.services.shadowing import afollow, follow, peek
@@ -23,7 +23,6 @@ from limits_app.services.together import (
     shares_of,
     try_acquire_all,
 )
-from limits_app.stores.guards import guard_of
 
 __all__ = [
     "Asked",
@@ -46,12 +45,7 @@ def limit_set(resource: str, entity: str | None = None, default_limits: Limits =
     Raises InvalidLimit (a ValueError) for a resource or an entity that cannot be, StoreUnavailable while its store
     is down: policies for that are a matter of the other verbs.
     """
-    with guard_of().asking():
-        found = resolver.limit_set(resource, entity, default_limits)
-        if found.version == found.store.version():
-            return found
-        resolver.forget(resource, entity, default_limits, found)
-        return resolver.limit_set(resource, entity, default_limits)
+    return latest(resource, entity, default_limits)
 
 
 def try_acquire(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from asgiref.sync import sync_to_async
 
+from limits_app import conf
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limits import Blocked
@@ -100,7 +101,8 @@ class Explanation:
     `chain` is the entity and those above it that are charged too, with the policies about each and the limits that
     hold. `dropped` are the keys that policies about the entity limit and the one that counts instead does not.
     `changes_at` is when a date or an hour comes that may change what holds.
-    `pool` is the pool that serves the resource, if any does.
+    `pool` is the pool that serves the resource, if any does. `store` is the alias of the store in which it is counted
+    (None: the default one).
     """
 
     resource: str
@@ -110,6 +112,7 @@ class Explanation:
     dropped: tuple[str, ...]
     changes_at: datetime | None
     pool: ExplainedPool | None = None
+    store: str | None = None
 
     @property
     def considered(self) -> tuple[Candidate, ...]:
@@ -121,6 +124,7 @@ class Explanation:
         return {
             "resource": self.resource,
             "entity": self.entity,
+            "store": self.store,
             "outcome": self.outcome.as_dict(),
             "dropped": list(self.dropped),
             "considered": [_verdict(verdict) for verdict in self.chain[0].verdicts],
@@ -145,8 +149,9 @@ def explain(
     """
     while True:
         try:
-            with guard_of().asking():
-                return _explained(resolve(resource, entity, default_limits, now=resolver.clock()), requested)
+            resolution = resolve(resource, entity, default_limits, now=resolver.clock())
+            with guard_of(resolution.limit_set.alias).asking():
+                return _explained(resolution, requested)
         except StaleConfiguration:
             continue
 
@@ -178,6 +183,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         _dropped(resolution.choices[0]),
         None if changes_at is None else datetime.fromtimestamp(changes_at, UTC),
         pool,
+        None if limit_set.alias == conf.get(conf.STORE) else limit_set.alias,
     )
 
 

@@ -17,7 +17,7 @@ from limits_app.signals import limit_near
 from limits_app.stores.breaker import TROUBLED
 from limits_app.stores.guards import guard_of
 
-__all__ = ["Resolving", "afresh", "fresh", "tell"]
+__all__ = ["Resolving", "afresh", "fresh", "latest", "tell"]
 
 T = TypeVar("T")
 
@@ -46,26 +46,24 @@ def fresh(
 ) -> T:
     """Use the limits that hold now; again with those of the latest configuration when it has changed meanwhile.
 
-    While the store is down, those that decide in its place.
+    While their store is down, those that decide in its place.
     """
-    found = None
     while True:
+        found = None
         try:
-            if not TROUBLED:
-                try:
-                    found = by.limit_set(resource, entity, default_limits)
+            try:
+                found = by.limit_set(resource, entity, default_limits)
+                if not TROUBLED:
                     decision = use(found)
                     # As `admitted` asks, which is a call more.
                     return admitted(resource, decision) if WATCHERS or limit_near.receivers else decision
-                except StoreUnavailable as error:
-                    guard_of().failed(error)
-            else:
-                with guard_of().call() as granted:
+                with guard_of(found.alias).call() as granted:
                     if granted:
-                        found = by.limit_set(resource, entity, default_limits)
                         return admitted(resource, use(found))
+            except StoreUnavailable as error:
+                _note(error, found)
             found = by.without_store(resource, entity, default_limits)
-            with without_store(guard_of(), found) as meanwhile:
+            with without_store(guard_of(found.alias), found) as meanwhile:
                 return admitted(resource, use(meanwhile))
         except StaleConfiguration:
             by.forget(resource, entity, default_limits, found)
@@ -86,22 +84,20 @@ async def afresh(
 ) -> T:
     """`fresh` for asyncio."""
     key = resource, entity, default_limits
-    found = None
     while True:
+        found = None
         try:
-            if not TROUBLED:
-                try:
-                    found = await _found(key, by, by.limit_set)
+            try:
+                found = await _found(key, by, by.limit_set)
+                if not TROUBLED:
                     return admitted_in_task(resource, await use(found))
-                except StoreUnavailable as error:
-                    guard_of().failed(error)
-            else:
-                with guard_of().call() as granted:
+                with guard_of(found.alias).call() as granted:
                     if granted:
-                        found = await _found(key, by, by.limit_set)
                         return admitted_in_task(resource, await use(found))
+            except StoreUnavailable as error:
+                _note(error, found)
             found = await _found(key, by, by.without_store)
-            with without_store(guard_of(), found) as meanwhile:
+            with without_store(guard_of(found.alias), found) as meanwhile:
                 return admitted_in_task(resource, await use(meanwhile))
         except StaleConfiguration:
             by.forget(*key, found)
@@ -110,6 +106,22 @@ async def afresh(
             raise
         except (OperationalError, InterfaceError) as error:
             return await use(unresolved(error))
+
+
+def latest(resource: str, entity: str | None, default_limits: Limits = (), *, by: Resolving = resolver) -> ResolvedSet:
+    """The limits that hold now; StoreUnavailable while their store is down."""
+    found = by.limit_set(resource, entity, default_limits)
+    with guard_of(found.alias).asking():
+        if found.version == found.store.version():
+            return found
+    by.forget(resource, entity, default_limits, found)
+    return by.limit_set(resource, entity, default_limits)
+
+
+def _note(error: StoreUnavailable, found: ResolvedSet | None) -> None:
+    """Have the guard of the store know that it could not decide; that it was not found is known already."""
+    if found is not None:
+        guard_of(found.alias).failed(error)
 
 
 async def _found(key: Key, by: Resolving, resolve: Callable[[str, str | None, Limits], ResolvedSet]) -> ResolvedSet:

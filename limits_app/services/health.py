@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from limits_app import conf
 from limits_app.conf import OnUnavailable
 from limits_app.stores.breaker import BreakerState
-from limits_app.stores.guards import guard_of
+from limits_app.stores.guards import aliases, guard_of
 
 __all__ = ["StoreHealth", "store_health"]
 
@@ -32,8 +31,8 @@ class StoreHealth:
 
 
 def store_health() -> dict[str, StoreHealth]:
-    """Say for each store alias how it is doing; asks no store."""
-    return {alias: _health(alias) for alias in conf.get(conf.STORES)}
+    """Say for each store alias how it is doing, also those that are missing in the settings; asks no store."""
+    return {alias: _health(alias) for alias in aliases()}
 
 
 def _health(alias: str) -> StoreHealth:

@@ -152,7 +152,7 @@ class _WithKey:
             joined = ResolvedSet.composed(own, found.store, version=found.version)
         else:
             joined = PooledSet.serving(own, found.supply, found.store, version=found.version)
-        joined.resolved_for(found.of)
+        joined.resolved_for(found.of, found.alias)
         joined.changing_at(found.changes_at)
         joined.on_unavailable = found.on_unavailable
         if found.shadow is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,11 +11,10 @@ from django.utils import timezone
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitsError, StaleConfiguration
 from limits_app.core.limits import Blocked
-from limits_app.core.plan import ScopedLimits
 from limits_app.core.stats import Stats
 from limits_app.core.survey import survey
 from limits_app.models import PolicyEffect
-from limits_app.resolver import Choice, Pair, Standing, choices, scopes
+from limits_app.resolver import Choice, Pair, Place, Present, Standing, choices, scopes
 from limits_app.stores.guards import guard_of
 
 __all__ = ["LimitState", "RowState", "Standing", "overview"]
@@ -66,7 +65,7 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
     """Give the state of entities (None: the site itself) on resources, in their order: two queries, and one look.
 
     What is said about all resources has no state of its own: a pair without a resource has limits that nobody used.
-    While the store is down everything is said but what is used.
+    While a store is down everything is said of its resources but what is used.
     """
     if not pairs:
         return []
@@ -75,45 +74,51 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
             return _read(pairs)
         except StaleConfiguration:
             continue
-        except LimitsError:
-            break
-    return _rows(pairs, choices(pairs, timezone.now()), None, {})
+    return _rows(pairs, choices(pairs, timezone.now()), [None] * len(pairs))
 
 
 def _read(pairs: Collection[Pair]) -> list[RowState]:
-    guard = guard_of()
-    with guard.asking():
-        store = guard.store()
-        version = store.version()  # before the queries: a change in between is found out by the store
-        found = choices(pairs, timezone.now())
-        scoped = [
-            [] if resource is None else scopes(resource.name, choice, store)
-            for (resource, _), choice in zip(pairs, found, strict=True)
-        ]
-        unique = {one.scope.key: one for some in scoped for one in some}
-        return _rows(pairs, found, scoped, survey(unique.values(), store, version))
+    present = Present()  # before the queries: a change in between is found out by the stores
+    found = choices(pairs, timezone.now())
+    by_store: dict[str, dict[int, tuple[Pair, Choice]]] = {}
+    for number, (pair, choice) in enumerate(zip(pairs, found, strict=True)):
+        by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
+    stats: dict[int, dict[str, Stats] | None] = {}
+    for alias, rows in by_store.items():
+        stats |= zip(rows, _looked(present.place(alias), rows.values()), strict=True)
+    return _rows(pairs, found, [stats[number] for number in range(len(pairs))])
 
 
-def _rows(
-    pairs: Collection[Pair],
-    found: Sequence[Choice],
-    scoped: Sequence[Sequence[ScopedLimits]] | None,
-    stats: dict[str, dict[str, Stats]],
-) -> list[RowState]:
+def _looked(place: Place, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
+    """What is used of the limits of each row, by key; None for all of them while their store is down."""
+    if not place.reachable:
+        return [None] * len(rows)
+    try:
+        with guard_of(place.alias).asking():
+            scoped = [
+                [] if resource is None else scopes(resource.name, choice, place.store) for (resource, _), choice in rows
+            ]
+            unique = {one.scope.key: one for some in scoped for one in some}
+            stats = survey(unique.values(), place.store, place.version)
+            return [{key: value for one in some for key, value in stats[one.scope.key].items()} for some in scoped]
+    except StaleConfiguration:
+        raise
+    except LimitsError:
+        return [None] * len(rows)
+
+
+def _rows(pairs: Collection[Pair], found: Sequence[Choice], stats: Sequence[dict[str, Stats] | None]) -> list[RowState]:
     rows = []
-    for place, ((resource, entity), choice) in enumerate(zip(pairs, found, strict=True)):
-        of_pair: dict[str, Stats] = {}
-        for one in () if scoped is None else scoped[place]:
-            of_pair |= stats[one.scope.key]
+    for (resource, entity), choice, of_pair in zip(pairs, found, stats, strict=True):
         state = RowState(
             resource="" if resource is None else resource.name,
             entity=None if entity is None else entity.identifier,
-            limits=_limits(choice, of_pair),
+            limits=_limits(choice, of_pair or {}),
             effect=_effect(choice),
             levels=_levels(choice, Standing.COUNTS, Standing.EXTENDED),
             tried=_levels(choice, Standing.SHADOW),
             standing={verdict.candidate.policy_id or 0: verdict.standing for verdict in choice.verdicts},
-            known=scoped is not None,
+            known=of_pair is not None,
         )
         rows.append(state)
     return rows

@@ -14,9 +14,8 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.core.stats import Stats
 from limits_app.resolver import PooledSet, pool_resolver
-from limits_app.services.freshness import afresh, fresh, tell
+from limits_app.services.freshness import afresh, fresh, latest, tell
 from limits_app.services.patience import countdown, while_it_holds
-from limits_app.stores.guards import guard_of
 
 __all__ = ["NamedPool", "member_use", "pool"]
 
@@ -32,12 +31,13 @@ def pool(name: str) -> NamedPool:
     return NamedPool(check_resource(name))
 
 
-def member_use(name: str) -> dict[str, dict[str, Stats]]:
-    """The live state of each enabled member of a pool, by its name; each is one consistent snapshot.
+def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats]]:
+    """The live state of each enabled member of a pool in one store, by its name; each is one consistent snapshot.
 
+    A pool is counted in the stores of the resources that it serves, and by itself in the default one (None).
     Raises StoreUnavailable while the store is down, and UnknownPool.
     """
-    return pool(name).resolved().member_stats()
+    return _resolved(name, alias).member_stats()
 
 
 class NamedPool(LimitPool):
@@ -112,12 +112,11 @@ class NamedPool(LimitPool):
 
     def resolved(self) -> PooledSet:
         """What it is compiled to now."""
-        with guard_of().asking():
-            found = pool_resolver.limit_set(self.name, None)
-            if found.version != found.store.version():
-                pool_resolver.forget(self.name, None, (), found)
-                found = pool_resolver.limit_set(self.name, None)
-        return cast("PooledSet", found)
+        return _resolved(self.name, None)
 
     def _current(self) -> LimitPool:
         return self.resolved().pool
+
+
+def _resolved(name: str, alias: str | None) -> PooledSet:
+    return cast("PooledSet", latest(name, alias, by=pool_resolver))

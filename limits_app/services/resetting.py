@@ -11,11 +11,11 @@ from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource, scope_of, shared_scope
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import Verb
-from limits_app.services.acquiring import limit_set
+from limits_app.resolver import ResolvedSet
 from limits_app.services.crediting import credit, taken
+from limits_app.services.freshness import latest
 from limits_app.stores.guards import guard_of
 
 __all__ = ["areset", "reset", "top_up"]
@@ -38,17 +38,18 @@ def reset(
     Raises InvalidLimit for names that cannot be, InvalidRequest for a key that is not limited there,
     StoreUnavailable while the store is down.
     """
-    found = [one for one in _found(resource, entity).scoped if _is_of(one, resource, entity)]
-    there = {limit.key for one in found for limit in one.layout.limits}
+    found = _found(resource, entity)
+    scopes = [one for one in found.scoped if _is_of(one, resource, entity)]
+    there = {limit.key for one in scopes for limit in one.layout.limits}
     wanted = [keys] if isinstance(keys, str) else keys
     unknown = sorted({str(key) for key in wanted or () if key not in there})
     if unknown:
         raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {_listed(there)}")
 
     def forget() -> None:
-        guard = guard_of()
+        guard = guard_of(found.alias)
         with guard.asking():
-            guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in found)], wanted)
+            guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in scopes)], wanted)
 
     change = {"resource": resource, "entity": entity, "keys": sorted(there if wanted is None else wanted)}
     return _once(forget, Verb.RESET, change, reason=reason, key=idempotency_key, actor=actor, source=source)
@@ -95,7 +96,7 @@ def top_up(
     parts = taken(scoped[0], key, amount)
 
     def give() -> None:
-        guard = guard_of()
+        guard = guard_of(found.alias)
         with guard.asking():
             credit(guard.store(), scoped[0], key, parts)
 
@@ -103,11 +104,11 @@ def top_up(
     return _once(give, Verb.TOP_UP, change, reason=reason, key=idempotency_key, actor=actor, source=source)
 
 
-def _found(resource: str, entity: str | None) -> LimitSet:
+def _found(resource: str, entity: str | None) -> ResolvedSet:
     check_resource(resource)
     if entity is not None:
         check_entity(entity)
-    return limit_set(resource, entity)
+    return latest(resource, entity)
 
 
 def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:

@@ -101,7 +101,7 @@ class ShadowedAcquisition(Acquisition):
         except LimitExceeded as error:
             refused = error.outcome
         except StoreUnavailable as error:
-            guard_of().failed(error)
+            guard_of(getattr(self._enforced.limit_set, "alias", None)).failed(error)
             return
         except LimitsError:  # such as limits that were changed just now, or an amount that they cannot have
             logger.debug("a policy in the shadow could not be tried", exc_info=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
-from typing import Final, TypeVar
+from typing import Final
 
 from asgiref.sync import sync_to_async
 from django.utils import timezone
@@ -21,8 +21,6 @@ from limits_app.resolver import Pair, PooledSet, ResolvedSet, choices, resolver,
 from limits_app.stores.guards import guard_of
 
 __all__ = ["Status", "astatus", "status"]
-
-T = TypeVar("T")
 
 _TOGETHER: Final = 200
 """How many entities are looked at in one step of the store, since others wait for it."""
@@ -56,11 +54,10 @@ def status(resource: str, *, entity: str | None = None) -> Status:
     are looked at a few hundred at a time. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
+    alias, limits, members = _read(resource, entity)
     if entity is not None:
-        limits, members = _read(resource, entity, lambda found: (found.get_stats(), _members(found)))
         return Status(resource, entity, limits, members=members)
-    limits, members = _read(resource, None, lambda found: (found.get_stats(), _members(found)))
-    known, total = _used_by_all(resource)
+    known, total = _used_by_all(resource, alias)
     return Status(resource, None, limits, known, total, members)
 
 
@@ -69,13 +66,13 @@ async def astatus(resource: str, *, entity: str | None = None) -> Status:
     return await sync_to_async(status)(resource, entity=entity)
 
 
-def _read(resource: str, entity: str | None, read: Callable[[ResolvedSet], T]) -> T:
+def _read(resource: str, entity: str | None) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
+    """Where an entity is counted, and its limits and those of members there."""
     while True:
-        found = None
+        found = resolver.limit_set(resource, entity)
         try:
-            with guard_of().asking():
-                found = resolver.limit_set(resource, entity)
-                return read(found)
+            with guard_of(found.alias).asking():
+                return found.alias, found.get_stats(), _members(found)
         except StaleConfiguration:
             resolver.forget(resource, entity, (), found)
 
@@ -84,23 +81,23 @@ def _members(found: ResolvedSet) -> dict[str, dict[str, Stats]]:
     return found.member_stats() if isinstance(found, PooledSet) else {}
 
 
-def _used_by_all(resource: str) -> tuple[int, dict[str, Amount]]:
+def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amount]]:
     """How many entities are known, and what they and the site itself use; what is shared is counted once."""
     row = Resource.objects.filter(name=resource).first()
     pairs: Iterator[Pair] = chain([(row, None)], ((row, entity) for entity in Entity.objects.iterator(_TOGETHER)))
     looked_at, seen, total = 0, set[str](), dict[str, Amount]()
     while some := list(islice(pairs, _TOGETHER)):
         looked_at += len(some)
-        for stats in _survey(resource, some, seen):
+        for stats in _survey(resource, alias, some, seen):
             for key, stats_of_key in stats.items():
                 total[key] = total.get(key, 0) + _used(stats_of_key)
     total.pop(Blocked.key, None)
     return looked_at - 1, total
 
 
-def _survey(resource: str, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:
+def _survey(resource: str, alias: str | None, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:
     """The state of the scopes of some entities; those that are shared are `seen` once."""
-    guard = guard_of()
+    guard = guard_of(alias)
     while True:
         with guard.asking():
             store = guard.store()

@@ -44,8 +44,9 @@ class Share(NamedTuple):
 def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     """Acquire all shares now, or none; a refusal is a falsy acquisition whose `outcome` says why.
 
-    No two shares may have the same resource and entity. In the acquisition, keys are those of the limits
-    after the resource, such as `api:call_count`; what two shares have in common is charged as the first one says.
+    No two shares may have the same resource and entity, and all must be counted in one store.
+    In the acquisition, keys are those of the limits after the resource, such as `api:call_count`; what two shares have
+    in common is charged as the first one says.
     Amounts and errors are those of `try_acquire`.
     """
     together = Together(shares)
@@ -116,7 +117,7 @@ class Together:
     def kept(self, *_key: object) -> ResolvedSet | None:
         """The limits of all shares if they are there, fresh and of the same configuration."""
         sets = tuple([found for share in self._shares if (found := resolver.kept(*share.key)) is not None])
-        if len(sets) < len(self._shares) or len({limits.version for limits in sets}) > 1:
+        if len(sets) < len(self._shares) or len({(limits.alias, limits.version) for limits in sets}) > 1:
             return None
         self._sets = sets
         return _joined(sets, self._prefixes)
@@ -152,7 +153,22 @@ class Together:
         return asked
 
     def _resolved(self, resolve: Callable[[str, str | None, Limits], ResolvedSet]) -> tuple[ResolvedSet, ...]:
-        return tuple([resolve(*share.key) for share in self._shares])
+        """The limits of each share; InvalidRequest where they are in several stores, which cannot decide together."""
+        sets = tuple([resolve(*share.key) for share in self._shares])
+        if _are_apart(sets):  # as it may look, too, while some of them are not known yet to have moved
+            self.forget()
+            sets = tuple([resolve(*share.key) for share in self._shares])
+        if _are_apart(sets):
+            where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self._shares, sets, strict=True)]
+            raise InvalidRequest(
+                f"the resources of a request must be in one store, and are in several: {', '.join(where)}; "
+                "ask for them one by one, or have an administrator put them into the same"
+            )
+        return sets
+
+
+def _are_apart(sets: Sequence[ResolvedSet]) -> bool:
+    return len({limits.alias for limits in sets}) > 1
 
 
 @lru_cache(maxsize=1024)
@@ -183,7 +199,7 @@ def _join(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> ResolvedS
         joined = ResolvedSet.composed(own, first.store, version=first.version)
     else:
         joined = PooledSet.serving(own, supply, first.store, version=first.version)
-    joined.resolved_for(tuple([limits.of for limits in sets]))
+    joined.resolved_for(tuple([limits.of for limits in sets]), first.alias)
     tried = _unique([() if limits.shadow is None else limits.shadow.scoped for limits in sets], prefixes)
     if tried:
         joined.try_out(LimitSet.composed(tried, first.store, version=first.version))

@@ -30,7 +30,7 @@ from limits_app.stores.guarded import GuardedStore
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.timed import timed
 
-__all__ = ["Guard", "forget_guards", "guard_of"]
+__all__ = ["Guard", "aliases", "forget_guards", "guard_of"]
 
 logger = logging.getLogger("limits_app")
 
@@ -78,8 +78,8 @@ class Guard:
         return len(self._unsettled)
 
     def store(self) -> GuardedStore:
-        """The store of the alias; raises what `registry.store` does."""
-        opened = registry.store(self.alias)
+        """The store of the alias; raises what `registry.store` does, and StoreUnavailable where there is none."""
+        opened = self._open()
         if self._guarded is None or self._opened is not opened:
             self._guarded = GuardedStore(timed(opened, self.alias), self)
             self._opened = opened
@@ -99,9 +99,12 @@ class Guard:
     @contextmanager
     def call(self) -> Iterator[bool]:
         """Say whether the store may be asked, and note in the block how that goes; that it is unavailable ends here."""
+        was_calm = self.breaker.calm
         with self.breaker.call() as granted:
             yield granted
         if not self.breaker.calm:
+            if was_calm:
+                self._log_failure(self.breaker.error)
             self._attendant.call()
 
     @contextmanager
@@ -116,7 +119,7 @@ class Guard:
     def failed(self, error: StoreUnavailable) -> None:
         """A call failed that asked nobody because all was calm."""
         if self.breaker.calm:
-            logger.warning("the store %r could not answer", self.alias, exc_info=error)
+            self._log_failure(error)
         self.breaker.failed(error)
         self._attendant.call()
 
@@ -156,6 +159,12 @@ class Guard:
         self._retired = True
         TROUBLED.discard(self.breaker)
 
+    def _open(self) -> Store:
+        # A resource may name a store that the settings have no longer, which is no reason for errors everywhere.
+        if self.alias not in conf.get(conf.STORES):
+            raise StoreUnavailable(f"LIMITS['STORES'] has no {self.alias!r}: add it, or name another for the resource")
+        return registry.store(self.alias)
+
     def _look(self) -> int | None:
         """Do what is to be done; returns after which time to look again."""
         if self._retired:
@@ -176,7 +185,7 @@ class Guard:
     def _probe(self) -> None:
         """Take something of a limit that nobody else has: only what writes proves that a store can."""
         try:
-            opened = registry.store(self.alias)
+            opened = self._open()
             if self._probes is None or self._probes.store is not opened:
                 self._probes = LimitSet([_PROBE], store=opened)
             self._probes.try_acquire()
@@ -188,7 +197,7 @@ class Guard:
     def _catch_up(self) -> None:
         """Do what the store could not do before, until it cannot again."""
         try:
-            opened = registry.store(self.alias)
+            opened = self._open()
             if self._owes_version:
                 opened.advance_version()
                 self._owes_version = False
@@ -197,6 +206,9 @@ class Guard:
                 self._unsettled.popleft()
         except StoreUnavailable as error:
             self.breaker.failed(error)
+
+    def _log_failure(self, error: StoreUnavailable | None) -> None:
+        logger.warning("the store %r could not answer", self.alias, exc_info=error)
 
     def _tell(self, state: BreakerState) -> None:
         if self._retired:
@@ -226,6 +238,11 @@ def guard_of(alias: str | None = None) -> Guard:
     name = conf.get(conf.STORE) if alias is None else alias
     found = _GUARDS.get(name)
     return _GUARDS.setdefault(name, Guard(name)) if found is None else found
+
+
+def aliases() -> list[str]:
+    """The stores of the settings, and those that resources name and the settings have no longer."""
+    return [*dict.fromkeys([*conf.get(conf.STORES), *_GUARDS])]
 
 
 def forget_guards() -> None:

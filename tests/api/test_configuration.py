@@ -38,7 +38,7 @@ def errors(response: Any) -> dict[str, str]:
 def test_a_row_is_made_read_changed_and_deleted(root: APIClient) -> None:
     made = root.post(f"{ROOT}resources/", {"name": "openai/gpt-4"}, format="json")
     assert made.status_code == 201
-    assert made.data == {"id": made.data["id"], "name": "openai/gpt-4", "description": "", "pool": None}
+    assert made.data == {"id": made.data["id"], "name": "openai/gpt-4", "description": "", "pool": None, "store": ""}
     where = f"{ROOT}resources/{made.data['id']}/"
     read = root.get(where)
     assert (read.status_code, read["ETag"]) == (200, made["ETag"])
@@ -325,3 +325,16 @@ def test_a_policy_that_always_holds_is_not_given_an_end_alone(root: APIClient) -
     assert (refused.status_code, errors(refused).keys()) == (400, {"#/valid_until"})
     dated = root.patch(where, end | {"valid_from": "2998-01-01T00:00:00Z"}, format="json", headers=match)
     assert dated.status_code == 200
+
+
+def test_a_resource_names_a_store_of_the_settings(root: APIClient, settings: Settings) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}, "scratch": {"KIND": "memory"}}}
+    made = root.post(f"{ROOT}resources/", {"name": "api", "store": "scratch"}, format="json")
+    assert (made.status_code, made.data["store"]) == (201, "scratch")
+    root.post(f"{ROOT}resources/", {"name": "web"}, format="json")
+    found = [root.get(f"{ROOT}resources/", {"store": alias}).data["results"] for alias in ("scratch", "")]
+    assert [[row["name"] for row in rows] for rows in found] == [["api"], ["web"]]
+    wrong = root.patch(f"{ROOT}resources/{made.data['id']}/", {"store": "x"}, format="json", headers={"If-Match": "*"})
+    assert "has no store 'x': choose one of 'default', 'scratch'" in next(iter(errors(wrong).values()))
+    stores = [root.get(f"{ROOT}explain/", {"resource": name}).data["store"] for name in ("api", "web")]
+    assert stores == ["scratch", None]

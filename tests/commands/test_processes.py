@@ -88,7 +88,7 @@ def test_who_interrupts_a_question_has_changed_nothing(monkeypatch: pytest.Monke
     ("typed", "offered"),
     [
         ("manage.py limits res", "resource reset"),
-        ("manage.py limits resource ", "set get delete list"),
+        ("manage.py limits resource ", "set get delete list store"),
         ("manage.py limits resource set api --ru", ""),
         ("manage.py limits resource set api --ro", "--rollout"),
         ("manage.py limits entity list --o", "--on"),

@@ -240,7 +240,7 @@ def test_many_policies_are_found_by_their_index(django_assert_num_queries: Djang
     Resource.objects.bulk_create(Resource(name=f"r{number}") for number in range(2000))
     Policy.objects.bulk_create(Policy(resource=resource) for resource in Resource.objects.all())
     with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN QUERY PLAN " + _sql("sqlite"), ["r1", "r1", None, None])
+        cursor.execute("EXPLAIN QUERY PLAN " + _sql("sqlite"), ["r1", "r1", "r1", None, None])
         plan = [row[3] for row in cursor.fetchall()]
     assert any("SEARCH p USING INDEX" in line for line in plan)
     assert not any(line.startswith("SCAN p") for line in plan)

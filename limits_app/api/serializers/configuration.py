@@ -15,7 +15,7 @@ class ResourceSerializer(RowSerializer[Resource]):
 
     class Meta:
         model = Resource
-        fields = ("id", "name", "description", "pool")
+        fields = ("id", "name", "description", "pool", "store")
         validators = ()
 
 

@@ -103,6 +103,7 @@ class ResourceQuery(ListQuery):
 
     name = Exact(required=False)
     pool = Exact(source="pool__name", required=False)
+    store = Exact(required=False, allow_blank=True, help_text="Empty for those in the default one.")
     search = _search()
     ordering = _ordering("name")
 

@@ -209,6 +209,7 @@ class ExplanationSerializer(StrictSerializer):
 
     resource = _text()
     entity = _name()
+    store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default one.")
     outcome = OutcomeSerializer()
     dropped = serializers.ListField(child=serializers.CharField())
     considered = VerdictSerializer(many=True)

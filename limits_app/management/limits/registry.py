@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from limits_app.management.limits import asking, doctor, files, giving, log, policies, pools, records, simulate, top
+from limits_app.management.limits import (
+    asking,
+    doctor,
+    files,
+    giving,
+    log,
+    placing,
+    policies,
+    pools,
+    records,
+    simulate,
+    top,
+)
 from limits_app.management.limits.completion import completion
 from limits_app.management.limits.subcommand import Subcommand
 
@@ -13,7 +26,7 @@ __all__ = ["SUBCOMMANDS"]
 
 _SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
     "system": policies.SYSTEM,
-    "resource": policies.RESOURCE,
+    "resource": replace(policies.RESOURCE, verbs={**policies.RESOURCE.verbs, "store": placing.STORE}),
     "entity": policies.ENTITY,
     "pool": pools.POOL,
     "check": asking.CHECK,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
 
+from limits_app import conf
 from limits_app.models import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.secrets import looked_up
@@ -36,6 +37,7 @@ def configured(stored: Mapping[Names, Stored]) -> Iterator[Finding]:
     yield from _dropped(policies)
     yield from _unreachable(policies, {entry.key[0]: entry.state for entry in by_section.get("entities", [])})
     yield from chain.from_iterable(_pool(pool, is_used=pool.key[0] in used_pools) for pool in pools)
+    yield from _spread(by_section.get("resources", []))
     yield from _unlimited(by_section.get("resources", []), policies, pools)
     yield from _silent(by_section.get("entities", []), entries)
     yield from _impossible(entries)
@@ -96,6 +98,22 @@ def _pool(pool: Entry, *, is_used: bool) -> Iterator[Finding]:
         except ImproperlyConfigured as error:
             yield Finding(
                 "limits_app.D013", Severity.ERROR, str(error), "Set it where the site runs, or correct the config."
+            )
+
+
+def _spread(resources: list[Entry]) -> Iterator[Finding]:
+    """Pools whose members are counted in several stores."""
+    stores: dict[str, set[str]] = {}
+    for resource in resources:
+        stores.setdefault(resource.state["pool"], set()).add(resource.state["store"] or conf.get(conf.STORE))
+    for pool in sorted(filter(None, stores)):
+        aliases = ", ".join(sorted(stores[pool]))
+        if len(stores[pool]) > 1:
+            yield Finding(
+                "limits_app.D018",
+                Severity.WARNING,
+                f"the pool {pool} serves resources that are counted in several stores: {aliases}",
+                "Put these resources into one store: each store gives out all that the members have.",
             )
 
 

@@ -73,7 +73,7 @@ SECTIONS: Final[Mapping[str, Section]] = MappingProxyType(
         section.name: section
         for section in (
             Section("pools", Pool, ("name",), ("load_balancing", "failover", "description"), parts=MEMBERS),
-            Section("resources", Resource, ("name",), ("description", "pool")),
+            Section("resources", Resource, ("name",), ("description", "pool", "store")),
             Section(
                 "entities",
                 Entity,

@@ -16,6 +16,7 @@ from limits_app.models.policy import PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.chosen import changes_at, choose, rollout_position
 from limits_app.resolver.compiled import compiled
+from limits_app.resolver.present import Place
 from limits_app.services.limits_file.checking import noted
 from limits_app.services.limits_file.reading import Content
 from limits_app.services.limits_file.shape import LIMITS, SECTIONS, Entry, State
@@ -86,7 +87,7 @@ class Proposal:
         moment = datetime.fromtimestamp(now_us / 1e6, UTC)
         links = [*self._links(resource, entity)]
         chosen = [choose(link, moment) for link in links]
-        found = compiled(resource, chosen, (), store=self._store, version=0)
+        found = compiled(resource, chosen, (), place=Place("simulation", self._store, 0))
         changes = [change for link in links if (change := changes_at(link, moment)) is not None]
         until = round(min(changes).timestamp() * 1e6) if changes else _FOREVER
         parts = []
