@@ -154,9 +154,17 @@ BAD_RATES: list[tuple[dict[str, Any], str, str]] = [
     ({"capacity": "1.5", "algorithm": "sliding_window"}, "capacity", "capacity must be a whole number"),
     ({"capacity": "1.5", "algorithm": "fixed_window"}, "capacity", "capacity must be a whole number"),
     ({"window_seconds": None}, "window_seconds", "Say per how many seconds: 60 is a minute"),
-    ({"window_seconds": 0}, "window_seconds", "window_seconds must be between 0.001 and 366 days, not 0"),
-    ({"window_seconds": -60}, "window_seconds", "window_seconds must be between 0.001 and 366 days"),
-    ({"window_seconds": 366 * 86_400 + 1}, "window_seconds", "window_seconds must be between 0.001 and 366 days"),
+    (
+        {"window_seconds": 0},
+        "window_seconds",
+        "must be between 0.001 seconds and 366 days (31622400 seconds), not 0",
+    ),
+    ({"window_seconds": -60}, "window_seconds", "must be between 0.001 seconds and 366 days"),
+    (
+        {"window_seconds": 366 * 86_400 + 1},
+        "window_seconds",
+        "must be between 0.001 seconds and 366 days",
+    ),
     ({"window_seconds": "Infinity"}, "window_seconds", "must be a decimal number"),
     ({"algorithm": "magic"}, "algorithm", "'magic' is not a valid choice"),
     ({"algorithm": ["gcra"]}, "algorithm", "is not a valid choice"),
@@ -188,7 +196,7 @@ BAD_QUOTAS: list[tuple[dict[str, Any], str, str]] = [
     (
         {"period": "", "time_zone": "", "session_seconds": 0},
         "session_seconds",
-        "session_seconds must be between 0.001 and 366 days",
+        "session_seconds must be between 0.001 seconds and 366 days",
     ),
     ({"window_seconds": 60}, "window_seconds", "A limit of the kind “quota” has none: leave it empty."),
     ({"algorithm": "gcra"}, "algorithm", "A limit of the kind “quota” has none: leave it empty."),
@@ -206,8 +214,12 @@ BAD_PERMITS: list[tuple[dict[str, Any], str, str]] = [
     ({"burst": 3}, "burst", "A limit of the kind “permits” has none: leave it empty."),
     ({"period": "day"}, "period", "A limit of the kind “permits” has none: leave it empty."),
     ({"soft": True}, "soft", "Permits cannot be soft: nobody can hold more of them than there are."),
-    ({"max_hold_seconds": 0}, "max_hold_seconds", "max_hold_seconds must be between 0.001 and 366 days, not 0"),
-    ({"max_hold_seconds": 10**9}, "max_hold_seconds", "max_hold_seconds must be between 0.001 and 366 days"),
+    (
+        {"max_hold_seconds": 0},
+        "max_hold_seconds",
+        "must be between 0.001 seconds and 366 days (31622400 seconds), not 0",
+    ),
+    ({"max_hold_seconds": 10**9}, "max_hold_seconds", "must be between 0.001 seconds and 366 days"),
 ]
 
 

@@ -15,7 +15,7 @@ from django.urls import reverse
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent, Limit, Policy, Pool, PoolMember, Resource
-from limits_app.services.pools import NamedPool
+from limits_app.services import pools
 from tests.configuration.rows import complaint, rate
 
 pytestmark = pytest.mark.django_db
@@ -183,10 +183,10 @@ def test_a_member_has_a_page_with_its_limits(admin_client: Client, member: PoolM
 def test_what_is_in_use_is_not_known_while_the_store_is_down(
     admin_client: Client, member: PoolMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(pool: NamedPool) -> None:
-        raise StoreUnavailable(f"nobody knows about {pool.name}")
+    def fail(name: str, _alias: str | None) -> None:
+        raise StoreUnavailable(f"nobody knows about {name}")
 
-    monkeypatch.setattr(NamedPool, "resolved", fail)
+    monkeypatch.setattr(pools, "_resolved", fail)
     shown = admin_client.get(page("pool_change", member.pool_id)).content.decode()
     assert "nobody knows about bedrock/claude" in shown
 

@@ -68,5 +68,5 @@ def test_stopping_ends_what_runs_and_what_waits(site: CelerySite) -> None:
 
 
 def test_a_set_in_memory_cannot_be_sent(site: CelerySite) -> None:
-    with pytest.raises(ValueError, match="mode 'celery' cannot send"):
+    with pytest.raises(ValueError, match="each of which has a MemoryStore for itself"):
         Clerk.options(mode="celery", limits=memory_set()).init()
