@@ -91,6 +91,9 @@ class CelerySite:
         """End all workers."""
         for worker in self._workers:
             self.kill(worker)
+        results = self.celery.backend.result_consumer
+        results.stop()
+        results.subscribed_to.clear()  # or a result that is collected later asks a server that is gone
         self.celery.close()
         self.diary.close()
 

@@ -1,31 +1,12 @@
-"""Limits in a memory store that nobody has used, whose clock a test moves, and somebody who looks at the pages."""
+"""Somebody who looks at the pages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
-from pytest_django import Settings
-
-from limits_app import conf
-from limits_app.resolver import resolver
-from limits_app.stores import registry
-from limits_app.stores.memory import MemoryStore
-from limits_app.testing import FakeClock
-
-
-@pytest.fixture(autouse=True)
-def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, db: None) -> Iterator[FakeClock]:
-    """The time of the store."""
-    clock = FakeClock()
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
-    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
-    resolver.clear()
-    yield clock
-    resolver.clear()
 
 
 @pytest.fixture

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from redis import Redis
 
+from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer, redis_server
+from tests.stores.redis.support import store_on
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +17,18 @@ def redis() -> Iterator[RedisServer]:
     """A server that all tests share; each has a prefix of its own."""
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    """A store with keys of its own."""
+    store = store_on(redis)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def client(redis: RedisServer) -> Iterator[Redis]:
+    """Somebody who looks at the server behind the store's back."""
+    with Redis(port=redis.port) as client:
+        yield client

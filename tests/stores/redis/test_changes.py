@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,17 +12,9 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.commands import Plain
-from tests.servers.redis import RedisServer
-from tests.stores.redis.support import limits_of, scoped, store_on, used
+from tests.stores.redis.support import limits_of, scoped, used
 
 HOUR = 3600
-
-
-@pytest.fixture
-def store(redis: RedisServer) -> Iterator[RedisStore]:
-    store = store_on(redis)
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -39,12 +39,6 @@ def store(redis: RedisServer) -> Iterator[RedisStore]:
     store.close()
 
 
-@pytest.fixture
-def client(redis: RedisServer) -> Iterator[Redis]:
-    with Redis(port=redis.port) as client:
-        yield client
-
-
 def members(store: RedisStore, *limits: AnyLimit, number: int = 3, version: int | None = None) -> list[LimitSet]:
     """So many sets of the same limits, each for an entity of its own."""
     return [limits_of(store, *limits, entity=f"member {index}", version=version) for index in range(number)]

@@ -28,19 +28,6 @@ CALLS = CallLimit(1000, HOUR)
 TOKENS = RateLimit("tokens", 10, HOUR)
 
 
-@pytest.fixture
-def store(redis: RedisServer) -> Iterator[RedisStore]:
-    store = store_on(redis)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(redis: RedisServer) -> Iterator[Redis]:
-    with Redis(port=redis.port) as client:
-        yield client
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[RedisServer]]:
     with redis_cluster() as servers:

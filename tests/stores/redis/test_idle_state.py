@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,12 +17,6 @@ from tests.stores.redis.support import limits_of, record, scoped, store_on
 
 TEN_HOURS = CallLimit(10, 36_000)
 """A call comes back after an hour."""
-
-
-@pytest.fixture
-def client(redis: RedisServer) -> Iterator[Redis]:
-    with Redis(port=redis.port) as client:
-        yield client
 
 
 def kept(client: Redis, url: str, limit: CallLimit, **settings: object) -> float:

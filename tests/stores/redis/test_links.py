@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
@@ -26,13 +25,6 @@ MOST_TRIES = 20
 """To be quick on a machine that others use too."""
 
 PING = Plain(b"ECHO", b"hello")
-
-
-@pytest.fixture
-def store(redis: RedisServer) -> Iterator[RedisStore]:
-    store = store_on(redis)
-    yield store
-    store.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -26,19 +25,6 @@ from tests.stores.support import until
 
 HOUR = 3600
 CALLS = CallLimit(100, HOUR)
-
-
-@pytest.fixture
-def store(redis: RedisServer) -> Iterator[RedisStore]:
-    store = store_on(redis)
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def client(redis: RedisServer) -> Iterator[Redis]:
-    with Redis(port=redis.port) as client:
-        yield client
 
 
 def scripts_run(client: Redis) -> int:
@@ -185,9 +171,9 @@ def test_the_settings_name_stores_on_redis(redis: RedisServer, monkeypatch: pyte
 
 
 def test_a_cache_that_is_none_of_django_redis_says_so() -> None:
-    elsewhere = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-    with override_settings(CACHES=elsewhere), pytest.raises(StoreUnavailable, match="the cache 'default' is none of"):
-        open_redis_store("default")
+    elsewhere = {"local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
+    with override_settings(CACHES=elsewhere), pytest.raises(StoreUnavailable, match="the cache 'local' is none of"):
+        open_redis_store("local")
 
 
 def test_idle_state_is_small(store: RedisStore, client: Redis) -> None:
