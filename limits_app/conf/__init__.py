@@ -148,13 +148,7 @@ def store_settings(alias: str | None = None) -> StoreSettings:
     stores = get(STORES)
     if name not in stores:
         raise ImproperlyConfigured(_no_such_store(name, stores))
-    own = stores[name]
-    return replace(
-        own,
-        state_dir=own.state_dir or get(STATE_DIR),
-        map_megabytes=own.map_megabytes or get(MAP_MEGABYTES),
-        idle_factor=own.idle_factor or get(IDLE_FACTOR),
-    )
+    return stores[name]
 
 
 def problems() -> list[Problem]:
@@ -213,19 +207,29 @@ def _raw() -> object:
 def _parse(raw: object) -> tuple[Mapping[str, Any], list[Problem]]:
     """Values by key, with defaults where there is none or a bad one, and what is bad."""
     values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
-    if raw is None:
-        return values, []
-    if not isinstance(raw, Mapping):
-        return values, [Problem("limits_app.E001", f"LIMITS must be a dict, not {shown(raw)}")]
     found = []
-    for name in KEYS.keys() & raw.keys():
+    given = raw if isinstance(raw, Mapping) else {}
+    if raw is not None and given is not raw:
+        found.append(Problem("limits_app.E001", f"LIMITS must be a dict, not {shown(raw)}"))
+    for name in KEYS.keys() & given.keys():
         try:
-            values[name] = KEYS[name].parse(raw[name])
+            values[name] = KEYS[name].parse(given[name])
         except ValueError as error:
             found.append(Problem(KEYS[name].check_id, f"LIMITS[{name!r}]: {error}"))
     if not found and values["STORE"] not in values["STORES"]:
         found.append(Problem(STORE.check_id, _no_such_store(values["STORE"], values["STORES"])))
+    values["STORES"] = {alias: _completed(own, values) for alias, own in values["STORES"].items()}
     return values, sorted(found, key=attrgetter("check_id"))
+
+
+def _completed(own: StoreSettings, values: Mapping[str, Any]) -> StoreSettings:
+    """What is said about a store, and what `LIMITS` itself says about all of them."""
+    return replace(
+        own,
+        state_dir=own.state_dir or values["STATE_DIR"],
+        map_megabytes=own.map_megabytes or values["MAP_MEGABYTES"],
+        idle_factor=own.idle_factor or values["IDLE_FACTOR"],
+    )
 
 
 def _no_such_store(alias: str, stores: Iterable[str]) -> str:

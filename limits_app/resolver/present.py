@@ -66,10 +66,7 @@ class Present:
         return self._places.get(name) or Place(name, NOWHERE, NOWHERE.version())
 
     def _ask(self, alias: str) -> None:
-        guard = guard_of(alias)
         try:
-            with guard.asking():
-                store = guard.store()
-                self._places[alias] = Place(alias, store, store.version())
+            self._places[alias] = Place(alias, *guard_of(alias).present())
         except StoreUnavailable:  # which matters to those alone who are counted there
             return

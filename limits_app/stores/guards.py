@@ -87,11 +87,17 @@ class Guard:
 
     def version(self) -> int:
         """The version of the store's configuration; StoreUnavailable at once where it is known to be down."""
+        return self.present(self._guarded)[1]
+
+    def present(self, known: GuardedStore | None = None) -> tuple[GuardedStore, int]:
+        """The store (the one that is `known`, for those in a hurry), and what `version` says."""
         if not self.breaker.calm:
             with self.asking():
-                return self.store().version()
+                store = self.store()
+                return store, store.version()
         try:
-            return (self._guarded or self.store()).version()
+            store = known or self.store()
+            return store, store.version()
         except StoreUnavailable as error:
             self.failed(error)
             raise

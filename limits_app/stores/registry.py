@@ -39,8 +39,7 @@ def _redis(chosen: StoreSettings) -> Store:
     from limits_app.stores.redis import open_redis_store
 
     alias = chosen.cache or (None if chosen.url else "default")
-    idle_factor = chosen.idle_factor or conf.get(conf.IDLE_FACTOR)
-    return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster, idle_factor=idle_factor)
+    return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster, idle_factor=chosen.idle_factor)
 
 
 def _database(chosen: StoreSettings) -> Store:

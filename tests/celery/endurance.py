@@ -72,12 +72,14 @@ def endure(seconds: float, kill_every: float, *, whole: bool = False) -> Endured
 
 def _kill_a_process(site: CelerySite) -> bool:
     """Kill the process that has begun the latest task, if it is in the middle of it."""
-    last = site.diary.lindex("begun", -1)
-    number, pid = last.split()[0].split("/")
-    if site.diary.lindex("done", -1).split()[0] == number:
+    begun = site.lines("begun")
+    if not begun:
         return False
-    os.kill(int(pid), signal.SIGKILL)
-    return True
+    number, pid = begun[-1][0].split("/")
+    os.kill(int(pid), signal.SIGSTOP)  # so that it stays where it is while we look
+    in_the_middle = number not in {text for text, _ in site.lines("done")}
+    os.kill(int(pid), signal.SIGKILL if in_the_middle else signal.SIGCONT)
+    return in_the_middle
 
 
 def _until_done(site: CelerySite, sent: int) -> None:

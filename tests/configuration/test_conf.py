@@ -23,7 +23,7 @@ from limits_app.conf import OnUnavailable, OnUnresolved, StoreKind, StoreSetting
     ("key", "value"),
     [
         (conf.STORE, "default"),
-        (conf.STORES, {"default": StoreSettings(StoreKind.PROCESS)}),
+        (conf.STORES, {"default": StoreSettings(StoreKind.PROCESS, None, 64, idle_factor=7)}),
         (conf.STATE_DIR, None),
         (conf.MAP_MEGABYTES, 64),
         (conf.IDLE_FACTOR, 7),
@@ -75,7 +75,11 @@ def test_every_key_has_a_check_of_its_own_and_says_what_it_is_for() -> None:
         (conf.EXPECTED_PROCESSES, 16, 16),
         (conf.ON_UNRESOLVED, "allow", OnUnresolved.ALLOW),
         (conf.BREAKER_FAILURE_RATIO, 1, 1),
-        (conf.STORES, {"default": {"KIND": "memory"}}, {"default": StoreSettings(StoreKind.MEMORY)}),
+        (
+            conf.STORES,
+            {"default": {"KIND": "memory"}},
+            {"default": StoreSettings(StoreKind.MEMORY, None, 64, idle_factor=7)},
+        ),
         (conf.API_KEY_OF_REQUEST, repr, repr),
         (conf.TRUSTED_PROXIES, ["10.0.0.7/8", "unix"], (IPv4Network("10.0.0.0/8"), None)),
         (conf.TRUSTED_PROXIES, ("::1",), (IPv6Network("::1"),)),
