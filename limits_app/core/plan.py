@@ -9,27 +9,13 @@ from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MAX_AMOUNT, MILLI, Amount, shown, to_milli
+from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, taker_of_all
 from limits_app.core.crediting import crediter
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import Scope, lease_key, short_key
 from limits_app.core.layout import Layout
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
-from limits_app.core.unrolled import (
-    Asked,
-    Figure,
-    Record,
-    Report,
-    Settle,
-    SettleAll,
-    Take,
-    TakeAll,
-    reader,
-    reporter,
-    settler,
-    settler_of_all,
-    taker,
-    taker_of_all,
-)
+from limits_app.core.unrolled import Figure, Record, Report, Settle, Take, reader, reporter, settler, taker
 
 __all__ = [
     "FOREVER",
@@ -189,7 +175,7 @@ class Plan:
     `permits` are the keys of its resource limits, `lending` the parts that have some, `lent` the limits by place,
     `reports` the keys whose usage must be reported, `settles` whether anything is left to do at release.
     `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
-    `take` and `settle` change all records at once, once somebody has asked to `write_out` them.
+    `take` and `settle` change all records and loans at once, once somebody has asked to `write_out` them.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
@@ -230,7 +216,10 @@ class Plan:
 
     def write_out(self) -> TakeAll:
         """Compile `take` and `settle`, for a store that notes layouts in its records; gives `take`."""
-        scopes = [Asked(part.key, part.layout, part.layout.rules, part.asked, part.counts) for part in self.parts]
+        scopes = [
+            Asked(part.key, part.layout, part.layout.rules, part.asked, part.counts, part if part.permits else None)
+            for part in self.parts
+        ]
         if not any(part.is_credit for part in self.parts):
             self.settle = settler_of_all(scopes, len(self.asks))
         self.take = take = taker_of_all(scopes, len(self.asks))

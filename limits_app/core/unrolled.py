@@ -9,28 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import Amount
 from limits_app.core.counting import HOUR_US
 
 __all__ = [
-    "Asked",
+    "IN_TIME",
     "Figure",
     "Read",
     "Record",
     "Report",
     "Settle",
-    "SettleAll",
+    "Shape",
     "Take",
-    "TakeAll",
+    "flat",
+    "names",
     "reader",
     "reporter",
     "settler",
-    "settler_of_all",
     "taker",
-    "taker_of_all",
     "written_out",
 ]
 
@@ -46,13 +45,6 @@ Take = Callable[[Record, int, Sequence[int]], Record | None]
 Settle = Callable[[Record, int, Sequence[int], int], Record]
 """(record, now, changes, taken_at): the record with the changes settled of what was taken then."""
 
-TakeAll = Callable[[dict[str, Record], int, Sequence[int]], tuple[Record, ...] | Literal[False] | None]
-"""(records, now, amounts): the records with the amounts charged, which stand among the others then; False when one of
-them does not fit; None when one of the records is not there, has another note, or has an hour that is over."""
-
-SettleAll = Callable[[dict[str, Record], int, Sequence[int], int], bool | None]
-"""(records, now, changes, taken_at): True when all is settled; None when that would take more, and nothing was done."""
-
 Read = Callable[[Mapping[str, Amount]], tuple[int, ...] | None]
 """(requested): the amounts in parts, or None when one of them is not an integer that fits."""
 
@@ -65,23 +57,10 @@ _SETTLE: Final = "if a{2}: s{1} = step_{0}_{1}(s{1}, now, a{2})"
 _SETTLE_DATED: Final = "if a{2}: s{1} = step_{0}_{1}(s{1}, now, a{2}, taken_at)"
 _ADD: Final = "u{0} + a{1}"
 _ADD_DATED: Final = "u{0} + a{1} if in_time else u{0}"
-_IN_TIME: Final = f"0 < until - taken_at <= {HOUR_US}"
-_FIND: Final = "r{0} = records.get(key_{0})\n  if r{0} is None or r{0}[-1] is not note_{0}{1}: return None"
+IN_TIME: Final = f"0 < until - taken_at <= {HOUR_US}"
 _UNPACK: Final = "[{0}] = amounts"
 _FIGURE: Final = "key_{0}, scale_{0}, most_{0}"
 _CHECK: Final = "if {0}.__class__ is not int or not 0 <= {0} <= most_{1}: return None"
-
-
-class Asked(NamedTuple):
-    """One scope of a plan: its key, what a store notes in a record whose states stand as `rules` do, and which of
-    them (by index) takes which of the amounts (by place).
-    """
-
-    key: str
-    note: object
-    rules: Sequence[Rule]
-    asked: Mapping[int, int]
-    counts: bool
 
 
 class Figure(NamedTuple):
@@ -100,8 +79,8 @@ def taker(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, coun
 
     Where the layout `counts`, what is charged is counted too.
     """
-    bind = _taking(_shape(rules, asked, counts=counts), amounts)
-    return cast("Take", bind(*_takes(rules, asked)))
+    shape = Shape.of(rules, asked, counts=counts)
+    return cast("Take", _taking(shape, amounts)(*shape.takes(rules)))
 
 
 def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, counts: bool = False) -> Settle:
@@ -109,20 +88,8 @@ def settler(rules: Sequence[Rule], asked: Mapping[int, int], amounts: int, *, co
 
     Permits that are given back have been used all the same.
     """
-    bind = _settling(_shape(rules, asked, counts=counts), amounts)
-    return cast("Settle", bind(*_settles(rules, asked)))
-
-
-def taker_of_all(scopes: Sequence[Asked], amounts: int) -> TakeAll:
-    """Charge all scopes of a plan in one go."""
-    bind = _taking_all(tuple([_shape(one.rules, one.asked, counts=one.counts) for one in scopes]), amounts)
-    return cast("TakeAll", bind(*_flat([(one.key, one.note, *_takes(one.rules, one.asked)) for one in scopes])))
-
-
-def settler_of_all(scopes: Sequence[Asked], amounts: int) -> SettleAll:
-    """Settle all scopes of a plan in one go."""
-    bind = _settling_all(tuple([_shape(one.rules, one.asked, counts=one.counts) for one in scopes]), amounts)
-    return cast("SettleAll", bind(*_flat([(one.key, one.note, *_settles(one.rules, one.asked)) for one in scopes])))
+    shape = Shape.of(rules, asked, counts=counts)
+    return cast("Settle", _settling(shape, amounts)(*shape.settles(rules)))
 
 
 def reader(named: Sequence[Figure], implicit: Sequence[int]) -> Read:
@@ -138,7 +105,7 @@ def reporter(reported: Sequence[Figure], permits: Iterable[int], amounts: int) -
     return cast("Report", bind(*_figures(reported)))
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """What the source of a function depends on: how many limits a scope has, which take which of the amounts,
     which of them settle by date or are permits, and whether they are counted.
     """
@@ -149,10 +116,25 @@ class _Shape(NamedTuple):
     permits: frozenset[int]
     counts: bool
 
+    @classmethod
+    def of(cls, rules: Sequence[Rule], asked: Mapping[int, int], *, counts: bool) -> Shape:
+        """The shape of a scope with these rules."""
+        dated = frozenset([index for index in asked if rules[index].settle_dated is not None])
+        permits = frozenset([index for index in asked if rules[index].is_permit])
+        return cls(len(rules), tuple(asked.items()), dated, permits, counts)
+
+    def takes(self, rules: Sequence[Rule]) -> list[object]:
+        """The steps that charge."""
+        return [rules[index].take for index, _ in self.asked]
+
+    def settles(self, rules: Sequence[Rule]) -> list[object]:
+        """The steps that settle."""
+        return [rules[index].settle_dated or rules[index].settle for index, _ in self.asked]
+
     def record(self) -> str:
         """The names of what stands in a record."""
-        counted = f"{_names('u{}', range(self.width))}until, " if self.counts else ""
-        return f"{_names('s{}', range(self.width))}{counted}tail, "
+        counted = f"{names('u{}', range(self.width))}until, " if self.counts else ""
+        return f"{names('s{}', range(self.width))}{counted}tail, "
 
     def charged(self, refused: str, number: int = 0) -> tuple[list[str], str]:
         """Lines that charge, and what the record is then; `number` tells the steps of several scopes apart."""
@@ -168,77 +150,37 @@ class _Shape(NamedTuple):
         return lines, self._counted({i: add.format(i, place) for i, place in self.asked if i not in self.permits})
 
     def _counted(self, added: Mapping[int, str]) -> str:
-        counts = _names("{}", [added.get(index, f"u{index}") for index in range(self.width)])
-        return f"{_names('s{}', range(self.width))}{f'{counts}until, ' if self.counts else ''}tail, "
+        counts = names("{}", [added.get(index, f"u{index}") for index in range(self.width)])
+        return f"{names('s{}', range(self.width))}{f'{counts}until, ' if self.counts else ''}tail, "
 
     def steps(self, number: int = 0) -> str:
         """The names of the steps."""
-        return _names(f"step_{number}_{{}}", [index for index, _ in self.asked])
-
-
-def _shape(rules: Sequence[Rule], asked: Mapping[int, int], *, counts: bool) -> _Shape:
-    dated = frozenset([index for index in asked if rules[index].settle_dated is not None])
-    permits = frozenset([index for index in asked if rules[index].is_permit])
-    return _Shape(len(rules), tuple(asked.items()), dated, permits, counts)
-
-
-def _takes(rules: Sequence[Rule], asked: Iterable[int]) -> list[object]:
-    return [rules[index].take for index in asked]
-
-
-def _settles(rules: Sequence[Rule], asked: Iterable[int]) -> list[object]:
-    return [rules[index].settle_dated or rules[index].settle for index in asked]
+        return names(f"step_{number}_{{}}", [index for index, _ in self.asked])
 
 
 @lru_cache(maxsize=1024)
-def _taking(shape: _Shape, amounts: int) -> Callable[..., object]:
+def _taking(shape: Shape, amounts: int) -> Callable[..., object]:
     lines, result = shape.charged("None")
     head = [f"{shape.record()}= record", _unpacked([place for _, place in shape.asked], amounts)]
     return written_out(bound=shape.steps(), arguments="record, now, amounts", lines=[*head, *lines], result=result)
 
 
 @lru_cache(maxsize=1024)
-def _settling(shape: _Shape, amounts: int) -> Callable[..., object]:
+def _settling(shape: Shape, amounts: int) -> Callable[..., object]:
     lines, result = shape.settled(_ADD_DATED)
     head = [f"{shape.record()}= record", _unpacked([place for _, place in shape.asked], amounts)]
     return written_out(
         bound=shape.steps(),
         arguments="record, now, amounts, taken_at",
-        lines=[*head, *lines, f"in_time = {_IN_TIME}"] if shape.counts else [*head, *lines],
+        lines=[*head, *lines, f"in_time = {IN_TIME}"] if shape.counts else [*head, *lines],
         result=result,
     )
-
-
-@lru_cache(maxsize=1024)
-def _taking_all(shapes: tuple[_Shape, ...], amounts: int) -> Callable[..., object]:
-    lines = [_UNPACK.format(_names("a{}", range(amounts)))]
-    for number, shape in enumerate(shapes):
-        steps, result = shape.charged("False", number)
-        over = f" or now >= r{number}[-2]" if shape.counts else ""
-        lines += [_FIND.format(number, over), f"{shape.record()}= r{number}", *steps, f"r{number} = ({result})"]
-    return _over_all(shapes, "records, now, amounts", lines, _names("r{}", range(len(shapes))))
-
-
-@lru_cache(maxsize=1024)
-def _settling_all(shapes: tuple[_Shape, ...], amounts: int) -> Callable[..., object]:
-    lines = [_UNPACK.format(_names("a{}", range(amounts)))]
-    for number, shape in enumerate(shapes):
-        steps, result = shape.settled(_ADD, number)
-        late = [f"if not {_IN_TIME}: return None"] if shape.counts else []
-        lines += [_FIND.format(number, ""), f"{shape.record()}= r{number}", *late, *steps, f"r{number} = ({result})"]
-    return _over_all(shapes, "records, now, amounts, taken_at", lines, "True")
-
-
-def _over_all(shapes: Sequence[_Shape], arguments: str, lines: list[str], result: str) -> Callable[..., object]:
-    bound = "".join([f"key_{number}, note_{number}, {shape.steps(number)}" for number, shape in enumerate(shapes)])
-    kept = [f"records[key_{number}] = r{number}" for number in range(len(shapes))]
-    return written_out(bound=bound, arguments=arguments, lines=[*lines, *kept], result=result)
 
 
 def _unpacked(places: Sequence[int], amounts: int) -> str:
     """Read the amounts at these places: all of them at once, or one by one where some are for others."""
     if len(places) == amounts:
-        return _UNPACK.format(_names("a{}", range(amounts)))
+        return _UNPACK.format(names("a{}", range(amounts)))
     return "; ".join([f"a{place} = amounts[{place}]" for place in places])
 
 
@@ -250,16 +192,16 @@ def _reading(named: tuple[int, ...], amounts: int) -> Callable[..., object]:
         lines += [f"a{place} = requested[key_{place}]", _CHECK.format(f"a{place}", place)]
         results[place] = f"a{place} * scale_{place}"
     return written_out(
-        bound=_names(_FIGURE, named) + _names("implicit_{}", range(amounts)),
+        bound=names(_FIGURE, named) + names("implicit_{}", range(amounts)),
         arguments="requested",
         lines=lines,
-        result=_names("{}", results),
+        result=names("{}", results),
     )
 
 
 @lru_cache(maxsize=1024)
 def _reporting(reported: tuple[int, ...], permits: tuple[int, ...], amounts: int, keys: int) -> Callable[..., object]:
-    lines = [f"if len(usage) != {keys}: return None", _UNPACK.format(_names("a{}", range(amounts)))]
+    lines = [f"if len(usage) != {keys}: return None", _UNPACK.format(names("a{}", range(amounts)))]
     results = ["0"] * amounts
     for place in permits:
         results[place] = f"-a{place}"
@@ -268,19 +210,19 @@ def _reporting(reported: tuple[int, ...], permits: tuple[int, ...], amounts: int
         lines += [f"u{place} = u{place} * scale_{place} - a{place}", f"if u{place} > 0: return None"]
         results[place] = f"u{place}"
     return written_out(
-        bound=_names(_FIGURE, reported), arguments="usage, amounts", lines=lines, result=_names("{}", results)
+        bound=names(_FIGURE, reported), arguments="usage, amounts", lines=lines, result=names("{}", results)
     )
 
 
 def _figures(figures: Iterable[Figure]) -> list[object]:
-    return _flat([(key, scale, most) for _, key, scale, most in figures])
+    return flat([(key, scale, most) for _, key, scale, most in figures])
 
 
-def _flat(rows: Iterable[Iterable[object]]) -> list[object]:
+def flat(rows: Iterable[Iterable[object]]) -> list[object]:
     return [value for row in rows for value in row]
 
 
-def _names(pattern: str, things: Iterable[object]) -> str:
+def names(pattern: str, things: Iterable[object]) -> str:
     return "".join(f"{pattern.format(thing)}, " for thing in things)
 
 

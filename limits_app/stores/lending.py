@@ -6,39 +6,37 @@ from collections.abc import Iterator
 from typing import Final
 
 from limits_app.core.algorithms import State
+from limits_app.core.at_once import Loan, Loans
 from limits_app.core.claim import Claim
 from limits_app.core.plan import Amounts, Part
 
 __all__ = ["Lending"]
 
-Loan = tuple[Part, Amounts, int, int]
-"""A part of a claim's plan, the claim's amounts without permits that ran out, since when, and when renewed last."""
-
 _NONE: Final[dict[int, Loan]] = {}
 
 
 class Lending:
-    """Loans by scope and number of the claim. Not locked: its store is."""
+    """Keeps loans. Not locked: its store is."""
 
     def __init__(self) -> None:
-        self._loans: dict[str, dict[int, Loan]] = {}
+        self.loans: Loans = {}
 
     def __len__(self) -> int:
         """How many loans run."""
-        return sum(map(len, self._loans.values()))
+        return sum(map(len, self.loans.values()))
 
     def lend(self, part: Part, claim: Claim, now: int) -> None:
         """Start the loan of an admitted claim in one scope."""
-        loans = self._loans.get(part.key)
+        loans = self.loans.get(part.key)
         if loans is None:
-            loans = self._loans[part.key] = {}
+            loans = self.loans[part.key] = {}
         loans[claim.number] = (part, claim.amounts, now, now)
 
     def take_back(self, part: Part, claim: Claim, changes: Amounts) -> Amounts:
         """End the loan of a claim in one scope; returns the changes but for those permits that ran out before,
         since others may have them.
         """
-        loans = self._loans.get(part.key, _NONE)
+        loans = self.loans.get(part.key, _NONE)
         loan = loans.pop(claim.number, None)
         if loan is None or loan[1] is not claim.amounts:
             kept = list(changes)
@@ -50,7 +48,7 @@ class Lending:
     def renew(self, claim: Claim, now: int) -> bool:
         """Lend everything for another lease; False when some of it has run out."""
         for part in claim.plan.lending:
-            loans = self._loans.get(part.key, {})
+            loans = self.loans.get(part.key, {})
             loan = loans.get(claim.number)
             if loan is None or not all(_expires(loan, place) > now for place in part.permits):
                 return False
@@ -68,17 +66,17 @@ class Lending:
         for number, (part, amounts, since, renewed), place, expires in list(self._of(scope, key)):
             if expires <= now:
                 left = (*amounts[:place], 0, *amounts[place + 1 :])
-                loans = self._loans[scope]
+                loans = self.loans[scope]
                 if any(left[permit] for permit in part.permits):
                     loans[number] = (part, left, since, renewed)
                 else:
                     del loans[number]
-        if not self._loans.get(scope, True):  # a release leaves the empty dictionary for the next one
-            del self._loans[scope]
+        if not self.loans.get(scope, True):  # a release leaves the empty dictionary for the next one
+            del self.loans[scope]
 
     def _of(self, scope: str, key: str) -> Iterator[tuple[int, Loan, int, int]]:
         """The loans of permits of a limit: by which claim, where its amount stands, and when it runs out."""
-        for number, loan in self._loans.get(scope, {}).items():
+        for number, loan in self.loans.get(scope, {}).items():
             place = loan[0].place_of(key)
             if place is not None and loan[1][place]:
                 yield number, loan, place, _expires(loan, place)

@@ -7,6 +7,7 @@ from threading import RLock
 from time import monotonic_ns, time_ns
 from typing import Final, TypeVar
 
+from limits_app.core.at_once import Loans
 from limits_app.core.claim import Claim
 from limits_app.core.clock import as_clock
 from limits_app.core.counting import Batch, hour_ends, hour_of, in_time
@@ -58,6 +59,7 @@ class MemoryStore:
         self._tally = Tally()
         self._shelf = Shelf(self._lending, self._tally)
         self._records: dict[str, Record] = self._shelf.records  # asked for all the time
+        self._loans: Loans = self._lending.loans
         self.after_fork()
         on_fork(self)
 
@@ -150,13 +152,11 @@ class MemoryStore:
         plan, now = claim.plan, self._now()
         if plan.version is not None and plan.version != self._version:
             raise StaleConfiguration
-        charged = (plan.take or plan.write_out())(self._records, now, claim.amounts)
+        charged = (plan.take or plan.write_out())(self._records, self._loans, now, claim)
         if charged is None:
             return self._decide(claim)
         if charged is False:
             return self._refused(claim, now)
-        for part in plan.lending:
-            self._lending.lend(part, claim, now)
         claim.decided_at = now
         claim.records = charged
         claim.admitted = True
@@ -193,11 +193,11 @@ class MemoryStore:
 
     def _settle(self, claim: Claim, changes: Amounts) -> None:
         plan, records, now, taken_at = claim.plan, self._records, self._now(), claim.decided_at
-        for part in plan.lending:
-            changes = self._lending.take_back(part, claim, changes)
-        if plan.settle is not None and plan.settle(records, now, changes, taken_at):
+        if plan.settle is not None and plan.settle(records, self._loans, now, claim, changes):
             claim.settled = True
             return
+        for part in plan.lending:
+            changes = self._lending.take_back(part, claim, changes)
         for part in plan.parts:
             record = records.get(part.key, part.start)
             if record[-1] is part.layout:

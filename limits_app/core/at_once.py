@@ -1,0 +1,114 @@
+"""All scopes of a plan in one go, written out: for a store that has records and loans in dictionaries of this process.
+
+What is not as usual is left to the general way: each function says so before it has changed anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, cast
+
+from limits_app.core.algorithms import Rule
+from limits_app.core.unrolled import IN_TIME, Record, Shape, flat, names, written_out
+
+if TYPE_CHECKING:
+    from limits_app.core.claim import Claim
+    from limits_app.core.plan import Amounts, Part
+
+__all__ = ["Asked", "Loan", "Loans", "SettleAll", "TakeAll", "settler_of_all", "taker_of_all"]
+
+Loan: TypeAlias = "tuple[Part, Amounts, int, int]"
+"""A part of a claim's plan, the claim's amounts without permits that ran out, since when, and when renewed last."""
+
+Loans: TypeAlias = dict[str, dict[int, Loan]]
+"""Loans by scope and number of the claim: one for all permits that a claim has in a scope."""
+
+TakeAll: TypeAlias = "Callable[[dict[str, Record], Loans, int, Claim], tuple[Record, ...] | Literal[False] | None]"
+"""(records, loans, now, claim): the records with the amounts charged, which stand among the others then, and so do the
+loans of its permits; False when an amount does not fit; None when a record or a place for loans is not there, a record
+has another note, or its hour is over."""
+
+SettleAll: TypeAlias = "Callable[[dict[str, Record], Loans, int, Claim, Amounts], bool | None]"
+"""(records, loans, now, claim, changes): True when all is settled and the loans are ended; None when that would take
+more, and nothing was done."""
+
+_FIND: Final = "r{0} = records.get(key_{0})\n  if r{0} is None or r{0}[-1] is not note_{0}{1}: return None"
+_FIND_PLACE: Final = "l{0} = loans.get(key_{0})\n  if l{0} is None: return None"
+_LEND: Final = "l{0}[number] = part_{0}, amounts, now, now"
+_FIND_LOAN: Final = (
+    "l{0} = loans.get(key_{0})\n  if l{0} is None or number not in l{0} or l{0}[number][1] is not amounts: return None"
+)
+_END_LOAN: Final = "del l{0}[number]"
+
+
+class Asked(NamedTuple):
+    """One scope of a plan: its key, what a store notes in a record whose states stand as `rules` do, and which of
+    them (by index) takes which of the amounts (by place); `lending` is the part of the plan where it has permits.
+    """
+
+    key: str
+    note: object
+    rules: Sequence[Rule]
+    asked: Mapping[int, int]
+    counts: bool
+    lending: Part | None
+
+    @property
+    def shape(self) -> Shape:
+        """What the source depends on."""
+        return Shape.of(self.rules, self.asked, counts=self.counts)
+
+
+def taker_of_all(scopes: Sequence[Asked], amounts: int) -> TakeAll:
+    """Charge all scopes of a plan; lend its permits."""
+    shapes = tuple([one.shape for one in scopes])
+    steps = [shape.takes(one.rules) for shape, one in zip(shapes, scopes, strict=True)]
+    return cast("TakeAll", _taking_all(shapes, amounts)(*_bound(scopes, steps)))
+
+
+def settler_of_all(scopes: Sequence[Asked], amounts: int) -> SettleAll:
+    """Settle all scopes of a plan; take its permits back."""
+    shapes = tuple([one.shape for one in scopes])
+    steps = [shape.settles(one.rules) for shape, one in zip(shapes, scopes, strict=True)]
+    return cast("SettleAll", _settling_all(shapes, amounts)(*_bound(scopes, steps)))
+
+
+def _bound(scopes: Sequence[Asked], steps: Iterable[Iterable[object]]) -> list[object]:
+    return flat([(one.key, one.note, one.lending, *own) for one, own in zip(scopes, steps, strict=True)])
+
+
+@lru_cache(maxsize=1024)
+def _taking_all(shapes: tuple[Shape, ...], amounts: int) -> Callable[..., object]:
+    lines = ["amounts = claim.amounts", f"[{names('a{}', range(amounts))}] = amounts"]
+    for number, shape in enumerate(shapes):
+        steps, result = shape.charged("False", number)
+        over = f" or now >= r{number}[-2]" if shape.counts else ""
+        place = [_FIND_PLACE.format(number)] if shape.permits else []
+        lines += [_FIND.format(number, over), *place, f"{shape.record()}= r{number}", *steps, f"r{number} = ({result})"]
+    lines += _for_permits(shapes, [_LEND])
+    return _over_all(shapes, "records, loans, now, claim", lines, names("r{}", range(len(shapes))))
+
+
+@lru_cache(maxsize=1024)
+def _settling_all(shapes: tuple[Shape, ...], amounts: int) -> Callable[..., object]:
+    lines = ["amounts = claim.amounts", "taken_at = claim.decided_at", f"[{names('a{}', range(amounts))}] = changes"]
+    lines += _for_permits(shapes, [_FIND_LOAN])
+    for number, shape in enumerate(shapes):
+        steps, result = shape.settled("u{0} + a{1}", number)
+        late = [f"if not {IN_TIME}: return None"] if shape.counts else []
+        lines += [_FIND.format(number, ""), f"{shape.record()}= r{number}", *late, *steps, f"r{number} = ({result})"]
+    lines += _for_permits(shapes, [_END_LOAN])
+    return _over_all(shapes, "records, loans, now, claim, changes", lines, "True")
+
+
+def _for_permits(shapes: Sequence[Shape], lines: Iterable[str]) -> list[str]:
+    """Lines for each scope that has permits."""
+    lending = [number for number, shape in enumerate(shapes) if shape.permits]
+    return ["number = claim.number", *[line.format(number) for number in lending for line in lines]] if lending else []
+
+
+def _over_all(shapes: Sequence[Shape], arguments: str, lines: list[str], result: str) -> Callable[..., object]:
+    bound = "".join([f"key_{i}, note_{i}, part_{i}, {shape.steps(i)}" for i, shape in enumerate(shapes)])
+    kept = [f"records[key_{number}] = r{number}" for number in range(len(shapes))]
+    return written_out(bound=bound, arguments=arguments, lines=[*lines, *kept], result=result)
