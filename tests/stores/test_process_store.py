@@ -19,7 +19,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.waiting import ThreadWaiter
-from limits_app.stores.process import ProcessStore, records, store
+from limits_app.stores.process import ProcessStore, deciding, one_scope, records
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.watching import Watching
 from limits_app.testing import FakeClock
@@ -189,16 +189,27 @@ def test_more_definitions_than_are_remembered_are_read_again(
     assert used(limits_of(process_store, CallLimit(12, DAY))) == pytest.approx(1, abs=0.01)
 
 
+def test_more_plans_than_are_remembered_are_written_out_again(
+    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_scope, "_MOST", 3)
+    many = [limits_of(process_store, CallLimit(30, DAY), entity=f"{number}") for number in range(5)]
+    for _ in range(4):
+        assert all(limits.try_acquire() for limits in many)
+    assert len(process_store._deciding._one_scope.ways) <= 3
+    assert [used(limits) for limits in many] == [pytest.approx(4, abs=0.01)] * 5
+
+
 def test_more_scopes_than_are_remembered_are_looked_after(
     process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_MOST_LOOKED", 3)
+    monkeypatch.setattr(deciding, "_MOST_LOOKED", 3)
     for number in range(10):
         limits = limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}")
         held = limits.try_acquire()
         assert not limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}").try_acquire()
         held.release()
-    assert len(process_store._looked) <= 3
+    assert len(process_store._deciding._looked) <= 3
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)

@@ -134,6 +134,16 @@ class TestADamagedFile:
             assert process.hear() == "used 20"
         assert list(path.parent.glob("data.mdb.unreadable-*"))
 
+    def test_what_is_known_of_a_file_is_not_taken_for_granted_in_the_next_one(self, tmp_path: Path) -> None:
+        store = ProcessStore(tmp_path, map_megabytes=2)
+        limits = limits_of(store, LIMIT)
+        assert all(limits.try_acquire() for _ in range(3))
+        store.close()
+        (tmp_path / "state" / "data.mdb").unlink()
+        assert all(limits.try_acquire() for _ in range(3))
+        assert used(limits_of(store, CallLimit(7, 86400))) == 3
+        store.close()
+
     def test_two_processes_that_find_the_damage_go_on_with_one_file(self, tmp_path: Path) -> None:
         path = filled(tmp_path)
         with running(taking_turns, tmp_path) as one, running(taking_turns, tmp_path) as two:

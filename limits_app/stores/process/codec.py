@@ -35,10 +35,10 @@ class Codec:
 
     `decode(stored, txn, scope)` is the record, whose last item is this codec, or None when another layout wrote it;
     its logs are fetched through the transaction when somebody looks into them.
-    `encode(record)` is what is stored, without the logs.
+    `encode(record)` is what is stored, without the logs, in this `form`.
     """
 
-    __slots__ = ("counts", "decode", "definitions", "encode", "layout", "logs", "name")
+    __slots__ = ("counts", "decode", "definitions", "encode", "form", "layout", "logs", "name")
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -47,7 +47,7 @@ class Codec:
         self.logs = {index: b"g" + short_key(rule.key)[:8] for index, rule in enumerate(layout.rules) if rule.has_log}
         widths = tuple([len(rule.start) - rule.has_log for rule in layout.rules])
         self.counts = len(widths) + 1 if layout.counts else 0
-        form = Struct(f"={NAME_LENGTH}s{sum(widths) + self.counts}q")
+        self.form = form = Struct(f"={NAME_LENGTH}s{sum(widths) + self.counts}q")
         suffixes = [self.logs.get(index) for index in range(len(widths))]
         decode, encode = _written_out(widths, tuple(self.logs), self.counts)
         self.decode = cast("Decode", decode(form.unpack, form.size, self.name, self, StoredLog, *suffixes))

@@ -33,8 +33,12 @@ class Leasing:
     """
 
     def __init__(self, identity: Callable[[], bytes], is_alive: Callable[[bytes], bool]) -> None:
-        self._identity = identity
+        self.identity = identity
         self._is_alive = is_alive
+
+    def _holder(self, claim: Claim) -> bytes:
+        """Whose lease it is: the process, and the number of its claim."""
+        return self.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
 
     def lend(self, txn: lmdb.Transaction[bytes], claim: Claim, now: int) -> None:
         """Write the leases of an admitted claim."""
@@ -71,7 +75,7 @@ class Leasing:
     def reclaim(self, txn: lmdb.Transaction[bytes], lease_key: bytes, state: State, now: int) -> State:
         """End the leases that have run out or whose process is gone; returns the state without them."""
         kept: list[Lease] = []
-        alive = {self._identity(): True}
+        alive = {self.identity(): True}
         for key, value in list(under(txn, lease_key)):
             lease = LEASE.unpack(value)
             process = key[-_HOLDER_LENGTH:-_NUMBER_LENGTH]
@@ -82,7 +86,3 @@ class Leasing:
             else:
                 txn.delete(key)
         return counted(state, kept)
-
-    def _holder(self, claim: Claim) -> bytes:
-        """Whose lease it is: the process, and the number of its claim."""
-        return self._identity() + claim.number.to_bytes(_NUMBER_LENGTH)

@@ -39,6 +39,10 @@ class Records:
         self.rebased: list[Part] = []
         """The parts of which states were asked for that another layout has written."""
 
+    def begin_anew(self) -> None:
+        """The file may be another one, in which nothing is defined yet."""
+        self._defined.clear()
+
     def codec(self, layout: Layout) -> Codec:
         """The codec of a layout."""
         codec = self._codecs.get(layout)
@@ -49,6 +53,11 @@ class Records:
             codec = self._codecs[layout] = Codec(layout)
             self._by_name[codec.name] = codec
         return codec
+
+    def known(self, layout: Layout) -> Codec | None:
+        """The codec of a layout whose definitions have been seen in the file."""
+        codec = self._codecs.get(layout)
+        return None if codec is None or codec.name not in self._defined else codec
 
     def usual(self, txn: lmdb.Transaction[bytes], part: Part) -> Record | None:
         """The states of a scope if the part's layout has written them, as most are; fast."""

@@ -35,12 +35,22 @@ _INHERITED: Final[list[object]] = []
 
 
 class StateFile:
-    """Opens the file when it is needed, and anew in a child process; `identity` names the process to others."""
+    """Opens the file when it is needed, and anew in a child process; `identity` names the process to others.
 
-    def __init__(self, directory: Path, map_megabytes: int, make_room: Callable[[], None]) -> None:
+    `opened` is called whenever that was done: what was known of the file need not hold any more.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        map_megabytes: int,
+        make_room: Callable[[], None],
+        opened: Callable[[], None] = lambda: None,
+    ) -> None:
         self.directory = private_directory(directory)
         self._map_megabytes = map_megabytes
         self._make_room = make_room
+        self._tell = opened
         self.environment: lmdb.Environment | None = None
         self.presence: Presence | None = None
         self._lock = RLock()
@@ -75,6 +85,7 @@ class StateFile:
             if self.environment is None:
                 self.environment = open_environment(self.directory, self._map_megabytes)
                 self._opened = file_number(self.directory)
+                self._tell()
             return self.environment
 
     def close(self) -> None:

@@ -1,0 +1,145 @@
+"""One scope in one go, written out: a record read, changed and written by one function, as most claims want it.
+
+What is not as usual is left to the general way: each function says so before it has written anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
+
+from limits_app.core.claim import Claim
+from limits_app.core.plan import Amounts, Permit, Plan
+from limits_app.core.unrolled import IN_TIME, Record, Shape, names, written_out
+from limits_app.stores.process.leasing import LEASE
+from limits_app.stores.process.records import Records
+from limits_app.stores.process.state_file import Txn
+
+__all__ = ["OneScope", "Way"]
+
+Charge: TypeAlias = Callable[[Txn, int, Claim], tuple[Record] | Literal[False] | None]
+"""(txn, now, claim): the record with the amounts charged; False when one of them does not fit; None when there is no
+record, another layout wrote it, or its hour is over."""
+
+Settle: TypeAlias = Callable[[Txn, int, Claim, Amounts], Literal[True] | None]
+"""(txn, now, claim, changes): True when all is settled; None when that takes more."""
+
+_MOST: Final = 4096
+_FIND: Final = "stored = txn.get(key)\n  if stored is None or len(stored) != size: return None"
+_OWN: Final = "if name != own_name{0}: return None"
+_CHARGE: Final = "s{0} = step_0_{0}(({1}), now, a{2})\n  if s{0} is None: return False\n  [{1}] = s{0}"
+_SETTLE: Final = "if a{2}: [{1}] = step_0_{0}(({1}), now, a{2}{3})"
+_PACK: Final = "try: packed = pack(own_name, {0})\n  except error: return None"
+_PUT: Final = "txn.put(key, packed)"
+_HOLDER: Final = "holder = identity() + claim.number.to_bytes(8)"
+_LEND: Final = "txn.put(lease_key + holder, written(a{0}, now + lease_us, now + hold_us))"
+_TAKE_BACK: Final = "if not txn.delete(lease_key + holder): return None"
+
+
+class Way(NamedTuple):
+    """How the claims of a plan are charged and settled in one go."""
+
+    charge: Charge
+    settle: Settle
+
+
+_GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, now, claim, changes: None)  # noqa: ARG005
+"""Where only the general way will do."""
+
+
+class OneScope:
+    """Compiles the ways of plans about one scope, with no log and at most one permit in it.
+
+    `identity` names the process.
+    """
+
+    def __init__(self, records: Records, identity: Callable[[], bytes]) -> None:
+        self._records = records
+        self._identity = identity
+        self.ways: dict[Plan, Way] = {}
+
+    def way(self, plan: Plan) -> Way:
+        """How to go about a plan; kept in `ways`, once its layout has been seen in the file."""
+        part = plan.only
+        codec = None if part is None else self._records.known(part.layout)
+        if part is None or codec is None or codec.logs or len(plan.lent) > 1 or part.is_credit:
+            return _GENERAL
+        if len(self.ways) >= _MOST:
+            self.ways.clear()
+        rules = part.layout.rules
+        shape = Shape.of(rules, part.asked, counts=part.counts)
+        [(place, permit)] = plan.lent or [(None, Permit(0, 0, b""))]
+        charge, settle = _written_out(shape, tuple([len(rule.start) for rule in rules]), len(plan.asks), place)
+        form = codec.form
+        bound = (
+            *(part.short_key, form.size, form.unpack, form.pack, struct.error, codec.name, codec),
+            *(self._identity, LEASE.pack, *permit),
+        )
+        way = self.ways[plan] = Way(
+            cast("Charge", charge(*bound, *shape.takes(rules))), cast("Settle", settle(*bound, *shape.settles(rules)))
+        )
+        return way
+
+
+@lru_cache(maxsize=1024)
+def _written_out(
+    shape: Shape, widths: tuple[int, ...], amounts: int, permit: int | None
+) -> tuple[Callable[..., object], Callable[..., object]]:
+    """Both functions, for states of these numbers of integers; at `permit` (by place) stands what is lent."""
+    own = [names(f"i{index}_{{}}", range(width)) for index, width in enumerate(widths)]
+    numbers = "".join(own) + (f"{names('u{}', range(shape.width))}until, " if shape.counts else "")
+    head = [_FIND, f"[name, {numbers}] = unpack(stored)"]
+    pack = _PACK.format(numbers)
+    charge = written_out(
+        bound=_bound(shape),
+        arguments="txn, now, claim",
+        lines=[
+            *head,
+            _OWN.format(" or now >= until" if shape.counts else ""),
+            f"[{names('a{}', range(amounts))}] = claim.amounts",
+            *[_CHARGE.format(index, own[index], place) for index, place in shape.asked],
+            *_counted(shape, shape.asked),
+            pack,
+            _PUT,
+            *([] if permit is None else [_HOLDER, _LEND.format(permit)]),
+        ],
+        result=f"({_record(shape, own)}codec), ",
+    )
+    settle = written_out(
+        bound=_bound(shape),
+        arguments="txn, now, claim, changes",
+        lines=[
+            "taken_at = claim.decided_at",
+            *head,
+            _OWN.format(f" or not {IN_TIME}" if shape.counts else ""),
+            f"[{names('a{}', range(amounts))}] = changes",
+            *[
+                _SETTLE.format(index, own[index], place, ", taken_at" if index in shape.dated else "")
+                for index, place in shape.asked
+            ],
+            *_counted(shape, [(index, place) for index, place in shape.asked if index not in shape.permits]),
+            pack,
+            *([] if permit is None else [_HOLDER, _TAKE_BACK]),
+            _PUT,
+        ],
+        result="True",
+    )
+    return charge, settle
+
+
+def _bound(shape: Shape) -> str:
+    record = "key, size, unpack, pack, error, own_name, codec"
+    return f"{record}, identity, written, lease_us, hold_us, lease_key, {shape.steps()}"
+
+
+def _counted(shape: Shape, asked: Iterable[tuple[int, int]]) -> list[str]:
+    return [f"u{index} += a{place}" for index, place in asked] if shape.counts else []
+
+
+def _record(shape: Shape, own: Sequence[str]) -> str:
+    """The record as `Codec.decode` gives it, without the codec."""
+    asked = dict(shape.asked)
+    states = "".join(f"s{index}, " if index in asked else f"({state}), " for index, state in enumerate(own))
+    return states + (f"{names('u{}', range(shape.width))}until, " if shape.counts else "")
