@@ -78,7 +78,7 @@ class MemoryStore:
         """How many scopes have state, and how many leases run."""
         return len(self._records) + len(self._lending)
 
-    def acquire(self, claim: Claim) -> bool:
+    def acquire(self, claim: Claim) -> bool:  # noqa: PLR0912, PLR0915 - in pieces it would take a tenth longer
         """See `Store.acquire`."""
         lock = self._lock
         try:
@@ -88,7 +88,16 @@ class MemoryStore:
                 raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
             self._stepping = True
             try:
-                admitted = self._decide_at_once(claim)
+                plan, now = claim.plan, self._now()
+                if plan.version is not None and plan.version != self._version:
+                    raise StaleConfiguration
+                charged = (plan.take or plan.write_out())(self._records, self._loans, now, claim)
+                if charged is None:  # something is not as it is most of the time
+                    self._decide(claim)
+                elif charged is False:
+                    self._refused(claim, now)
+                else:
+                    claim.decided_at, claim.records, claim.admitted = now, charged, True
             finally:
                 self._stepping = False
         except BaseException:
@@ -97,7 +106,7 @@ class MemoryStore:
         lock.release()
         if self._later:
             self._catch_up()
-        return admitted
+        return claim.admitted is True
 
     def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
         """See `Store.acquire_first`."""
@@ -126,7 +135,10 @@ class MemoryStore:
             elif not claim.settled:
                 self._stepping = True
                 try:
-                    self._settle(claim, changes)
+                    now, settle = self._now(), claim.plan.settle
+                    if settle is None or not settle(self._records, self._loans, now, claim, changes):
+                        self._settle(claim, changes, now)
+                    claim.settled = True
                 finally:
                     self._stepping = False
         except BaseException:
@@ -146,21 +158,6 @@ class MemoryStore:
                     claim, changes = self._later.pop(0)
                     claim.settled = False  # whoever released it takes it as done already
                     self.settle(claim, changes)
-
-    def _decide_at_once(self, claim: Claim) -> bool:
-        """Decide about scopes that are there already, as most are; about anything else in the general way."""
-        plan, now = claim.plan, self._now()
-        if plan.version is not None and plan.version != self._version:
-            raise StaleConfiguration
-        charged = (plan.take or plan.write_out())(self._records, self._loans, now, claim)
-        if charged is None:
-            return self._decide(claim)
-        if charged is False:
-            return self._refused(claim, now)
-        claim.decided_at = now
-        claim.records = charged
-        claim.admitted = True
-        return True
 
     def _decide(self, claim: Claim) -> bool:
         plan, amounts, records, after = claim.plan, claim.amounts, self._records, []
@@ -191,11 +188,8 @@ class MemoryStore:
         claim.admitted = True
         return True
 
-    def _settle(self, claim: Claim, changes: Amounts) -> None:
-        plan, records, now, taken_at = claim.plan, self._records, self._now(), claim.decided_at
-        if plan.settle is not None and plan.settle(records, self._loans, now, claim, changes):
-            claim.settled = True
-            return
+    def _settle(self, claim: Claim, changes: Amounts, now: int) -> None:
+        plan, records, taken_at = claim.plan, self._records, claim.decided_at
         for part in plan.lending:
             changes = self._lending.take_back(part, claim, changes)
         for part in plan.parts:
@@ -208,7 +202,6 @@ class MemoryStore:
                 self._tally.add(part.scoped.scope, hour_of(taken_at), part.counted(changes), now)
             if record is part.start:
                 self._shelf.enter(now)
-        claim.settled = True
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
