@@ -212,22 +212,24 @@ def _believed_crowds() -> Iterator[CheckMessage]:
 
 
 def _memory_store() -> Iterator[CheckMessage]:
-    if conf.store_settings().kind is StoreKind.MEMORY:
-        yield Warning(
-            "the limits are in a memory store: each process counts for itself",
-            hint="Use a store that processes share, unless there is certainly only one.",
-            id="limits_app.W044",
-        )
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is StoreKind.MEMORY:
+            yield Warning(
+                f"the store {alias!r} is in memory: each process counts for itself",
+                hint="Use a store that processes share, unless there is certainly only one.",
+                id="limits_app.W044",
+            )
 
 
 def _temporary_directory() -> Iterator[CheckMessage]:
-    chosen = conf.store_settings()
-    if chosen.kind is StoreKind.PROCESS and chosen.state_dir is None:
-        yield Warning(
-            "the state of limits is in the directory for temporary files, which gets tidied and may be private",
-            hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site see.",
-            id="limits_app.W045",
-        )
+    for alias in conf.get(conf.STORES):
+        chosen = conf.store_settings(alias)
+        if chosen.kind is StoreKind.PROCESS and chosen.state_dir is None:
+            yield Warning(
+                f"the store {alias!r} is in the directory for temporary files, which gets tidied and may be private",
+                hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site see.",
+                id="limits_app.W045",
+            )
 
 
 def _local_policies() -> Iterator[CheckMessage]:

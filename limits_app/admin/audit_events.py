@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
 from limits_app.admin.primary_keys import is_primary_key
-from limits_app.models import AuditEvent, Verb
+from limits_app.models import AuditEvent
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -30,8 +30,6 @@ else:
 
 __all__ = ["AuditEventAdmin"]
 
-_REVERTING: Final = {Verb.CREATE: "delete", Verb.UPDATE: "change", Verb.DELETE: "add"}
-"""What reverting does to an object, as permissions call it."""
 _CHANGES: Final = {
     audit.Change.ADDED: _("added"),
     audit.Change.REMOVED: _("removed"),
@@ -44,7 +42,10 @@ _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>
 class AuditEventAdmin(ModelAdmin):
     """Who changed what."""
 
-    list_display = ["number", "when", "actor", "source", "verb", "object_type", "object_label", "reason"]
+    class Media:
+        css = {"all": ["limits_app/lists.css"]}
+
+    list_display = ["number", "when", "actor", "verb", "object_type", "object_label", "reason", "source"]
     list_filter = ["when", "verb", "object_type", "source"]
     search_fields = ["actor", "object_label", "reason"]
     search_help_text = _("Who did it, to what, or why.")
@@ -132,9 +133,10 @@ class AuditEventAdmin(ModelAdmin):
 
     def _may_revert(self, request: HttpRequest, event: AuditEvent) -> bool:
         """Whoever may revert, and may do to the object what reverting does."""
-        does = _REVERTING.get(Verb(event.verb))
-        needed = ["limits_app.view_auditevent", "limits_app.revert_auditevent"]
-        return does is not None and request.user.has_perms([*needed, f"limits_app.{does}_{event.object_type}"])
+        try:
+            return request.user.has_perms(audit.permissions_to_revert(event))
+        except audit.CannotRevert:
+            return False
 
     def _confirmation(self, request: HttpRequest, event: AuditEvent) -> HttpResponse:
         context = {

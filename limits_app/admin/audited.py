@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db import models, router
+from django.http import HttpResponseRedirect
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from limits_app import audit
@@ -28,7 +33,10 @@ __all__ = ["AuditedAdmin"]
 class AuditedAdmin(ModelAdmin):
     """Says who changes an object, with its inlines, or those that were selected."""
 
-    formfield_overrides = {models.JSONField: {"form_class": JSONField}}
+    formfield_overrides = {
+        models.JSONField: {"form_class": JSONField, "widget": AdminTextareaWidget(attrs={"rows": 4})},
+        models.TextField: {"widget": AdminTextareaWidget(attrs={"rows": 3})},
+    }
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Give fields with autocompletion the widget that takes bad input."""
@@ -45,6 +53,17 @@ class AuditedAdmin(ModelAdmin):
         """Ask whether to delete, or do it."""
         with self._acting(request):
             return super().delete_view(request, *args, **options)
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Show the events of the object, to whoever may: changes from elsewhere are among them."""
+        response = super().history_view(request, object_id, extra_context)
+        if response.status_code != HTTPStatus.OK or not request.user.has_perm("limits_app.view_auditevent"):
+            return response
+        if self.model.part_of:  # its events are those of what it is a part of
+            return response
+        query = {"object_type": self.opts.model_name, "object_id": unquote(object_id)}
+        log = f"{self.admin_site.name}:limits_app_auditevent_changelist"
+        return HttpResponseRedirect(reverse(log, query=query))
 
     def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         """Show the list, or do the chosen action."""

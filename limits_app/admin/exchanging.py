@@ -36,6 +36,7 @@ class ExchangingAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # of 
 
     change_list_template = "admin/limits_app/change_list.html"
     import_export_change_list_template = None
+    import_template_name = "admin/limits_app/import.html"
     import_formats = tuple(_FORMATS.values())
     import_error_display = ("message", "row")
     skip_admin_log = True

@@ -23,8 +23,8 @@ class LimitForm(LimitModelForm):
     """Narrow enough for a row, and with numbers as people write them: 10, not 10.000."""
 
     class Meta:
-        widgets = {name: forms.TextInput(attrs={"size": 14}) for name in ("key", "time_zone")} | {
-            name: forms.TextInput(attrs={"size": 9, "inputmode": "decimal"}) for name in _NUMBERS
+        widgets = {name: forms.TextInput(attrs={"size": 12}) for name in ("key", "time_zone")} | {
+            name: forms.TextInput(attrs={"size": 7, "inputmode": "decimal"}) for name in _NUMBERS
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -14,12 +14,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.exchange import ExchangeAdmin
+from limits_app.admin.figures import written_limits
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.granting import GrantingAdmin
 from limits_app.admin.limit_form import LimitForm
 from limits_app.admin.states import shown_limits
 from limits_app.admin.verbs import POLICY_ACTIONS
-from limits_app.models import Limit, Policy, PolicyEffect
+from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
 from limits_app.services import Standing
 from limits_app.services.dropped import dropped_keys
 
@@ -37,11 +38,32 @@ else:
     LimitForms = BaseInlineFormSet  # they take no parameters when the code runs
     Inline = admin.TabularInline
 
-__all__ = ["PolicyAdmin"]
+__all__ = ["LIMIT_FIELDS", "LimitInline", "PolicyAdmin"]
+
+LIMIT_FIELDS: Final = (
+    "kind",
+    "key",
+    "capacity",
+    "window_seconds",
+    "period",
+    "algorithm",
+    "burst",
+    "shared",
+    "soft",
+    "time_zone",
+    "session_seconds",
+    "max_hold_seconds",
+)
+"""What most limits need comes first: not all of it fits beside each other."""
 
 _MOST_DROPPED: Final = 10
 """How many dropped keys a warning names."""
 
+_ENFORCEMENTS: Final[Mapping[Enforcement, Any]] = {
+    Enforcement.ENFORCE: Enforcement.ENFORCE.label,
+    Enforcement.SHADOW: _("tried in the shadow"),
+    Enforcement.OFF: Enforcement.OFF.label,
+}
 _COUNTING: Final = (Standing.COUNTS, Standing.EXTENDED)
 _STANDINGS: Final[Mapping[Standing, Any]] = {
     Standing.COUNTS: _("holds"),
@@ -76,7 +98,7 @@ class LimitInline(Inline):
     model = Limit
     form = LimitForm
     formset = LimitFormSet
-    exclude = ["member"]
+    fields = LIMIT_FIELDS
     extra = 1
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -108,9 +130,7 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
         "in_use",
         "standing",
         "enforcement_in_words",
-        "effect",
         "holds",
-        "scope_in_words",
         "reason",
     ]
     list_filter = [ScopeFilter, "effect", "enforcement", HoldsFilter, KindFilter]
@@ -143,11 +163,6 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
             found.date_hierarchy = None
         return found
 
-    @admin.display(description=_("scope"))
-    def scope_in_words(self, policy: Policy) -> str:
-        """Say for whom it holds."""
-        return str(policy.scope.label)
-
     @admin.display(description=_("holds"), ordering="valid_from")
     def holds(self, policy: Policy) -> str:
         """Say when it holds."""
@@ -156,14 +171,13 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
     @admin.display(description=_("enforcement"), ordering="enforcement")
     def enforcement_in_words(self, policy: Policy) -> str:
         """Say whether it is obeyed, and by how many."""
-        if policy.rollout_percent == 100:
-            return policy.enforcement
-        return f"{policy.enforcement}, {policy.rollout_percent} %"
+        word = str(_ENFORCEMENTS[Enforcement(policy.enforcement)])
+        return word if policy.rollout_percent == 100 else f"{word}, {policy.rollout_percent} %"
 
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:
-        """Say what it limits."""
-        return ", ".join(str(limit) for limit in policy.limits.all())
+        """Say what it limits, or what it does instead."""
+        return written_limits(policy.limits.all()) or str(PolicyEffect(policy.effect).label)
 
     @admin.display(description=_("now"))
     def standing(self, policy: Any) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db import models
+from django.forms import Textarea
 from django.forms.models import BaseInlineFormSet
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
 from limits_app.admin.audited import AuditedAdmin
+from limits_app.admin.figures import amount, written_limits
 from limits_app.admin.json_field import JSONField
-from limits_app.admin.policies import LimitInline
+from limits_app.admin.policies import LIMIT_FIELDS, LimitInline
 from limits_app.core.errors import LimitsError
 from limits_app.models import Limit, Pool, PoolMember
 from limits_app.services.pools import member_use
@@ -65,7 +68,9 @@ class MemberInline(PartOfPool, Inline):
     model = PoolMember
     fields = ["name", "order", "weight", "enabled", "config", "limits_in_words", "use"]
     readonly_fields = ["limits_in_words", "use"]
-    formfield_overrides = {models.JSONField: {"form_class": JSONField}}
+    formfield_overrides = {
+        models.JSONField: {"form_class": JSONField, "widget": Textarea(attrs={"rows": 3, "cols": 28})},
+    }
     show_change_link = True
     extra = 1
     _use: Mapping[str, str]
@@ -89,7 +94,7 @@ class MemberInline(PartOfPool, Inline):
     @admin.display(description=_("limits"))
     def limits_in_words(self, member: PoolMember) -> str:
         """Say what it has."""
-        return ", ".join(str(limit) for limit in member.limits.all()) if member.pk else ""
+        return written_limits(member.limits.all()) if member.pk else ""
 
     @admin.display(description=_("in use now"))
     def use(self, member: PoolMember) -> str:
@@ -104,7 +109,7 @@ class MemberLimitInline(PartOfPool, LimitInline):
         css = {"all": ["limits_app/lists.css"]}
 
     formset = MemberLimitForms  # type: ignore[assignment]  # those of a member may be none
-    exclude = ["policy", "shared"]
+    fields = tuple(name for name in LIMIT_FIELDS if name != "shared")  # type: ignore[assignment]  # one less
 
 
 class PoolAdmin(AuditedAdmin):
@@ -161,7 +166,8 @@ def _use_in(pool: Pool, alias: str) -> Mapping[str, str]:
         use = member_use(pool.name, alias)
     except LimitsError as error:
         return {member.name: str(error) for member in pool.members.all()}
-    return {
-        name: ", ".join(f"{key}: {one['used']} / {one['capacity']}" for key, one in stats.items())
-        for name, stats in use.items()
-    }
+    return {name: ", ".join(starmap(_words, stats.items())) for name, stats in use.items()}
+
+
+def _words(key: str, stats: Mapping[str, Any]) -> str:
+    return f"{key}: {amount(stats['used'])} / {amount(stats['capacity'])}"

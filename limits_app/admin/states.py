@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.utils.formats import localize
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
+from limits_app.admin.figures import amount, bar
 from limits_app.admin.large_lists import LargeListAdmin
 from limits_app.core.errors import LimitsError
 from limits_app.models import OWN, PolicyEffect, PolicyScope
@@ -98,12 +98,13 @@ def limit_line(limit: LimitState) -> SafeString:
     """Show one limit: its key, a bar, and the numbers for whoever does not see bars."""
     key = gettext("%(key)s (shared)") % {"key": limit.key} if limit.shared else limit.key
     if limit.used is None or limit.available is None:
-        return format_html("{}: {}", key, gettext("unknown of %(capacity)s") % {"capacity": localize(limit.capacity)})
-    numbers = {name: localize(getattr(limit, name)) for name in ("used", "capacity", "available")}
-    words = gettext("%(used)s of %(capacity)s used, %(available)s left") % numbers
+        return format_html("{}: {}", key, gettext("unknown of %(capacity)s") % {"capacity": amount(limit.capacity)})
+    drawn = bar(key, limit.used, limit.capacity, limit.available)
+    numbers = {"used": drawn.used, "capacity": drawn.capacity, "left": drawn.remaining}
+    words = gettext("%(used)s of %(capacity)s used, %(left)s left") % numbers
     share = f"{min(max(limit.share, 0.0), 1.0):.3f}"
-    bar = '<meter min="0" max="1" low="0.8" high="0.95" optimum="0" value="{}" aria-label="{}"></meter>'
-    return format_html("{}: " + bar + " {}", key, share, f"{key}: {words}", words)
+    meter = '<meter min="0" max="1" low="0.8" high="0.95" optimum="0" value="{}" aria-label="{}"></meter>'
+    return format_html("{}: " + meter + " {}", key, share, f"{key}: {words}", words)
 
 
 def _source(state: RowState) -> Iterable[str]:

@@ -228,6 +228,7 @@ class Acquisition(Claim):
         for key, used in usage.items():
             places = self.plan.places.get(key)
             if places is None:
+                check_signs("usage", {key: used})
                 self.limit_set.skip_unknown(key, reported=True)
                 continue
             for place in places:

@@ -86,7 +86,7 @@ class Ask:
         self.lease_key = lease_key(part.short_key, rule.key) if rule.is_permit else None
 
     def counted(self, parts: int) -> int:
-        """An amount as the limit counts it: of a soft one no more than debt can remember."""
+        """An amount as a request takes it: of a soft limit no more than debt can remember, which is what comes back."""
         return min(parts, self.ceiling) if self.rule.limit.soft else parts
 
 
@@ -271,7 +271,7 @@ class Plan:
         amounts = self._implicit.copy()
         for place in self._named:
             ask = self.asks[place]
-            amounts[place] = parts_of(ask, requested[ask.key])
+            amounts[place] = ask.counted(parts_of(ask, requested[ask.key]))
         return tuple(amounts), self.can_fit(amounts)
 
     def can_fit(self, amounts: Amounts) -> bool:
@@ -336,4 +336,4 @@ def parts_of(ask: Ask, amount: object) -> int:
         raise InvalidRequest(f"amount of {ask.key!r} {error}, not {shown(amount)}") from None
     if milli < 0:
         raise InvalidRequest(f"amount of {ask.key!r} must not be negative, not {shown(amount)}")
-    return ask.counted(milli * ask.scale // MILLI)
+    return milli * ask.scale // MILLI

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from limits_app.core.acquisition import check_signs
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
@@ -25,6 +26,7 @@ class Shapes:
         for one in reversed(scoped):
             self.limits |= {one.prefix + rule.key: rule.limit for rule in one.layout.rules}
         self.rates = [key for key, limit in self.limits.items() if isinstance(limit, MeteredLimit)]
+        self._only_rates = bool(self.rates) and len(self.rates) == len(self.limits)
         self._permits: dict[Bucket, str] = {
             (one.scope.key, key): one.prefix + key for one in scoped for _, key in one.layout.permits
         }
@@ -38,9 +40,11 @@ class Shapes:
     def plan(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
         """The plan of a request whose thread or task already holds permits of the limits `held`.
 
-        Raises InvalidRequest when a rate limit must be requested and nothing is, or `requested` is no mapping.
+        Raises InvalidRequest when a rate limit must be requested and nothing is, or `requested` is no mapping, and for
+        what could be no amount of any limit.
+        Naming no limit leaves rates alone, but where there is nothing else it requests nothing.
         """
-        if requested is None:
+        if requested is None or (self._only_rates and requested == {}):
             if self.rates:
                 names = ", ".join(self.rates)
                 raise InvalidRequest(f"nothing is requested of {names}: a rate limit needs {{key: amount}}")
@@ -52,6 +56,7 @@ class Shapes:
             raise _no_mapping(requested)
         for key in requested:
             if key not in self.limits:
+                check_signs("requested", {key: requested[key]})
                 self._skip_unknown(key)
         named = [key for key in requested if key in self.limits]
         none_wanted = {key for key in named if self._is_permit(key) and _is_zero(requested[key])}

@@ -11,6 +11,7 @@ from limits_app.core.amounts import Amount
 from limits_app.integrations.amounts import one_of_each, taken_by, the_rest
 from limits_app.services import Share
 from limits_app.services.asking import Asked
+from limits_app.services.shadowing import ShadowedAcquisition
 
 __all__ = ["NOTHING", "ONE_OF_EACH", "Charge", "Charges", "Key"]
 
@@ -29,9 +30,11 @@ class Charges(dict[Key, Charge]):
     """The charges of a request, also those that were given back."""
 
     def before(self, key: Key) -> Charge | None:
-        """What was charged already, unless it was given back."""
+        """What was charged already, unless it was given back, or nothing was set that could have been taken."""
         charge = self.get(key)
-        return None if charge is None or charge[0][-1].settled else charge
+        if charge is None or charge[0][-1].settled:
+            return None
+        return charge if any(map(_took, charge[0])) else None
 
     def rest(self, key: Key, named: Mapping[str, Amount]) -> Asked:
         """What is still to be asked; NOTHING when that is nothing."""
@@ -84,6 +87,11 @@ class Charges(dict[Key, Charge]):
             for acquisition in acquisitions:
                 if not acquisition.settled:
                     _give_back(acquisition, acquisition.acquisitions)
+
+
+def _took(acquisition: Acquisition) -> bool:
+    """Whether there was anything to take, be it of what is only tried."""
+    return bool(acquisition.plan.asks) or isinstance(acquisition, ShadowedAcquisition)
 
 
 def _give_back(acquisition: Acquisition, keys: Container[str]) -> None:

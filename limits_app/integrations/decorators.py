@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext
-from functools import partial, wraps
-from inspect import isasyncgenfunction, isawaitable, isgeneratorfunction
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing
+from functools import wraps
+from inspect import isasyncgenfunction, isgeneratorfunction
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
+from asgiref.sync import iscoroutinefunction
 
-from limits_app import services
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.turns import seconds_of
-from limits_app.integrations.amounts import Report, one_of_each
-from limits_app.integrations.blocks import enter, held, iterated, leave
+from limits_app.integrations.amounts import Report
+from limits_app.integrations.blocks import enter, held, leave
 from limits_app.integrations.calls import BLOCK, Call
-from limits_app.integrations.headers import tell
-from limits_app.integrations.identity import sound
 from limits_app.integrations.middleware import EXEMPT
-from limits_app.integrations.refusals import REFUSALS, refusal
-from limits_app.integrations.request_limits import RequestLimits, limits_of
+from limits_app.integrations.terms import Amounts, Terms
 
 __all__ = ["exempt", "limited"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Amounts = Mapping[str, Amount]
 
 _CLASS: Final = (
     "{shown} is for functions: decorate a method of the class, as with @method_decorator({shown}, name='dispatch')"
@@ -83,11 +75,8 @@ class limited:  # noqa: N801 - used like a function
         counts: Callable[[Any], bool] | None = None,
     ) -> None:
         seconds_of(timeout)
-        self._report = Report(usage, counts)
-        self._resource = check_resource(resource)
-        self._requested = requested
-        self._entity = entity if entity is None or callable(entity) else check_entity(entity)
-        self._timeout = timeout
+        who = entity if entity is None or callable(entity) else check_entity(entity)
+        self._terms = Terms(check_resource(resource), requested, who, timeout, Report(usage, counts))
 
     def __call__(self, function: F) -> F:
         """Decorate a function; raises TypeError for a class, and for usage that nothing would tell."""
@@ -105,9 +94,9 @@ class limited:  # noqa: N801 - used like a function
             call = Call(function, args, kwargs)
             request = call.request
             if request is not None:
-                run = self._arun_view if call.is_awaited else self._run_view
+                run = self._terms.arun_view if call.is_awaited else self._terms.run_view
                 return run(call, request)
-            return self._run(call, self._acquire(call))
+            return self._terms.run(call)
 
         return when_admitted
 
@@ -117,10 +106,10 @@ class limited:  # noqa: N801 - used like a function
             call = Call(function, args, kwargs)
             request = call.request
             if request is not None:
-                return await self._arun_view(call, request)
-            with held(await self._aacquire(call)) as acquisition:
+                return await self._terms.arun_view(call, request)
+            with held(await self._terms.aacquire(call)) as acquisition:
                 result = await call.run()
-                self._report.update(acquisition, result)
+                self._terms.report.update(acquisition, result)
                 return result
 
         return when_admitted
@@ -131,22 +120,22 @@ class limited:  # noqa: N801 - used like a function
         @wraps(function)
         def when_admitted(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             call = Call(function, args, kwargs)
-            with self._hold(call) as acquisition:
+            with self._terms.hold(call) as acquisition:
                 result = yield from call.run()
-                self._report.update(acquisition, result)
+                self._terms.report.update(acquisition, result)
                 return result
 
         return when_admitted
 
     def _around_async_generator(self, function: Callable[..., AsyncGenerator[Any, Any]]) -> Callable[..., Any]:
         """`_around_generator` for asyncio; what is sent and thrown arrives inside, as with `yield from`."""
-        if self._report != Report():
+        if self._terms.report != Report():
             raise TypeError("an asynchronous generator has no result that `usage` or `counts` could take")
 
         @wraps(function)
         async def when_admitted(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             call = Call(function, args, kwargs)
-            with await self._ahold(call):
+            with await self._terms.ahold(call):
                 async with aclosing(call.run()) as items:
                     step = items.asend(None)
                     try:
@@ -165,7 +154,7 @@ class limited:  # noqa: N801 - used like a function
 
     def __enter__(self) -> Acquisition:
         self._check_block()
-        return enter(self, self._acquire(BLOCK))
+        return enter(self, self._terms.acquire(BLOCK))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -174,115 +163,16 @@ class limited:  # noqa: N801 - used like a function
 
     async def __aenter__(self) -> Acquisition:
         self._check_block()
-        return enter(self, await self._aacquire(BLOCK))
+        return enter(self, await self._terms.aacquire(BLOCK))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave(self).__exit__(kind, error, trace)
 
-    def _acquire(self, call: Call) -> Acquisition:
-        asked = partial(one_of_each, self._amounts(call))
-        return services.acquire(self._resource, entity=self._payer(call), requested=asked, timeout=self._timeout)
-
-    async def _aacquire(self, call: Call) -> Acquisition:
-        asked = partial(one_of_each, self._amounts(call))
-        return await services.aacquire(self._resource, entity=self._payer(call), requested=asked, timeout=self._timeout)
-
     def _check_block(self) -> None:
-        if self._report != Report():
+        if self._terms.report != Report():
             raise TypeError(
                 "a block has no result that `usage` or `counts` could take: "
                 "write `with limited(...) as acquisition:`, and inside it `acquisition.update({...})`"
             )
-
-    def _hold(self, call: Call) -> AbstractContextManager[Acquisition]:
-        """Hold while a generator runs, or until the response to the request that it takes was sent."""
-        request = call.request
-        if request is None:
-            return iterated(self._acquire(call))
-        limits, entity = limits_of(request), self._payer(call)
-        entity = limits.entity if self._is_requester(entity) else entity
-        return nullcontext(limits.charge(self._resource, entity, self._amounts(call), self._timeout))
-
-    async def _ahold(self, call: Call) -> AbstractContextManager[Acquisition]:
-        """`_hold` for asyncio."""
-        request = call.request
-        if request is None:
-            return iterated(await self._aacquire(call))
-        limits, entity = limits_of(request), self._payer(call)
-        entity = await limits.aentity() if self._is_requester(entity) else entity
-        return nullcontext(await limits.acharge(self._resource, entity, self._amounts(call), self._timeout))
-
-    def _run(self, call: Call, acquisition: Acquisition) -> Any:
-        """Run a function; where it gives something to wait for, hold until that was waited for."""
-        try:
-            result = call.run()
-            if isawaitable(result):
-                return self._awaited(acquisition, result)
-            self._report.update(acquisition, result)
-        except BaseException as error:
-            acquisition.__exit__(type(error), error, error.__traceback__)
-            raise
-        acquisition.release()
-        return result
-
-    async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
-        with held(acquisition):
-            found = await result
-            self._report.update(acquisition, found)
-            return found
-
-    def _run_view(self, call: Call, request: HttpRequest) -> Any:
-        limits, entity = limits_of(request), self._payer(call)
-        try:
-            entity = limits.entity if self._is_requester(entity) else entity
-            acquisition = limits.charge(self._resource, entity, self._amounts(call), self._timeout)
-        except REFUSALS as error:
-            limits.undo()
-            return refusal(request, error)
-        try:
-            return self._answered(limits, acquisition, call.run())
-        except BaseException as error:
-            _fail(limits, error)
-            raise
-
-    async def _arun_view(self, call: Call, request: HttpRequest) -> Any:
-        limits, entity = limits_of(request), self._payer(call)
-        try:
-            entity = await limits.aentity() if self._is_requester(entity) else entity
-            acquisition = await limits.acharge(self._resource, entity, self._amounts(call), self._timeout)
-        except REFUSALS as error:
-            limits.undo()
-            return await sync_to_async(refusal)(request, error)
-        try:
-            result = call.run()
-            return self._answered(limits, acquisition, await result if isawaitable(result) else result)
-        except BaseException as error:
-            _fail(limits, error)
-            raise
-
-    def _answered(self, limits: RequestLimits, acquisition: Acquisition, response: Any) -> Any:
-        """Report what a response says of its cost, and tell of limits where no middleware does so."""
-        self._report.update(acquisition, response)
-        if not limits.guarded and isinstance(response, HttpResponseBase):
-            tell(response, limits.decided)
-        return response
-
-    def _amounts(self, call: Call) -> Amounts:
-        return call.ask(self._requested) or {}
-
-    def _payer(self, call: Call) -> str | None:
-        """Who was named; empty text when somebody should have been."""
-        entity: str | None = call.ask(self._entity)
-        return sound(entity) if entity else entity
-
-    def _is_requester(self, entity: str | None) -> bool:
-        """Whether the requester is charged: because nobody is named, or the name is empty and would be everybody's."""
-        return self._entity is None or entity == ""
-
-
-def _fail(limits: RequestLimits, error: BaseException) -> None:
-    """Give back what a failed view did not use, where no middleware does so."""
-    if not limits.guarded:
-        limits.fail(error)

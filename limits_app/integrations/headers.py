@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import ceil
 from time import time
@@ -54,13 +54,14 @@ def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
 def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
     """The headers, by name; nothing about what was decided without the store, which knows what is left."""
     form = conf.get(conf.HEADERS)
-    if form is Headers.DRAFT and len(claims) == 1 and len(claims[0].plan.asks) == 1:
-        [ask], claim = claims[0].plan.asks, claims[0]
-        policy, start = _known(ask.rule)
-        if policy and not ask.part.scoped.degraded:
-            left, reset = _left_of(ask.rule, claim.records[0][ask.index], claim.decided_at)
-            told = f"{start}{left}" if reset is None else f"{start}{left};t={reset}"
-            return {"RateLimit-Policy": policy, "RateLimit": told}
+    if form is Headers.DRAFT and len(claims) == 1:
+        claim = claims[0]
+        asks = claim.plan.asks
+        if len(asks) == 1:
+            ask = asks[0]
+            told = _by_itself(ask.rule)
+            if told is not None and not ask.part.scoped.degraded:
+                return told(claim.records[0][ask.index], claim.decided_at)
     quotas = [] if form is Headers.NONE else _quotas(claims)
     if not quotas:
         return {}
@@ -69,25 +70,41 @@ def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _known(rule: Rule) -> tuple[str, str]:
-    """What is known beforehand of what `_draft` will say of a limit by itself.
+def _by_itself(rule: Rule) -> Callable[[State, int], dict[str, str]] | None:
+    """What `_draft` says of a limit by itself, of a state and the moment; all else was worked out before.
 
-    Nothing where everything is blocked, or where more could be left than `q`.
+    None where everything is blocked, or where more could be left than `q`.
     """
     limit = rule.limit
     if isinstance(limit, Blocked) or limit.ceiling > _quota(limit):
-        return "", ""
-    return _policy(rule.key, limit), f'"{rule.key}";r='
+        return None
+    policy, start, left_of = _policy(rule.key, limit), f'"{rule.key}";r=', _counter(rule)
+
+    def told(state: State, now: int) -> dict[str, str]:
+        left, reset = left_of(state, now)
+        return {
+            "RateLimit-Policy": policy,
+            "RateLimit": f"{start}{left}" if reset is None else f"{start}{left};t={reset}",
+        }
+
+    return told
 
 
-def _left_of(rule: Rule, state: State, now: int) -> tuple[int, int | None]:
-    """How much is left, and in how many seconds nothing is used any more; None for permits."""
-    free = rule.ceiling_parts - rule.used(state, now)
-    left = free // rule.parts_per_unit if free > 0 else 0
-    if rule.is_permit:
-        return left, None
-    until = rule.restored_at(state) - now
-    return left, -(-until // _SECOND_US) if until > 0 else 0
+@lru_cache(maxsize=4096)
+def _counter(rule: Rule) -> Callable[[State, int], tuple[int, int | None]]:
+    """How much is left, and in how many seconds nothing is used any more, None for permits."""
+    ceiling, scale, is_permit = rule.ceiling_parts, rule.parts_per_unit, rule.is_permit
+    used, restored_at = rule.used, rule.restored_at
+
+    def left_of(state: State, now: int) -> tuple[int, int | None]:
+        free = ceiling - used(state, now)
+        left = free // scale if free > 0 else 0
+        if is_permit:
+            return left, None
+        until = restored_at(state) - now
+        return left, -(-until // _SECOND_US) if until > 0 else 0
+
+    return left_of
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
@@ -115,7 +132,7 @@ def _read(claim: Claim, read: list[tuple[str | None, _Quota]]) -> None:
         state, scoped = records[0 if len(parts) == 1 else parts.index(part)][ask.index], part.scoped
         if scoped.degraded:
             continue
-        left, reset = (0, None) if isinstance(rule.limit, Blocked) else _left_of(rule, state, now)
+        left, reset = (0, None) if isinstance(rule.limit, Blocked) else _counter(rule)(state, now)
         refused = not claim.admitted and ask.rule.take(state, now, amount) is None
         read.append((scoped.scope.resource, _Quota(rule.key, rule.limit, left, reset, refused)))
 

@@ -24,7 +24,8 @@ def entity_of_request(request: HttpRequest) -> str:
     No header is trusted unless the site says so: by LIMITS["API_KEY_OF_REQUEST"], which checks a key,
     and LIMITS["TRUSTED_PROXIES"]. Without the latter, visitors behind a proxy all come from the proxy.
     """
-    return _of_api_key(request) or of_user(getattr(request, "user", None)) or client_of(request)
+    key = None if conf.get(conf.API_KEY_OF_REQUEST) is None else _of_api_key(request)
+    return key or of_user(getattr(request, "user", None)) or client_of(request)
 
 
 async def aentity_of_request(request: HttpRequest) -> str:
@@ -80,10 +81,8 @@ def of_user(user: Any) -> str | None:
 
 
 def _of_api_key(request: HttpRequest) -> str | None:
-    api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
-    if api_key_of_request is None:
-        return None
-    key = api_key_of_request(request)
+    function = conf.function_of(conf.API_KEY_OF_REQUEST)
+    key = None if function is None else function(request)
     if key is not None and not isinstance(key, str):
         raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must give text or None")  # and what it gave stays a secret
     return entity_of_key(key) if key else None

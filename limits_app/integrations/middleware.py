@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app.core.errors import InvalidRequest
-from limits_app.integrations.endpoints import EndpointTable, OutdatedEndpoints, Rule, endpoints
+from limits_app.integrations.endpoints import OutdatedEndpoints, Rule, endpoints
 from limits_app.integrations.headers import tell
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request_limits import RequestLimits, limits_of
@@ -41,12 +41,11 @@ class LimitsMiddleware:
     async_capable = True
 
     def __init__(self, get_response: Sync | Async) -> None:
-        self._get_response = get_response
+        self._get_response: Any = get_response
         self._is_async = iscoroutinefunction(get_response)
-        self.process_view: Callable[..., object] = self._process_view
+        self.process_view: Callable[..., object] = _aenforce if self._is_async else _enforce
         if self._is_async:
             markcoroutinefunction(self)
-            self.process_view = self._aprocess_view
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
@@ -55,9 +54,9 @@ class LimitsMiddleware:
         if self._is_async:
             return self._arespond(request, limits)
         try:
-            response = cast(Sync, self._get_response)(request)
+            response: HttpResponseBase = self._get_response(request)
             if not limits.enforced:
-                response = _enforce(request, limits) or response
+                response = _enforce(request) or response
         except BaseException as error:
             limits.fail(error)
             raise
@@ -73,17 +72,11 @@ class LimitsMiddleware:
         limits.fail(error)
         return None
 
-    def _process_view(self, request: HttpRequest, *_view: object) -> HttpResponseBase | None:
-        return _enforce(request, limits_of(request))
-
-    async def _aprocess_view(self, request: HttpRequest, *_view: object) -> HttpResponseBase | None:
-        return await _aenforce(request, limits_of(request))
-
     async def _arespond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
         try:
-            response = await cast(Async, self._get_response)(request)
+            response: HttpResponseBase = await self._get_response(request)
             if not limits.enforced:
-                response = await _aenforce(request, limits) or response
+                response = await _aenforce(request) or response
         except BaseException as error:
             limits.fail(error)
             raise
@@ -95,15 +88,18 @@ class LimitsMiddleware:
         return response
 
 
-def _enforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | None:
+def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
     """Charge what the first endpoint that fits says; a refusal is a response."""
+    limits, match = limits_of(request), request.resolver_match
     limits.enforced = True
-    if _is_exempt(request):
+    if match is not None and getattr(match.func, EXEMPT, False):
         return None
+    told = request.path_info, None if match is None else match.view_name, request.method or ""
     try:
-        rule = _rule_kept(request)
-        if rule is None or not _charge_first(limits, rule, limits.entity):
-            rule = _rule(request, endpoints.current())
+        table = endpoints.kept()
+        rule = None if table is None else table.find(*told)
+        if rule is None or limits.charges or not _charge_first(limits, rule, limits.entity):
+            rule = endpoints.current().find(*told)
             if rule is not None:
                 _charge(limits, rule, limits.entity)
     except REFUSALS as error:
@@ -112,15 +108,18 @@ def _enforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | 
     return None
 
 
-async def _aenforce(request: HttpRequest, limits: RequestLimits) -> HttpResponseBase | None:
+async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
     """`_enforce` for asyncio; a thread asks the store and the database, for endpoints and for a page."""
+    limits, match = limits_of(request), request.resolver_match
     limits.enforced = True
-    if _is_exempt(request):
+    if match is not None and getattr(match.func, EXEMPT, False):
         return None
+    told = request.path_info, None if match is None else match.view_name, request.method or ""
     try:
-        rule = _rule_kept(request)
-        if rule is None or not await _acharge_first(limits, rule, await limits.aentity()):
-            rule = _rule(request, await endpoints.acurrent())
+        table = endpoints.kept()
+        rule = None if table is None else table.find(*told)
+        if rule is None or limits.charges or not await _acharge_first(limits, rule, await limits.aentity()):
+            rule = (await endpoints.acurrent()).find(*told)
             if rule is not None:
                 await _acharge(limits, rule, await limits.aentity())
     except REFUSALS as error:
@@ -132,10 +131,8 @@ async def _aenforce(request: HttpRequest, limits: RequestLimits) -> HttpResponse
 def _charge_first(limits: RequestLimits, rule: Rule, entity: str | None) -> bool:
     """Charge by a rule that was read before, and say whether it was the latest: the store says it meanwhile.
 
-    Otherwise, and where it was charged already, nothing has happened.
+    Otherwise nothing has happened.
     """
-    if limits.charges and limits.was_charged(rule.resource, entity):
-        return False
     try:
         limits.charge(rule.resource, entity, rule.amounts, asked=rule.first)
     except (OutdatedEndpoints, InvalidRequest):  # amounts that cannot be are reported where it is charged again
@@ -145,8 +142,6 @@ def _charge_first(limits: RequestLimits, rule: Rule, entity: str | None) -> bool
 
 async def _acharge_first(limits: RequestLimits, rule: Rule, entity: str | None) -> bool:
     """`_charge_first` for asyncio."""
-    if limits.charges and limits.was_charged(rule.resource, entity):
-        return False
     try:
         await limits.acharge(rule.resource, entity, rule.amounts, asked=rule.first)
     except (OutdatedEndpoints, InvalidRequest):
@@ -169,22 +164,6 @@ async def _acharge(limits: RequestLimits, rule: Rule, entity: str | None) -> Non
     except InvalidRequest as error:
         rule.report(error)
         await limits.acharge(rule.resource, entity)
-
-
-def _is_exempt(request: HttpRequest) -> bool:
-    match = request.resolver_match
-    return match is not None and getattr(match.func, EXEMPT, False)
-
-
-def _rule(request: HttpRequest, table: EndpointTable) -> Rule | None:
-    match = request.resolver_match
-    return table.find(request.path_info, None if match is None else match.view_name, request.method or "")
-
-
-def _rule_kept(request: HttpRequest) -> Rule | None:
-    """The rule about a request by the endpoints that were read last, if they are not too old."""
-    table = endpoints.kept()
-    return None if table is None else _rule(request, table)
 
 
 def _dropped(limits: RequestLimits, task: asyncio.Task[Any], *, sends: bool) -> None:

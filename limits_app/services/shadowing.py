@@ -13,13 +13,21 @@ from typing import Any, Final
 from limits_app import signals
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, LimitsError, StoreUnavailable
+from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.stores.guards import guard_of
 
-__all__ = ["ShadowedAcquisition", "afollow", "beside", "follow", "peek", "shadow_refusals"]
+__all__ = [
+    "ShadowedAcquisition",
+    "afollow",
+    "beside",
+    "follow",
+    "forget_shadow_refusals",
+    "peek",
+    "shadow_refusals",
+]
 
 logger = logging.getLogger("limits_app")
 
@@ -32,6 +40,11 @@ def shadow_refusals() -> dict[str, dict[str, int]]:
     for (resource, key), number in sorted(_REFUSALS.items()):
         counted.setdefault(resource, {})[key] = number
     return counted
+
+
+def forget_shadow_refusals() -> None:
+    """Count from nothing again."""
+    _REFUSALS.clear()
 
 
 def follow(acquisition: Acquisition, requested: Asked) -> Acquisition:
@@ -70,6 +83,8 @@ def beside(outcome: Outcome, found: LimitSet, requested: Asked) -> Outcome:
         tried = shadow.peek(_asked_of(shadow, requested))
     except LimitExceeded as error:
         tried = error.outcome
+    except InvalidRequest:  # nothing that they limit, or an amount that they cannot have
+        return outcome
     return replace(outcome, shadowed=tried.violations)
 
 

@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable
-from limits_app.core.acquisition import Acquisition
+from limits_app.core.acquisition import Acquisition, check_signs
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.plan import ScopedLimits
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet, Supply, joined_supply, resolver
-from limits_app.services.asking import Asked, Resources, amounts_for
+from limits_app.services.asking import Asked, amounts_for
 from limits_app.services.freshness import afresh, fresh, tell
 from limits_app.services.patience import countdown, while_it_holds
 from limits_app.services.shadowing import afollow, follow
@@ -87,15 +87,16 @@ async def aacquire_all(shares: Sequence[Share], timeout: float | None) -> Acquis
     return await afollow(await afresh(*shares[0].key, wait, by=together), together.asked_of)
 
 
-def shares_of(resources: Resources, entity: str | None, requested: Asked, default_limits: Limits) -> list[Share]:
-    """What an entity takes of several resources, as the caller of a verb says it.
+def shares_of(
+    resources: Mapping[str, Asked], entity: str | None, requested: Asked, default_limits: Limits
+) -> list[Share]:
+    """What an entity takes of several resources, as the caller of a verb says it; a name alone is the caller's to ask.
 
-    Raises InvalidLimit for what is neither a resource nor a mapping of them, InvalidRequest for a mapping without any,
+    Raises InvalidLimit for what is no mapping, InvalidRequest for a mapping without any resource,
     and for amounts that are said twice.
     """
     if not isinstance(resources, Mapping):
         check_resource(resources)
-        return [Share(resources, entity, requested, default_limits)]
     if not resources:
         raise InvalidRequest("a mapping of resources to amounts must have some")
     if requested is not None:
@@ -144,11 +145,11 @@ class Together:
         self._sets = ()
 
     def asked_of(self, found: LimitSet) -> Mapping[str, Amount]:
-        """What the shares ask, as far as what is asked has it."""
+        """What the shares ask, as far as what is asked has it; InvalidRequest for a share of which that cannot be."""
         known = {one.prefix + rule.key for one in found.scoped for rule in one.layout.rules}
         asked: dict[str, Amount] = {}
         for share, limits, prefix in zip(self._shares, self._sets, self._prefixes, strict=False):
-            amounts = amounts_for(limits, share.requested) or {}
+            amounts = _amounts(share, limits)
             asked |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known}
         return asked
 
@@ -165,6 +166,20 @@ class Together:
                 "ask for them one by one, or have an administrator put them into the same"
             )
         return sets
+
+
+def _amounts(share: Share, limits: ResolvedSet) -> Mapping[str, Amount]:
+    """What a share asks of its own limits; a key that is none of them is skipped, with a warning."""
+    amounts = amounts_for(limits, share.requested)
+    if amounts is None:
+        if limits.rates:
+            names = ", ".join(limits.rates)
+            raise InvalidRequest(f"nothing is requested of {names} of {share.resource}: a rate needs {{key: amount}}")
+        return {}
+    for key in amounts.keys() - set(limits.keys):
+        check_signs("requested", {key: amounts[key]})
+        limits.skip_unknown(key)
+    return amounts
 
 
 def _are_apart(sets: Sequence[ResolvedSet]) -> bool:

@@ -11,6 +11,9 @@ from django.test.utils import TestContextDecorator
 from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
 from limits_app.resolver import resolver
+from limits_app.resolver.supply import desks
+from limits_app.services.nearness import nearness
+from limits_app.services.shadowing import forget_shadow_refusals
 from limits_app.stores import registry
 from limits_app.stores.guards import forget_guards
 from limits_app.stores.memory import MemoryStore
@@ -30,9 +33,19 @@ def forget() -> None:
     denials.clear()
 
 
+def _forget_use() -> None:
+    """Drop what this process remembers beside the stores of how limits were used."""
+    forget()
+    desks.clear()
+    nearness.clear()
+    forget_shadow_refusals()
+
+
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
     """Put an empty memory store in the place of each of the site's, and compile all limits anew.
 
+    What the process remembers of pools whose members were put aside, of stores that were down and of limits that were
+    near their end is forgotten, at the beginning and at the end.
     A context manager, and a decorator of functions, of coroutines and of test cases, each of whose tests begins anew.
     """
 
@@ -43,14 +56,14 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
     def enable(self) -> Any:
         """Begin."""
         with ExitStack() as block:
-            block.callback(forget)
+            block.callback(_forget_use)
             clock = self._replace(block)
-            forget()
+            _forget_use()
             self._blocks.append(block.pop_all())
         return clock
 
     def disable(self) -> None:
-        """Go on with what was there before."""
+        """Go on with the stores that were there before."""
         self._blocks.pop().close()
 
     def _replace(self, block: ExitStack) -> FakeClock | None:

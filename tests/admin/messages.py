@@ -30,8 +30,8 @@ def main() -> None:
         (place / "templates").symlink_to(ROOT / "templates")
         (place / "locale").symlink_to(catalogues)
         os.chdir(place)
-        options = {"no_location": True, "no_obsolete": True, "symlinks": True, "ignore_patterns": ["vendor"]}
-        call_command("makemessages", locale=[*LANGUAGES], **options)
+        options = dict.fromkeys(("no_location", "no_obsolete", "no_wrap", "symlinks"), True)
+        call_command("makemessages", locale=[*LANGUAGES], ignore_patterns=["vendor"], **options)
         os.chdir(catalogues.parent)
         call_command("compilemessages", locale=[*LANGUAGES])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,9 +15,9 @@ from limits_app import conf, limits
 from limits_app.admin import large_lists
 from limits_app.admin.large_lists import begins
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import Entity, Limit, Policy, Resource
+from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
-from tests.admin.browsing import act, changelist, said
+from tests.admin.browsing import act, address, changelist, said
 from tests.admin.rows import fill
 from tests.services.failing import FailingStore
 
@@ -35,7 +36,7 @@ def test_a_list_says_what_is_used_and_left_of_each_limit(admin_client: Client) -
     limits.acquire("api", requested={"tpm": 250})
     assert "tpm: 10 of 50 used, 40 left" in text(changelist(admin_client, "entity"))
     for model in ("resource", "policy"):
-        assert "tpm (shared): 250 of 1000 used, 750 left" in text(changelist(admin_client, model))
+        assert "tpm (shared): 250 of 1,000 used, 750 left" in text(changelist(admin_client, model))
     assert 'value="0.250"' in text(changelist(admin_client, "resource"))
 
 
@@ -95,7 +96,7 @@ def test_while_the_store_is_down_the_list_says_that_use_is_unknown(
     failing = FailingStore(registry.store("default"))
     failing.down = True
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
-    assert "unknown of 1000" in text(changelist(admin_client, model))
+    assert "unknown of 1,000" in text(changelist(admin_client, model))
 
 
 @pytest.mark.parametrize("model", ["policy", "resource", "entity"])
@@ -243,3 +244,21 @@ def test_policies_are_filtered_by_kinds_of_limits(admin_client: Client) -> None:
     limits.set_resource_limits("mail", [CallLimit(1, 60)])
     found = [str(row) for row in rows_of(admin_client, "policy", "?kind=call")]
     assert found == ["resource mail"]
+
+
+def test_the_history_of_an_object_has_what_was_changed_from_elsewhere(
+    admin_client: Client, visitor: Callable[..., Client]
+) -> None:
+    limits.set_resource_limits("api", [TPM], reason="what our contract says")
+    limits.set_resource_limits("other", [TPM], reason="something else")
+    history = address("policy_history", Policy.objects.get(resource__name="api").pk)
+    page = text(admin_client.get(history, follow=True))
+    assert "what our contract says" in page
+    assert "something else" not in page
+    assert "what our contract says" not in text(visitor("view_policy").get(history))
+    assert admin_client.get(address("policy_history", 999)).status_code == 302
+
+
+def test_the_history_of_a_part_is_told_by_its_page(admin_client: Client) -> None:
+    member = PoolMember.objects.create(pool=Pool.objects.create(name="regions"), name="eu")
+    assert admin_client.get(address("poolmember_history", member.pk)).status_code == 200

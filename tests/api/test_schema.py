@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
 from django.core.management import call_command
 from django.urls import path
+from django.utils import timezone
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import extend_schema
 from pytest_django import Settings
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.serializers import DictField, ListField, ListSerializer, Serializer
 
+from limits_app import services
+from limits_app.api.serializers import state
+from limits_app.api.serializers.configuration import EndpointSerializer, EntitySerializer, ResourceSerializer
+from limits_app.api.serializers.policies import PolicySerializer, PoolSerializer
 from limits_app.api.views.base import ApiView
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.quota import QuotaPeriod
+from limits_app.models import Denial
 from tests.api import fuzz
-from tests.api.site import ROOT, as_user, person
+from tests.api.site import ROOT, as_user, fill, person
 
 
 @pytest.mark.django_db
@@ -46,6 +57,74 @@ def test_what_a_view_leaves_out_is_left_out() -> None:
 
     described = SchemaGenerator(patterns=[path("hidden/", Hidden.as_view())]).get_schema(public=True)
     assert described["paths"] == {}
+
+
+RICH: Final = (
+    CallLimit(100, 60, burst=50),
+    RateLimit("tpm", 10, 60, soft=True),
+    QuotaLimit("monthly", 500, period=QuotaPeriod.MONTH, time_zone="Europe/Berlin"),
+    ResourceLimit("slots", 3),
+)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_answer_has_just_the_fields_that_the_description_has(settings: Settings) -> None:
+    settings.LIMITS = {"NEAR_THRESHOLDS": [], "STORES": {"default": {"KIND": "memory"}}}
+    fill()
+    root = person("root", is_superuser=True)
+    payer = f"user:{root.pk}"
+    services.set_resource_limits("resource1", RICH, enforcement="shadow", shared=["call_count"])
+    services.set_entity_limits(payer, RICH, resource="resource1")
+    services.set_system_limits([CallLimit(1000, 60)])
+    now = timezone.now()
+    Denial.objects.create(minute=now, resource="resource1", key="tpm", first=now, last=now)
+    asked = f"?resource=resource1&entity={payer}"
+    views = {
+        f"status/{asked}": state.StatusSerializer(),
+        "status/?resource=resource1": state.StatusSerializer(),
+        f"explain/{asked}&requested=tpm:20": state.ExplanationSerializer(),
+        f"explain/{asked}&requested=slots:4": state.ExplanationSerializer(),
+        "usage/": state.UseSerializer(),
+        "denials/": state.DenialSerializer(),
+        "me/": state.MineSerializer(),
+        "audit-events/": state.AuditEventSerializer(),
+        "policies/": PolicySerializer(),
+        "pools/": PoolSerializer(),
+        "resources/": ResourceSerializer(),
+        "entities/": EntitySerializer(),
+        "endpoints/": EndpointSerializer(),
+    }
+    seen: set[str] = set()
+    for address, serializer in views.items():
+        told = as_user(root).get(f"{ROOT}{address}").json()
+        for answer in told.get("results", [told]):
+            assert not [*differences(serializer, answer, address)]
+            seen |= set(fields_in(answer))
+    assert {"burst", "holders", "period", "time_zone", "overdrawn", "shared", "cooling_seconds"} <= seen
+
+
+def differences(field: Any, value: Any, where: str) -> Iterator[str]:
+    """Where a value has other fields than its serializer has, or than it must have."""
+    if isinstance(field, ListSerializer | ListField):
+        for one in value or ():
+            yield from differences(field.child, one, where)
+    elif isinstance(field, DictField):
+        for name, one in value.items():
+            yield from differences(field.child, one, f"{where} {name}")
+    elif isinstance(field, Serializer) and value is not None:
+        needed = {name for name, one in field.fields.items() if one.required or one.read_only}
+        yield from (f"{where}: {name}" for name in (value.keys() - field.fields.keys()) | (needed - value.keys()))
+        for name in value.keys() & field.fields.keys():
+            yield from differences(field.fields[name], value[name], f"{where} {name}")
+
+
+def fields_in(value: Any) -> Iterator[str]:
+    """The names of all fields, whatever they are in."""
+    for name, one in value.items() if isinstance(value, dict) else ():
+        yield name
+        yield from fields_in(one)
+    for one in value if isinstance(value, list) else ():
+        yield from fields_in(one)
 
 
 @pytest.mark.slow

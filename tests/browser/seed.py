@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
-from limits_app.models import Endpoint, Entity, Period, Resource, UsageSnapshot
+from limits_app.models import Endpoint, Entity, Limit, Period, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = ["ADMIN", "seed"]
 
@@ -34,7 +34,19 @@ def seed() -> None:
         Entity.objects.create(identifier=tenant, name=tenant.partition(":")[2].title())
     big = [CallLimit.per_minute(200), RateLimit.per_minute("tokens", 120_000)]
     limits.set_entity_limits("tenant:acme", big, resource="openai/gpt-4", reason="the large plan")
+    _serve_by_a_pool()
+    limits.set_resource_limits("trial", [CallLimit.per_hour(5)], enforcement="shadow", reason="who would be refused?")
+    for _ in range(6):
+        limits.acquire("trial").release()
     UsageSnapshot.objects.bulk_create(_snapshots(datetime.now(UTC)), batch_size=500)
+
+
+def _serve_by_a_pool() -> None:
+    pool = Pool.objects.create(name="bedrock/claude")
+    Resource.objects.create(name="claude", pool=pool)
+    for region in ("us-east-1", "eu-west-1"):
+        member = PoolMember.objects.create(pool=pool, name=region, config={"region": region})
+        Limit.from_definition(member, CallLimit.per_minute(5)).save()
 
 
 def _snapshots(now: datetime) -> Iterator[UsageSnapshot]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from tests.browser.chromium import PHONE, Browser
+from tests.browser.chromium import DESKTOP, PHONE, Browser
 
 pytestmark = pytest.mark.slow
 
@@ -15,8 +15,16 @@ ADMIN = "admin/limits_app/"
 EXPLAIN = f"{ADMIN}usagesnapshot/explain/?resource=openai/gpt-4&entity=tenant:acme"
 USAGE = f"{ADMIN}usagesnapshot/"
 LIVE = f"{ADMIN}usagesnapshot/live/"
+_ROOM = """
+    const width = document.documentElement.clientWidth;
+    return [...document.querySelectorAll(".limits-figures")]
+        .filter((one) => one.getBoundingClientRect().right > width).map((one) => one.textContent);
+"""
+"""Figures that stick out of the page, where nobody sees them."""
 OURS = {
     "explain": EXPLAIN,
+    "explain-pool": f"{ADMIN}usagesnapshot/explain/?resource=claude",
+    "explain-shadow": f"{ADMIN}usagesnapshot/explain/?resource=trial",
     "explain-nothing": f"{ADMIN}usagesnapshot/explain/",
     "usage": f"{USAGE}?span=month",
     "live": LIVE,
@@ -74,6 +82,15 @@ def test_a_page_has_dark_colours_that_can_be_read(name: str, window: Browser) ->
     settle(window, name)
     window.take(f"{name}-dark")
     assert window.barriers() == []
+
+
+@pytest.mark.parametrize("name", ["explain-pool", "explain-shadow"])
+def test_bars_leave_room_for_their_figures(name: str, window: Browser) -> None:
+    window.open(OURS[name])
+    assert "of 5 used" in window.text(".limits-labelled")
+    for size in (DESKTOP, PHONE):
+        window.resize(size)
+        assert window.run(_ROOM) == []
 
 
 def settle(window: Browser, name: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from celery import Celery, states
 from celery.exceptions import Ignore, Reject, Retry
 from kombu.exceptions import OperationalError
@@ -28,6 +29,7 @@ from limits_app.integrations.celery.line import jittered, seconds_to_wait
 from limits_app.integrations.celery.task import REQUEUED
 from limits_app.integrations.celery.task_limits import TaskLimits, entered
 from limits_app.resolver import resolver
+from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 
@@ -156,6 +158,61 @@ def test_automatic_retries_are_not_used_up_by_refusals(app: Celery, options: dic
             run(1)
 
 
+@pytest.mark.parametrize("options", [{}, {"autoretry_for": (Exception,), "max_retries": 0}], ids=["plain", "retrying"])
+def test_a_store_that_is_down_when_the_body_asks_uses_up_no_retry(app: Celery, options: dict[str, Any]) -> None:
+    class Down(MemoryStore):
+        def acquire(self, claim: Any) -> bool:
+            raise StoreUnavailable("down", retry_after=3)
+
+    @app.task(base=LimitedTask, bind=True, name=f"asking.{len(options)}", **options)
+    def asking(self: LimitedTask) -> None:
+        self.limits.acquire(resource="asking")
+
+    limits.set_resource_limits("asking", [CallLimit.per_day(1)])
+    with registry.instead(lambda alias: Down()):
+        with pytest.raises(Retry) as retry:
+            in_worker(asking, retries=1)
+        with pytest.raises(StoreUnavailable):
+            asking()
+    assert retry.value.sig.options["retries"] == 1
+    assert retry.value.sig.options["headers"] == {REQUEUED: 1}
+
+
+async def coroutine(number: int) -> int:
+    return number
+
+
+def generator(number: int) -> Iterator[int]:
+    yield number
+
+
+async def asynchronous_generator(number: int) -> AsyncIterator[int]:
+    yield number
+
+
+@pytest.mark.parametrize("body", [coroutine, generator, asynchronous_generator])
+def test_a_body_that_celery_would_call_and_never_run_is_refused_where_it_is_defined(
+    app: Celery, body: Callable[..., Any]
+) -> None:
+    class Defined(LimitedTask):
+        name = f"defined.{body.__name__}"
+        run = staticmethod(body)
+
+    for define in (limited_task("bodies"), limited_task("bodies", app=app)):
+        with pytest.raises(TypeError, match=f"Celery cannot run {body.__name__} .* plain function"):
+            define(body)
+    with pytest.raises(TypeError, match="plain function"):
+        app.register_task(Defined())
+
+
+def test_a_coroutine_runs_in_a_plain_function(app: Celery) -> None:
+    @limited_task("bodies", app=app)
+    def plain(number: int) -> int:
+        return async_to_sync(coroutine)(number)
+
+    assert plain(3) == 3
+
+
 def test_whoever_is_blocked_in_the_body_does_not_come_again_and_again(app: Celery) -> None:
     limits.set_resource_limits("shut", [], effect="blocked")
 
@@ -218,8 +275,6 @@ def test_a_store_that_is_down_makes_tasks_wait_and_fails_none_that_is_done(
     with entered(TaskLimits(held)):
         pass
     assert "could not be settled" in caplog.text
-    from limits_app.stores import registry
-
     with registry.instead(lambda alias: Down()), pytest.raises(Retry):
         in_worker(task)
 

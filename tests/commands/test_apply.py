@@ -171,6 +171,7 @@ def test_files_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:
         ("apply a.yaml --chek", 2, "unrecognized arguments: --chek"),
         ("export all", 2, "unrecognized arguments: all"),
         ("export --format csv", 2, "A limits file is YAML or JSON"),
+        ("export --schema --format csv", 2, "A limits file is YAML or JSON"),
         ("export --format xml", 2, "invalid choice: 'xml'"),
         ("export --name", 2, "expected one argument"),
         ("export --dry-run", 2, "unrecognized arguments: --dry-run"),

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,7 +22,8 @@ from django.core.management.base import CommandError, OutputWrapper
 from limits_app import limits
 from limits_app.core.limits import RateLimit
 from limits_app.management.limits import output
-from limits_app.management.limits.output import Format, Output, Table, cell
+from limits_app.management.limits.output import Format, Output
+from limits_app.management.limits.tables import Table, cell
 from tests.commands.running import run
 
 TABLE = Table(("name", "count", "of"), [("a", 1, ["x", "y"]), ("longer", 1000, ["z"])], "None.")
@@ -105,6 +107,23 @@ def test_on_a_terminal_tables_are_drawn_by_rich() -> None:
     assert "─" in written.getvalue()
     assert "[bold]a" in written.getvalue()
     assert "\\x1b[2J" in written.getvalue()
+
+
+@pytest.mark.parametrize(("columns", "lines"), [("200", 4), ("80", 10)])
+def test_nothing_is_left_out_of_a_table_that_is_too_wide_for_its_terminal(
+    columns: str, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    names = ("policy", "enforcement", "when", "rollout_percent", "on_unavailable")
+    first = ("resource openai/gpt-4 for everybody", "enforce", "always", 100, "")
+    second = ("the words of a reason that somebody gave", "shadow", "sat,sun Europe/Berlin", 5, "local")
+    out, written, _ = opened(kind=Terminal)
+    out.show(Table(names, [first, second]))
+    said = re.sub(r"\x1b\[[0-9;]*m", "", written.getvalue())
+    for word in (*names, *first, *second):
+        assert str(word) in said
+    assert len([line for line in said.splitlines() if line.strip()]) in range(lines - 1, lines + 1)
+    assert all(len(line) <= int(columns) for line in said.splitlines())
 
 
 def test_without_rich_or_colour_a_terminal_gets_plain_text(monkeypatch: pytest.MonkeyPatch) -> None:

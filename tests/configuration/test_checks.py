@@ -124,8 +124,9 @@ def test_a_middleware_that_knows_no_users_is_reported(settings: Settings, order:
     ("given", "found"),
     [
         ({"STORES": MEMORY}, ["W044"]),
-        ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}, "STATE_DIR": "/x"}, []),
+        ({"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}, "STATE_DIR": "/x"}, ["W044"]),
         ({}, ["W045"]),
+        ({"STORES": {"default": {"KIND": "memory"}, "other": {"KIND": "process"}}}, ["W044", "W045"]),
         ({"STATE_DIR": "/var/lib/limits"}, []),
         ({"STATE_DIR": "/x", "STORES": {"default": {"KIND": "process"}, "other": {"KIND": "database"}}}, ["W053"]),
     ],

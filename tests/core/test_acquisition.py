@@ -17,7 +17,7 @@ from limits_app.core.claim import Claim
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, LimitsError, StoreUnavailable, UsageNotReported
 from limits_app.core.hooks import Hooks
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Amounts
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -208,7 +208,9 @@ def test_usage_of_an_unknown_key_is_skipped_with_one_warning(
     for _ in range(2):
         with limits.try_acquire({"tpm": 5, "db": 0}) as acquisition:
             acquisition.update({"typo": 5, "tpm": 3})
-            acquisition.update({"typo": -5})
+            acquisition.update({"typo": 0.5})
+            with pytest.raises(InvalidRequest, match="'typo' must not be negative"):
+                acquisition.update({"typo": -5, "tpm": 4})
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("key 'typo' is none of the limits")
     assert used(limits)["tpm"] == 6
@@ -529,6 +531,44 @@ def test_the_error_of_a_block_is_never_masked_and_gives_back_what_was_not_report
     assert used(limits) == {"tpm": spent, "rpm": 1, "call_count": 0, "db": 0}
     with pytest.raises(AlreadyReleased):
         acquisition.update({"tpm": 1})
+
+
+GIVEN_BACK = [
+    *[pytest.param(RateLimit("k", 9, 60, algorithm), 4, id=f"rate_{algorithm}") for algorithm in REFUNDING],
+    *[pytest.param(CallLimit(9, 60, algorithm), 4, id=f"calls_{algorithm}") for algorithm in REFUNDING],
+    pytest.param(QuotaLimit.per_day("k", 9), 4, id="quota"),
+    pytest.param(QuotaLimit.per_session("k", 9, 60), 4, id="session"),
+    pytest.param(QuotaLimit.per_day("k", 9, soft=True), 4, id="soft_quota"),
+    pytest.param(RateLimit("k", 9, 60, soft=True), 4, id="soft_rate"),
+    pytest.param(ResourceLimit("k", 9), 1, id="permit"),
+    pytest.param(ResourceLimit("k", 9), 4, id="permits"),
+]
+STAYS_SPENT = [
+    *[pytest.param(RateLimit("k", 9, 60, algorithm), 4, id=f"rate_{algorithm}") for algorithm in KEEPING],
+    *[pytest.param(CallLimit(9, 60, algorithm), 4, id=f"calls_{algorithm}") for algorithm in KEEPING],
+    *[pytest.param(CallLimit(9, 60, algorithm), 1, id=f"call_{algorithm}") for algorithm in RateLimitAlgorithm],
+    pytest.param(CallLimit(9, 60, soft=True), 1, id="soft_call"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("limit", "amount"), GIVEN_BACK)
+def test_of_a_failed_block_is_given_back(limit: Limit, amount: int, way: Leave, store: MemoryStore) -> None:
+    assert spent_by_a_failed_block(limit, amount, way, store) == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("limit", "amount"), STAYS_SPENT)
+def test_of_a_failed_block_stays_spent(limit: Limit, amount: int, way: Leave, store: MemoryStore) -> None:
+    assert spent_by_a_failed_block(limit, amount, way, store) == amount
+
+
+def spent_by_a_failed_block(limit: Limit, amount: int, way: Leave, store: MemoryStore) -> object:
+    """What is used of a limit after a block that has reported nothing."""
+    limits = limit_set(store, limit)
+    with pytest.raises(OSError, match="refused"):
+        way(limits.try_acquire({limit.key: amount}), OSError("refused"))
+    return used(limits)[limit.key]
 
 
 @pytest.mark.parametrize("way", WAYS)

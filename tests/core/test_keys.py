@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.keys import check_entity, check_resource, lease_key, private_scope, scope_of, short_key
+from limits_app.core.keys import (
+    check_entity,
+    check_resource,
+    lease_key,
+    line_scope,
+    once_scope,
+    private_scope,
+    scope_of,
+    shadow_scope,
+    short_key,
+)
 from tests.core.algorithms.definitions import examples
 
 RESOURCES = ["api", "openai/gpt-4", "reports.export", "a-b_c", "a", "A", "a/-", "a.-", "a/b", "R" * 64]
@@ -79,6 +89,19 @@ def test_a_scope_knows_whose_it_is() -> None:
 
 def test_nothing_of_an_entity_stands_in_a_key() -> None:
     assert "jane" not in scope_of("api", "jane.doe@example.com").key
+
+
+def test_what_is_noted_beside_a_scope_is_of_the_same_one_and_meets_nobody() -> None:
+    ann, bob = scope_of("api", "ann"), scope_of("api", "bob")
+    beside = [
+        line_scope(ann, "tokens"),
+        line_scope(ann, "calls"),
+        line_scope(bob, "tokens"),
+        shadow_scope(ann),
+        once_scope("api", "ann", "tokens"),
+    ]
+    assert len({scope.key for scope in (ann, bob, *beside)}) == 7
+    assert [(scope.resource, scope.entity) for scope in beside[:2]] == [("api", "ann")] * 2
 
 
 def test_private_scopes_meet_nobody() -> None:

@@ -18,7 +18,7 @@ from limits_app.core.claim import Claim
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, NeverAdmissible
 from limits_app.core.hooks import Hooks
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, DB, RPM, TPM, limit_set, used, used_up
@@ -66,6 +66,17 @@ def test_nothing_requested_of_a_rate_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("rates", [(RPM,), (RPM, TPM), (TPM, QuotaLimit.per_day("budget", 5))])
+def test_a_request_that_names_no_limit_is_an_error_too_where_it_would_take_nothing(
+    verb: Verb, rates: tuple[Limit, ...], store: MemoryStore
+) -> None:
+    limits = limit_set(store, *rates)
+    with pytest.raises(InvalidRequest, match="nothing is requested of "):
+        verb(limits, {})
+    assert verb(limits, {"typo": 1}).acquisitions == {}
+
+
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize(
     ("requested", "expected"),
     [
@@ -101,7 +112,7 @@ def test_a_request_may_be_any_mapping(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("requested", [["tpm"], ("tpm",), {"tpm"}, "tpm", "", 5, 0, b"tpm", [("tpm", 5)], object()])
-@pytest.mark.parametrize("before", [{"tpm": 1}, {}, {"t": 1, "p": 1, "m": 1}])
+@pytest.mark.parametrize("before", [{"tpm": 1}, {"x": 1}, {"t": 1, "p": 1, "m": 1}])
 def test_a_request_that_is_no_mapping_is_refused_whatever_was_requested_before(
     before: dict[str, float], requested: Any, store: MemoryStore
 ) -> None:
@@ -177,7 +188,7 @@ def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
     limits, other = limit_set(store, TPM, RPM, CallLimit(50, 60), DB), limit_set(store, TPM)
     for _ in range(3):
         assert limits.try_acquire({"tpm": 1, "typo": 5, "db": 0})
-        assert limits.try_acquire({"tpm": 1, "tipo": -5, "typo": "whatever"})  # type: ignore[dict-item]
+        assert limits.try_acquire({"tpm": 1, "tipo": 0, "typo": 0.5})
     assert other.try_acquire({"tpm": 1, "typo": 5})
     assert [(record.name, record.levelno) for record in caplog.records] == [("limits_app", logging.WARNING)] * 3
     assert caplog.messages[:2] == [
@@ -185,6 +196,21 @@ def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
         for key in ("typo", "tipo")
     ]
     assert used(limits)["tpm"] == 6
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("limits", [(), (TPM,), (CALLS, DB), (TPM, CALLS, DB)], ids=len)
+@pytest.mark.parametrize(
+    ("amount", "said"), [(-1, "not be negative"), (-0.001, "not be negative"), ("5", "be a number")]
+)
+def test_an_amount_that_no_limit_could_have_is_refused_also_of_an_unknown_key(
+    verb: Verb, limits: tuple[Limit, ...], amount: Any, said: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = limit_set(store, *limits) if limits else LimitSet(store=store)
+    with pytest.raises(InvalidRequest, match=f"amount of 'typo' must {said}, not "):
+        verb(made, {"typo": amount})
+    assert set(used(made).values()) <= {0}
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("key", ["", "\0", "👤", "\ud800", "k" * 10_000, 5, None, ("tpm",), 1.5])

@@ -8,9 +8,12 @@ from dataclasses import fields, replace
 import pytest
 
 from limits_app.core.algorithms import compile_rule
-from limits_app.core.layout import LEASE_US
+from limits_app.core.keys import scope_of
+from limits_app.core.layout import LEASE_US, layout_of
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import LimitStatus
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import limit_set, reported, used
@@ -119,6 +122,16 @@ def test_what_was_used_of_more_than_debt_remembers_gives_nothing_back_too_much(s
     acquired.release()
     assert limits.get_stats()["k"]["used"] > 100  # type: ignore[operator]  # a number
     assert limits.try_acquire({"k": 1}).outcome.overdrawn
+
+
+def test_usage_that_is_reported_is_counted_beyond_what_debt_remembers(store: MemoryStore) -> None:
+    scope = scope_of("llm", "someone")
+    layout = layout_of((RateLimit("k", 1, 366 * 86_400, soft=True),), store.lease_us, counts=True)
+    limits = LimitSet.composed([ScopedLimits(scope, layout)], store)
+    reported(limits.try_acquire({"k": 1000}), {"k": 999})
+    batch = store.collect_counts()
+    assert batch is not None
+    assert [count.amounts for count in batch.counts] == [{"k": 999_000}]
 
 
 def test_what_was_not_used_of_a_soft_limit_comes_back(store: MemoryStore) -> None:

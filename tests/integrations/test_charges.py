@@ -217,6 +217,17 @@ def test_the_verbs_of_the_service_work_in_coroutines(limits: RequestLimits) -> N
     assert left("api", "bob") == {"call_count": 9, "tpm": 90, "slots": 4}
 
 
+def test_the_verbs_of_the_service_wait_where_they_may(limits: RequestLimits) -> None:
+    async def view() -> None:
+        assert await limits.aacquire("api", requested={"tpm": 10}, timeout=60)
+
+    assert limits.acquire("api", requested={"tpm": 10}, timeout=60)
+    async_to_sync(view)()
+    assert left("api") == {"call_count": 8, "tpm": 80, "slots": 3}
+    limits._request.close()
+    assert left("api")["slots"] == 5
+
+
 def test_a_refused_try_is_falsy_and_among_the_outcomes(limits: RequestLimits) -> None:
     assert limits.try_acquire("api", requested={"tpm": 100})
     assert not limits.try_acquire("api", requested={"tpm": 100})

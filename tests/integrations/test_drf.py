@@ -17,6 +17,7 @@ from drf_spectacular.validation import validate_schema
 from pytest_django import Settings
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
@@ -27,6 +28,7 @@ from limits_app.integrations.drf import rates
 from limits_app.integrations.drf.schema import LimitsAutoSchema
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import entity_of_key
+from limits_app.integrations.request_limits import limits_of
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
@@ -94,6 +96,21 @@ def test_limits_of_the_class_hold_where_nothing_is_set() -> None:
     assert statuses(view, 2) == [200, 429]
     limit("api", CallLimit(5, 60))
     assert statuses(view, 2) == [200, 200]
+
+
+def test_limits_of_the_class_hold_where_an_endpoint_was_asked_before_and_nothing_is_set() -> None:
+    view = view_of(throttle(default_limits=[CallLimit(1, 60)]))
+
+    def status() -> int:
+        request = APIRequestFactory().get("/")
+        limits_of(request).charge("api", limits_of(request).entity)
+        response = view(request)
+        request.close()
+        return int(response.status_code)
+
+    assert [status(), status()] == [200, 429]
+    limit("api", CallLimit(4, 60))  # of which one is used
+    assert [status() for _ in range(3)] == [200] * 3  # each is charged once
 
 
 def test_a_change_counts_from_the_next_request_on() -> None:

@@ -245,3 +245,21 @@ def _until_somebody_waits() -> None:
     deadline = Event()
     while not line.busy:
         deadline.wait(0.001)
+
+
+def test_a_request_that_takes_nothing_of_rates_is_an_error_and_one_that_leaves_them_alone_is_none() -> None:
+    tokens = RateLimit.per_minute("tokens", 10)
+    limits.set_resource_limits("rates", [tokens])
+    limits.set_resource_limits("both", [tokens, CallLimit(5, 60)])
+    for verb in (limits.try_acquire, limits.acquire, limits.check):
+        with pytest.raises(InvalidRequest, match="nothing is requested of tokens"):
+            verb("rates", requested={})
+    assert limits.acquire("both", requested={}).acquisitions.keys() == {"call_count"}
+
+
+@pytest.mark.parametrize("resource", ["rates", "free"])
+def test_amounts_of_unknown_keys_have_to_be_amounts(resource: str) -> None:
+    limits.set_resource_limits("rates", [RateLimit.per_minute("tokens", 10)])
+    for verb in (limits.try_acquire, limits.acquire, limits.check):
+        with pytest.raises(InvalidRequest, match="'typo' must not be negative"):
+            verb(resource, requested={"typo": -1})

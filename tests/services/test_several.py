@@ -109,6 +109,7 @@ def test_so_may_a_task_until_the_time_is_up(clock: FakeClock) -> None:
         pytest.param(BOTH, {"tpm": 1}, id="amounts_twice"),
         pytest.param({"api": 1}, None, id="an_amount_of_nothing_in_particular"),
         pytest.param({"a b": None}, None, id="a_name_that_cannot_be"),
+        pytest.param(["api", "llm"], None, id="neither_a_name_nor_a_mapping"),
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(resources: Any, requested: Any) -> None:

@@ -19,7 +19,7 @@ from limits_app.stores import registry
 
 @pytest.fixture(autouse=True)
 def nothing_counted() -> None:
-    shadowing._REFUSALS.clear()
+    shadowing.forget_shadow_refusals()
 
 
 @pytest.fixture
@@ -190,6 +190,14 @@ def test_checking_and_explaining_say_what_the_shadow_would() -> None:
         limits.acquire("api")
     assert limits.check("api").shadowed == ()  # refused as it is
     assert limits.shadow_refusals() == {"api": {"call_count": 4}}
+
+
+def test_a_shadow_of_rates_says_nothing_to_requests_that_name_none() -> None:
+    limits.set_system_limits([CallLimit(5, 60)])
+    limits.set_resource_limits("api", [RateLimit("tpm", 1, 60)], enforcement="shadow")
+    assert limits.check("api").shadowed == ()
+    assert limits.acquire("api").outcome.shadowed == ()
+    assert limits.shadow_refusals() == {}
 
 
 def test_a_shadow_that_frees_or_is_off_tries_nothing() -> None:

@@ -425,6 +425,15 @@ def test_a_change_counts_at_once_here_and_elsewhere_when_the_store_is_back(
     assert admitted(3) == 1
 
 
+def test_the_version_is_that_of_the_store_and_nobody_waits_for_one_that_was_given_up(store: FailingStore) -> None:
+    assert guard_of().version() == store.version()
+    give_up(store)
+    asked = store.asked
+    with pytest.raises(StoreUnavailable):
+        guard_of().version()
+    assert store.asked == asked
+
+
 def test_limits_that_are_first_seen_during_an_outage_count_in_the_store_afterwards(
     store: FailingStore, clock: FakeClock
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.keys import scope_of
+from limits_app.core.keys import scope_of, short_key
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -24,6 +24,7 @@ from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.watching import Watching
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, taken
+from limits_app.testing.conformance.counts import collected, counting
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
 from tests.stores.test_memory_store import VERBS, Collecting, Interrupting, leave_behind
 
@@ -75,6 +76,19 @@ def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: Pro
     assert used(limits, "gcra") == 0
     assert limits.try_acquire({"gcra": 12})
     assert not limits.try_acquire({"gcra": 1})
+
+
+def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(process_store: ProcessStore) -> None:
+    assert counting(process_store, CallLimit(5, DAY)).try_acquire()
+    process_store.close()
+    reopened = ProcessStore(process_store.directory, map_megabytes=2)
+    assert entries(reopened, short_key("open"))
+    with reopened._file.writing() as txn:
+        for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
+            txn.delete(key)
+    assert collected(reopened) == {}
+    assert entries(reopened, short_key("open")) == []
+    reopened.close()
 
 
 def test_a_record_of_which_nobody_knows_anything_is_forgotten(process_store: ProcessStore) -> None:

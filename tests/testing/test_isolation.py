@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import override_settings
 
-from limits_app import services
+from limits_app import StoreUnavailable, limits, services, signals
 from limits_app.core.limits import CallLimit, Limit
 from limits_app.core.quota import QuotaLimit
 from limits_app.models import Policy
 from limits_app.stores import registry
+from limits_app.stores.breaker import TROUBLED, BreakerState
+from limits_app.stores.guards import guard_of
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits, override_limits
+from tests.services.pool_rows import NAME, make_pool
 
 ONE: Limit = CallLimit(1, 60)
 
@@ -48,6 +51,52 @@ def test_the_stores_of_the_site_come_back_when_the_block_raises() -> None:
     with pytest.raises(LookupError):
         block()
     assert registry.store() is before
+
+
+@pytest.mark.django_db
+def test_nobody_is_put_aside_any_more_and_turns_begin_anew() -> None:
+    make_pool({"a": [], "b": []})
+    for _ in range(2):
+        with fresh_limits():
+            pool = limits.pool(NAME)
+            assert [pool.try_acquire().config["member"] for _ in range(3)] == ["a", "b", "a"]
+            pool.cool_down("b", 3600)
+            assert [pool.try_acquire().config["member"] for _ in range(3)] == ["a"] * 3
+
+
+def test_a_store_that_was_down_is_asked_again() -> None:
+    for _ in range(2):
+        with fresh_limits(), override_limits("reports", ONE):
+            assert take()
+            for _ in range(100):
+                guard_of().failed(StoreUnavailable("down"))
+            assert guard_of().breaker.state is BreakerState.OPEN
+    assert not TROUBLED
+
+
+def test_what_was_told_once_is_told_again() -> None:
+    near: list[float] = []
+
+    def hear(threshold: float, **details: object) -> None:
+        near.append(threshold)
+
+    signals.limit_near.connect(hear)
+    try:
+        for _ in range(2):
+            with freeze_limits(at=1e9), override_limits("reports", ONE):
+                take()
+    finally:
+        signals.limit_near.disconnect(hear)
+    assert near == [near[0]] * 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_refusals_of_policies_that_are_tried_are_counted_from_nothing() -> None:
+    limits.set_resource_limits("reports", [ONE], enforcement="shadow")
+    for _ in range(2):
+        with fresh_limits():
+            assert [take() for _ in range(3)] == [True] * 3
+            assert limits.shadow_refusals() == {"reports": {"call_count": 2}}
 
 
 def test_every_alias_has_a_store_of_its_own() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from django.urls import reverse
@@ -12,11 +11,14 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.pages.frame import EXPLAIN, amount, check, entity_or_none, page, percent
+from limits_app.admin.figures import Bar, amount, bar, moment, percent
+from limits_app.admin.pages.frame import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
+from limits_app.core.notation import limit_text
 from limits_app.models import OWN, Candidate, PolicyEffect, PolicyScope, Resource
 from limits_app.resolver import CALL, Standing
+from limits_app.services.explained_pool import MemberStanding
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -26,15 +28,10 @@ if TYPE_CHECKING:
     from limits_app.core.outcome import LimitStatus
     from limits_app.services.explaining import ExplainedLimit, ExplainedLink, Explanation
 
-__all__ = ["Bar", "bar", "explain_page"]
+__all__ = ["explain_page"]
 
 _MOST_RESOURCES: Final = 200
 """How many names of resources are offered before one has to type."""
-
-_NEAR: Final = 0.8
-
-_MANY: Final = 10
-"""From how many units on thousandths are too much to read while they change."""
 
 _LEVELS: Final[Mapping[str, _StrPromise]] = {
     OWN: _("the entity itself"),
@@ -53,28 +50,15 @@ _STANDINGS: Final[Mapping[Standing, _StrPromise]] = {
     Standing.SHADOW: _("tried in the shadow"),
     Standing.OFF: _("switched off"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """How full a limit is; `level` is ok, near or full, and `width` is in percent."""
-
-    label: str
-    used: str
-    capacity: str
-    remaining: str
-    width: int
-    level: str
-
-
-def bar(label: str, used: float, capacity: float, remaining: float | None = None) -> Bar:
-    """Draw how much of a capacity is used; more than all of it is as wide as all of it."""
-    share = used / capacity if capacity else 1.0
-    level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
-    left = max(capacity - used, 0) if remaining is None else remaining
-    digits = 1 if capacity >= _MANY else 3
-    said = [amount(round(one, digits)) for one in (used, capacity, left)]
-    return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level)
+_MEMBERS: Final[Mapping[MemberStanding, _StrPromise]] = {
+    MemberStanding.SERVES: _("would serve"),
+    MemberStanding.STANDS_BY: _("stands by"),
+    MemberStanding.REFUSES: _("refuses"),
+    MemberStanding.NEVER: _("can never admit as much"),
+    MemberStanding.UNABLE: _("lacks what is requested"),
+    MemberStanding.COOLING_DOWN: _("put aside"),
+    MemberStanding.DISABLED: _("switched off"),
+}
 
 
 def explain_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -103,6 +87,7 @@ def _explained(site: AdminSite, resource: str, entity: str | None) -> dict[str, 
         "shadowed": [_bar_of(status.key, status) for status in found.outcome.shadowed],
         "is_unlimited": not any(link.limits for link in found.chain),
         "verdict": _verdict(found),
+        "changes_at": moment(found.changes_at),
     }
 
 
@@ -156,22 +141,17 @@ def _bar_of(label: str, status: LimitStatus) -> Bar:
 def _source(site: AdminSite, candidate: Candidate) -> dict[str, Any]:
     """A policy as people find it."""
     details = [] if candidate.effect == PolicyEffect.LIMITS else [str(PolicyEffect(candidate.effect).label)]
-    details += [gettext("%(key)s: %(words)s") % {"key": one.key, "words": _capacity(one)} for one in candidate.limits]
+    details += [limit_text(limit, shared=limit.key in candidate.shared) for limit in candidate.limits]
     if candidate.rollout_percent < 100:
         details.append(gettext("for %(percent)s %% of the entities") % {"percent": candidate.rollout_percent})
     return {
         "level": capfirst(_LEVELS[candidate.level]),
         "url": _url(site, candidate.policy_id),
         "details": details,
-        "valid_from": candidate.valid_from,
-        "valid_until": candidate.valid_until,
+        "valid_from": moment(candidate.valid_from, "SHORT_DATETIME_FORMAT"),
+        "valid_until": moment(candidate.valid_until, "SHORT_DATETIME_FORMAT"),
         "weekly": candidate.hours is not None,
     }
-
-
-def _capacity(limit: Any) -> str:
-    window = getattr(limit, "window_seconds", None)
-    return amount(limit.capacity) + (f" / {amount(window)} s" if window else "")
 
 
 def _url(site: AdminSite, policy_id: int | None) -> str:
@@ -181,4 +161,4 @@ def _url(site: AdminSite, policy_id: int | None) -> str:
 def _members(found: Explanation) -> Iterator[dict[str, Any]]:
     for member in () if found.pool is None else found.pool.members:
         bars = [_bar_of(status.key, status) for status in member.limits]
-        yield {"name": member.name, "standing": str(member.standing), "bars": bars, "load": percent(member.load)}
+        yield {"name": member.name, "standing": _MEMBERS[member.standing], "bars": bars, "load": percent(member.load)}

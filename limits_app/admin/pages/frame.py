@@ -1,4 +1,4 @@
-"""What all pages have: who may see them, the ways from one to the other, and amounts as people write them."""
+"""What all pages have: who may see them, and the ways from one to the other."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import PermissionDenied
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.formats import number_format
 from django.utils.translation import gettext_lazy as _
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["EXPLAIN", "PREVIEW", "USAGE", "View", "amount", "check", "entity_or_none", "may", "page", "percent"]
+__all__ = ["EXPLAIN", "PREVIEW", "USAGE", "View", "check", "entity_or_none", "may", "page"]
 
 View = Callable[["AdminSite", "HttpRequest"], "HttpResponse"]
 
@@ -59,18 +58,3 @@ def page(
 def entity_or_none(request: HttpRequest) -> str | None:
     """The entity that is asked about; the site itself where none is named."""
     return request.GET.get("entity") or None
-
-
-def amount(number: float) -> str:
-    """An amount with at most three decimals, grouped as the language does."""
-    text = f"{number:.3f}".rstrip("0").rstrip(".")
-    return number_format(text, use_l10n=True, force_grouping=True)
-
-
-def percent(share: float | None) -> str:
-    """A share in percent; a small one is not said to be none."""
-    if share is None:
-        return "-"
-    if 0 < share < 0.001:
-        return "< 0.1 %"
-    return f"{number_format(round(share * 100, 1), use_l10n=True)} %"

@@ -13,8 +13,8 @@ from django.http import JsonResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from limits_app.admin.pages.explain import bar
-from limits_app.admin.pages.frame import EXPLAIN, USAGE, amount, check, may, page
+from limits_app.admin.figures import bar
+from limits_app.admin.pages.frame import EXPLAIN, USAGE, check, may, page
 from limits_app.models import Bucket, Entity, Resource
 from limits_app.services.overview import LimitState, RowState, overview
 from limits_app.services.usage import roll_up, usage
@@ -138,7 +138,7 @@ def _shown(site: AdminSite, row: RowState, limit: LimitState, *, may_explain: bo
         "entity": row.entity or gettext("the site itself"),
         "key": limit.key,
         "used": drawn.used,
-        "capacity": amount(limit.capacity),
+        "capacity": drawn.capacity,
         "left": drawn.remaining,
         "width": drawn.width,
         "level": drawn.level,

@@ -10,7 +10,8 @@ from django.http import HttpResponseNotAllowed
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from limits_app.admin.pages.frame import PREVIEW, amount, check, page, percent
+from limits_app.admin.figures import amount, moment, percent
+from limits_app.admin.pages.frame import PREVIEW, check, page
 from limits_app.admin.primary_keys import is_primary_key
 from limits_app.core.amounts import MILLI
 from limits_app.models import Enforcement, Limit, Policy
@@ -77,21 +78,7 @@ def _shown(policy: Policy, proposed: list[Proposed]) -> dict[str, Any]:
     found = forecast(policy, proposed, now=timezone.now())
     return {
         "forecast": found,
-        "rows": [
-            {
-                "resource": one.resource,
-                "entity": gettext("everybody together")
-                if one.entity is None
-                else one.entity or gettext("the site itself"),
-                "key": one.key,
-                "used": amount(one.used),
-                "lost": amount(one.lost),
-                "share": percent(one.share),
-                "hours": len(one.refused),
-                "first": one.first,
-            }
-            for one in found.consumers
-        ],
+        "rows": [_row(one) for one in found.consumers],
         "chart": _chart(found),
         "minutes": STEP_SECONDS // 60,
         "is_tried": policy.enforcement != Enforcement.ENFORCE,
@@ -108,7 +95,7 @@ def _row(one: Consumer) -> dict[str, Any]:
         "lost": amount(one.lost),
         "share": percent(one.share),
         "hours": len(one.refused),
-        "first": one.first,
+        "first": moment(one.first, "SHORT_DATETIME_FORMAT"),
     }
 
 

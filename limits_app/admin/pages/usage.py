@@ -13,8 +13,8 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.pages.explain import Bar, bar
-from limits_app.admin.pages.frame import USAGE, amount, check, entity_or_none, page, percent
+from limits_app.admin.figures import Bar, amount, bar, moment, percent
+from limits_app.admin.pages.frame import USAGE, check, entity_or_none, page
 from limits_app.models import Bucket, CollectedBatch, Denial, Period
 from limits_app.models.moments import as_setting
 from limits_app.services.usage import usage
@@ -89,8 +89,8 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "totals": _totals(use for use in of_limit if resource in (None, use.resource)),
         "consumers": _rows(uses, lambda use: _whose(use, here)),
         "by_resource": _rows(_by_resource(of_limit), lambda use: _of_resource(use, here))[:_MOST_RESOURCES],
-        "denials": list(_denials(resource, entity, starts[0])),
-        "rolled_up_at": CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"],
+        "denials": [_denied(one) for one in _denials(resource, entity, starts[0])],
+        "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
     return page(site, request, "usage", title=gettext("Usage"), context=context)
 
@@ -159,19 +159,21 @@ def _figures(use: Use, most: float) -> dict[str, Any]:
 def _whose(use: Use, here: dict[str, str]) -> dict[str, Any]:
     """A consumer, with the way to a page about it."""
     resource, entity = use.resource or "", use.entity or ""
-    if use.bucket == Bucket.ENTITY:
-        name = entity or gettext("the site itself")
-    else:
-        label = str(use.bucket.label)
-        name = f"{entity} ({label})" if entity else label
     link = {**here, "resource": resource, "entity": entity}
     may_explain = use.bucket in {Bucket.ENTITY, Bucket.SHARED}
     return {
-        "name": name,
+        "name": _name(use.bucket, entity),
         "resource": resource,
         "query": urlencode(link),
         "explain": urlencode({"resource": resource, "entity": entity}) if may_explain else "",
     }
+
+
+def _name(bucket: Bucket, entity: str) -> str:
+    """Whose bucket it is, for people."""
+    if bucket == Bucket.ENTITY:
+        return entity or gettext("the site itself")
+    return f"{entity} ({bucket.label})" if entity else str(bucket.label)
 
 
 def _of_resource(use: Use, here: dict[str, str]) -> dict[str, Any]:
@@ -185,3 +187,14 @@ def _denials(resource: str | None, entity: str | None, since: datetime) -> Itera
     wanted = {"resource": resource, "entity": entity}
     found = Denial.objects.filter(**{name: value for name, value in wanted.items() if value is not None})
     yield from found.filter(minute__gte=as_setting(since)).order_by("-minute", "-count")[:_MOST_DENIALS]
+
+
+def _denied(denial: Denial) -> dict[str, Any]:
+    """How often one limit refused in a minute."""
+    return {
+        "minute": moment(denial.minute, "SHORT_DATETIME_FORMAT"),
+        "key": denial.key,
+        "resource": denial.resource,
+        "name": _name(Bucket(denial.bucket), denial.entity),
+        "count": amount(denial.count),
+    }

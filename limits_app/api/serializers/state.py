@@ -48,6 +48,7 @@ class StatsSerializer(StrictSerializer):
     available = Number()
     used = Number()
     utilization = Number()
+    burst = Number(required=False)
     holders = serializers.IntegerField(required=False)
     period = serializers.CharField(required=False, allow_null=True)
     time_zone = serializers.CharField(required=False, allow_null=True)
@@ -127,6 +128,7 @@ class LimitStatusSerializer(StrictSerializer):
     never = serializers.BooleanField()
     overdrawn = Number()
     member = _name()
+    shared = serializers.BooleanField()
 
 
 class OutcomeSerializer(StrictSerializer):

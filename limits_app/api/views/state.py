@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, cast
@@ -29,7 +29,7 @@ from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_columns import amount_of
 from limits_app.services.usage import uses
-from limits_app.usage import denied
+from limits_app.usage import Use, denied
 
 __all__ = [
     "BoostView",
@@ -91,7 +91,18 @@ class ShadowRefusalView(ApiView):
         return _now([{"resource": name, "key": key, "count": n} for name, by in counted for key, n in by.items()])
 
 
-class UsageView(ListView):
+class _FreshListView(ListView):
+    """Lists what no cache keeps."""
+
+    tagged = False
+
+    def told(self, found: Any, tell: Callable[[Any], Any]) -> Response:
+        """The page of what was found that is asked for, each as `tell` has it."""
+        page = self.paginate_queryset(found)
+        return _fresh(self.get_paginated_response([tell(one) for one in page or ()]))
+
+
+class UsageView(_FreshListView):
     """What was used."""
 
     permission_classes = (permissions.Permission,)
@@ -99,18 +110,16 @@ class UsageView(ListView):
     queryset = UsageSnapshot.objects.all()
     serializer_class = state.UseSerializer
     query = queries.UsageQuery
-    tagged = False
 
     @extend_schema(responses=state.UseSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read what was admitted and refused, as of the last roll-up; the largest use first, in the latest period."""
         asked = queries.read(self.query, request.query_params)
-        found: Any = uses(**{name: value for name, value in asked.items() if name not in self.query.beside})
-        page = self.paginate_queryset(found)
-        return _fresh(self.get_paginated_response([use.as_dict() for use in page or ()]))
+        found = uses(**{name: value for name, value in asked.items() if name not in self.query.beside})
+        return self.told(found, Use.as_dict)
 
 
-class DenialView(ListView):
+class DenialView(_FreshListView):
     """Who was refused."""
 
     permission_classes = (permissions.Permission,)
@@ -118,42 +127,34 @@ class DenialView(ListView):
     queryset = Denial.objects.all()
     serializer_class = state.DenialSerializer
     query = queries.DenialQuery
-    tagged = False
 
     @extend_schema(responses=state.DenialSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read which limit refused whom, minute by minute; the latest first, and in it who was refused most."""
         asked = queries.read(self.query, request.query_params)
-        resource, entity, key, since, until = (asked.get(name) for name in _ABOUT_DENIALS)
-        page = self.paginate_queryset(denied(resource, entity, key, since=since, until=until))
-        return _fresh(self.get_paginated_response(self.get_serializer(page, many=True).data))
+        found = denied(**{name: asked.get(name) for name in _ABOUT_DENIALS})
+        return self.told(found, self.get_serializer().to_representation)
 
 
-class MeView(ListView):
+class MeView(_FreshListView):
     """A caller's own limits and usage."""
 
     permission_classes = (permissions.Callers,)
     queryset = Resource.objects.all()
     serializer_class = state.MineSerializer
     query = queries.MeQuery
-    tagged = False
 
     @extend_schema(responses=state.MineSerializer(many=True))
     def get(self, request: Request) -> Response:
         """Read the limits of the resources that administrators know, and what was used, for whom this request is."""
         entity = identify(http(request))  # anew: what identified the request before did not know who is logged in
-        page = self.paginate_queryset(self.rows(request))
         used = _used(entity, queries.read(self.query, request.query_params))
-        mine = [
-            {
-                "resource": one.name,
-                "entity": entity,
-                "limits": _state(one.name, entity),
-                "usage": used.get(one.name, {}),
-            }
-            for one in page or ()
-        ]
-        return _fresh(self.get_paginated_response(mine))
+
+        def mine(one: Resource) -> dict[str, Any]:
+            state, usage = _state(one.name, entity), used.get(one.name, {})
+            return {"resource": one.name, "entity": entity, "limits": state, "usage": usage}
+
+        return self.told(self.rows(request), mine)
 
 
 class ResetView(ApiView):

@@ -25,13 +25,17 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         """The next whole tick: from there on drains what is charged to a level that may run dry within this one."""
         return -(-now // tick_us)
 
-    def drained(state: State, now: int) -> State:
+    def used(state: State, now: int) -> int:
         level, last = state
         tick = now // tick_us if coarse else now
         if tick > last:
             level -= (tick - last) * rate
-            return max(level, 0), tick
-        return state
+            if level < 0:  # noqa: PLR1730 - a call would cost as much as all the rest
+                level = 0
+        return level
+
+    def drained(state: State, now: int) -> State:
+        return used(state, now), max(now // tick_us, state[1])
 
     def take(state: State, now: int, amount: int) -> State | None:
         level, last = state
@@ -90,7 +94,7 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         wait=wait,
         settle=change_by if refunds else keep,
         credit=lambda state, now, parts: change_by(state, now, -parts),
-        used=lambda state, now: drained(state, now)[0],
+        used=used,
         restored_at=restored_at,
         carry=carry,
         twin=(limit.algorithm, rate, tick_us, full),

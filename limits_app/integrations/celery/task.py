@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, Final
 
+from asgiref.sync import iscoroutinefunction
 from celery import shared_task, states
 from celery.contrib.django.task import DjangoTask
 from celery.exceptions import Ignore, Reject, Retry
@@ -37,7 +39,7 @@ class TaskRefused(LimitsError):
 class _Refusal(Ignore):  # type: ignore[misc]  # Celery ships no types
     """A refusal on its way out of the body, as something that automatic retries (`autoretry_for`) let pass."""
 
-    def __init__(self, error: LimitExceeded) -> None:
+    def __init__(self, error: LimitExceeded | StoreUnavailable) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -49,9 +51,11 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
     used up, and no worker is kept waiting. The time is never so far away that the broker would take the task
     for lost: who is still refused then is queued once more.
     What it held is settled when it ends, however it ends, so that nothing is held between retries.
-    A LimitExceeded that leaves the task queues it again too, whatever it is retried for by itself (`autoretry_for`).
+    A LimitExceeded or StoreUnavailable that leaves the task queues it again too, whatever it is retried for by itself
+    (`autoretry_for`).
     Fails with TaskRefused where no waiting helps. Calls that are eager or direct wait instead, up to the patience of
     the demand, and raise LimitTimeout, or LimitExceeded at once where no waiting helps.
+    Raises TypeError for a body that Celery cannot run: a coroutine or a generator.
     """
 
     abstract = True
@@ -62,6 +66,7 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
 
     def __init__(self) -> None:
         super().__init__()
+        _check_body(self.run)
         # Before Celery wraps it into automatic retries.
         self.run = _telling(self.run)
 
@@ -86,6 +91,8 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
             if isinstance(error, NeverAdmissible) or _is_for_ever(error.outcome):
                 raise TaskRefused(str(error)) from error
             raise self._again(error, error.outcome.retry_after or _STORE_DOWN_SECONDS) from error
+        except StoreUnavailable as error:
+            raise self._again(error, error.retry_after or _STORE_DOWN_SECONDS) from error
 
     def _limits(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], ask: Callable[[Share], Acquisition]
@@ -101,16 +108,12 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
 
     def _tried(self, share: Share) -> Acquisition:
         """Ask, or queue the task again."""
-        try:
-            acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
-            if acquisition:
-                return acquisition
-            if _is_for_ever(acquisition.outcome):
-                raise TaskRefused(acquisition.outcome.summary())
-            seconds = seconds_to_wait(acquisition, self._times_requeued)
-        except StoreUnavailable as error:
-            raise self._again(error, error.retry_after or _STORE_DOWN_SECONDS) from error
-        raise self._again(LimitExceeded(acquisition.outcome), seconds)
+        acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
+        if acquisition:
+            return acquisition
+        if _is_for_ever(acquisition.outcome):
+            raise TaskRefused(acquisition.outcome.summary())
+        raise self._again(LimitExceeded(acquisition.outcome), seconds_to_wait(acquisition, self._times_requeued))
 
     @property
     def _times_requeued(self) -> int:
@@ -163,10 +166,22 @@ def _telling(run: Callable[..., Any]) -> Callable[..., Any]:
     def telling(*args: Any, **kwargs: Any) -> Any:
         try:
             return run(*args, **kwargs)
-        except LimitExceeded as error:
+        except (LimitExceeded, StoreUnavailable) as error:
             raise _Refusal(error) from error
 
     return telling
+
+
+def _check_body(run: Callable[..., Any]) -> None:
+    """Refuse a body that a worker would call and never run, holding nothing by the time that somebody else did."""
+    if iscoroutinefunction(run):
+        kind, instead = "a coroutine", "make it a plain function that runs it with asgiref's async_to_sync"
+    elif isgeneratorfunction(run) or isasyncgenfunction(run):
+        kind, instead = "a generator", "go through its items in a plain function, and return what the task gives"
+    else:
+        return
+    name = getattr(run, "__qualname__", repr(run))
+    raise TypeError(f"Celery cannot run {name} as the body of a task, since it is {kind}: {instead}")
 
 
 def _heard(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -195,8 +210,14 @@ def limited_task(
     """Make a task of a function that runs when limits admit it: the words are those of `Demand`.
 
     `app` is the Celery application (None: as with `shared_task`), and `options` are those of its `task`.
+    Raises TypeError for a coroutine or a generator, which Celery cannot run.
     """
     demand = Demand(resource, entity, requested, patience_seconds)
     make: Any = shared_task if app is None else app.task
     decorator: Callable[[Callable[..., Any]], Any] = make(**{"base": LimitedTask, "limited": demand} | options)
-    return decorator
+
+    def decorate(run: Callable[..., Any]) -> Any:
+        _check_body(run)  # now, since Celery makes the task when it is first needed
+        return decorator(run)
+
+    return decorate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from django.http import HttpRequest
 from rest_framework.request import Request
@@ -91,7 +91,8 @@ class LimitThrottle(BaseThrottle):
 
 def http(request: Request) -> HttpRequest:
     """The request of Django; whatever a test hands over instead is taken as one."""
-    return cast(HttpRequest, getattr(request, "_request", request))
+    found: HttpRequest = getattr(request, "_request", request)
+    return found
 
 
 def decided(request: Request) -> Outcome | None:

@@ -153,6 +153,7 @@ def takes_requested(parser: ArgumentParser) -> None:
         "requested",
         type=_read(_asked),
         nargs="*",
+        default=[],
         metavar="KEY=AMOUNT",
         help="what is requested, such as tpm=500; without it, what every limit takes by default",
     )

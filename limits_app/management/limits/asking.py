@@ -14,8 +14,9 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.stats import Stats
 from limits_app.management.limits.arguments import amounts, takes_entity, takes_requested, takes_resource
-from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand
+from limits_app.management.limits.tables import Table
 from limits_app.services.asking import known_amounts
 
 __all__ = ["CHECK", "EXPLAIN", "STATUS", "status_rows"]

@@ -13,7 +13,8 @@ from django.db import router, transaction
 
 from limits_app.audit import Difference, Snapshot, acting, differences
 from limits_app.core.notation import limit_text
-from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.output import Output
+from limits_app.management.limits.tables import Table
 from limits_app.models import AuditEvent, Verb
 from limits_app.models.limit_columns import COLUMNS, definition_of
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from limits_app.management.limits.changing import actor
-from limits_app.management.limits.output import Format, Output, Table, cell, printable
+from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.tables import Table, cell, printable
 from limits_app.services import limits_file
 from limits_app.services.limits_file import Change, Content, Plan, Step
 
@@ -103,12 +104,12 @@ def _as_data(step: Step) -> dict[str, Any]:
 
 
 def _export(options: Namespace, out: Output) -> ExitCode:
+    if out.form is Format.CSV:
+        fail("A limits file is YAML or JSON: leave --format out, or say --format json.", ExitCode.USAGE)
     if options.schema:
         out.write(json.dumps(limits_file.schema(), indent=2))
     elif out.form is Format.JSON:
         out.write(json.dumps(limits_file.exported(name=options.name), indent=2, ensure_ascii=False))
-    elif out.form is Format.CSV:
-        fail("A limits file is YAML or JSON: leave --format out, or say --format json.", ExitCode.USAGE)
     else:
         try:
             out.write(limits_file.export(name=options.name))

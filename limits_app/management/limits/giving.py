@@ -22,8 +22,9 @@ from limits_app.management.limits.arguments import (
     takes_resource,
 )
 from limits_app.management.limits.changing import SOURCE, actor, changing
-from limits_app.management.limits.output import Format, Output, Table
+from limits_app.management.limits.output import Format, Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.tables import Table
 
 __all__ = ["BOOST", "RESET"]
 
@@ -92,7 +93,9 @@ def _would_reset(options: Namespace, out: Output) -> ExitCode:
 def _takes_boost(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
     limits_of: type[Noted] = limit  # type: ignore[assignment]  # argparse calls it
-    parser.add_argument("limits", type=limits_of, nargs="*", metavar="LIMIT", help="those not named stay as they are")
+    parser.add_argument(
+        "limits", type=limits_of, nargs="*", default=[], metavar="LIMIT", help="those not named stay as they are"
+    )
     parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone")
     end = parser.add_mutually_exclusive_group(required=True)
     end.add_argument("--for", dest="duration", type=seconds, metavar="TIME", help="how long, such as 2h or 7d")

@@ -6,9 +6,8 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from importlib.util import find_spec
@@ -16,13 +15,13 @@ from typing import Any, Final, TypeVar, assert_never
 
 from django.core.management.base import CommandError, OutputWrapper
 
-__all__ = ["Format", "Output", "Table", "cell", "printable"]
+from limits_app.management.limits.tables import Table, cell, numeric, printable
+
+__all__ = ["Format", "Output", "Screen"]
 
 T = TypeVar("T")
 
 _HAS_RICH: Final = find_spec("rich") is not None
-_SHORT: Final = 28
-"""Columns of no more are not broken into lines."""
 
 
 class Format(StrEnum):
@@ -32,19 +31,6 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     YAML = "yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of named columns; `nothing` is what to say to people when there are none."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    nothing: str = "There is nothing to show."
-
-    def as_data(self) -> list[dict[str, object]]:
-        """The rows as plain data."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 class Output:
@@ -130,7 +116,9 @@ class Output:
         elif not table.rows:
             self.note(table.nothing)
         elif self.is_rich:
-            self.write(_with_rich(table))
+            from limits_app.management.limits.drawing import drawn_text
+
+            self.write(drawn_text(table))
         else:
             self.write(_plainly(table))
 
@@ -151,37 +139,15 @@ class Screen:
         from rich.console import Group
         from rich.text import Text
 
-        self._live.update(Group(Text(printable(head)), _rich_table(table)), refresh=True)
+        from limits_app.management.limits.drawing import Drawn
 
-
-def cell(value: object) -> str:
-    """A value as people read it in a table."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.6g}"
-        case date():
-            return value.isoformat(" ", "seconds") if hasattr(value, "hour") else value.isoformat()  # type: ignore[call-arg]
-        case dict():
-            return printable(json.dumps(value, default=str, ensure_ascii=False))
-        case list() | tuple():
-            return " ".join(map(cell, value))
-        case _:
-            return printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Text without what would move the cursor or colour the screen: identifiers come from strangers."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+        self._live.update(Group(Text(printable(head)), Drawn(table)), refresh=True)
 
 
 def _plainly(table: Table) -> str:
     lines = [list(table.columns), *([cell(value) for value in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = _numeric(table)
+    right = numeric(table)
     return "\n".join(
         "  ".join(
             text.rjust(width) if is_number else text.ljust(width)
@@ -189,39 +155,6 @@ def _plainly(table: Table) -> str:
         ).rstrip()
         for line in lines
     )
-
-
-def _with_rich(table: Table) -> str:
-    from rich.console import Console
-
-    console = Console(force_terminal=True)
-    with console.capture() as captured:
-        console.print(_rich_table(table))
-    return captured.get()
-
-
-def _rich_table(table: Table) -> Any:
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    rows = [[cell(value) for value in row] for row in table.rows]
-    for place, (name, is_number) in enumerate(zip(table.columns, _numeric(table), strict=True)):
-        is_short = all(len(row[place]) <= _SHORT for row in rows)
-        drawn.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=is_short)
-    for row in rows:
-        drawn.add_row(*map(Text, row))
-    return drawn
-
-
-def _numeric(table: Table) -> list[bool]:
-    """Which columns have numbers and nothing else."""
-    columns = zip(*table.rows, strict=True)
-    return [
-        all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column)
-        for column in columns
-    ]
 
 
 def _as_csv(table: Table) -> str:

@@ -22,8 +22,9 @@ from limits_app.management.limits.arguments import (
     takes_resource,
 )
 from limits_app.management.limits.changing import changing
-from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, no_arguments
+from limits_app.management.limits.tables import Table
 from limits_app.models import Enforcement, Policy
 
 __all__ = ["ENTITY", "RESOURCE", "SYSTEM", "notation_of"]

@@ -14,9 +14,10 @@ from limits_app.core.errors import UnknownPool
 from limits_app.core.notation import Noted
 from limits_app.management.limits.arguments import holding, limit, positive, resource_name
 from limits_app.management.limits.changing import changing
-from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.output import Output
 from limits_app.management.limits.policies import notation_of
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.tables import Table
 from limits_app.models import Configuration, Limit, LoadBalancing, Pool, PoolMember, Resource
 
 __all__ = ["POOL"]
@@ -160,7 +161,7 @@ def _takes_member(parser: ArgumentParser) -> None:
     _takes_pool(parser)
     parser.add_argument("member", metavar="MEMBER", help="such as us-east-1/1")
     limits: type[Noted] = limit  # type: ignore[assignment]  # argparse calls it
-    parser.add_argument("limits", type=limits, nargs="*", metavar="LIMIT", help="replace those that it has")
+    parser.add_argument("limits", type=limits, nargs="*", default=[], metavar="LIMIT", help="replace those that it has")
     parser.add_argument("--weight", type=positive, help="how often it is asked first, in a weighted pool")
     parser.add_argument("--order", type=positive, help="members stand from the lowest number up")
     parser.add_argument("--config", type=_config, metavar="JSON", help="what whoever it serves has to know")

@@ -11,8 +11,9 @@ from typing import Final, TextIO
 
 from limits_app.management.limits.arguments import AGES, age, limit, positive, resource_name
 from limits_app.management.limits.files import content_of
-from limits_app.management.limits.output import Output, Table, cell
+from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.tables import Table, cell
 from limits_app.services.simulation import Proposal, Report, csv_events, recorded_events, replay
 
 __all__ = ["SIMULATE"]
@@ -87,7 +88,12 @@ def _chart(report: Report) -> str | None:
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "limits", type=limit, nargs="*", metavar="LIMIT", help="limits for everybody; without any, those of the site"
+        "limits",
+        type=limit,
+        nargs="*",
+        default=[],
+        metavar="LIMIT",
+        help="limits for everybody; without any, those of the site",
     )
     parser.add_argument("--file", metavar="FILE", help="a limits file to propose instead")
     parser.add_argument("--csv", metavar="FILE", help="events to replay (- is stdin); without it, recorded usage")

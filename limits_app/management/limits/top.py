@@ -10,8 +10,9 @@ from typing import Final, NoReturn
 
 from limits_app import services as limits
 from limits_app.management.limits.arguments import positive, seconds
-from limits_app.management.limits.output import Output, Table
+from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.tables import Table
 from limits_app.models import Entity, Policy, Resource
 from limits_app.resolver import Pair
 from limits_app.services import RowState

@@ -49,6 +49,7 @@ window.limitsCharts = (() => {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaintAll);
 
   const options = (scales) => ({
+    locale: document.documentElement.lang,
     responsive: true,
     maintainAspectRatio: false,
     animation: false,

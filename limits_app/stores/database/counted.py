@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Mark", "Tallied", "begun", "closed", "collected", "label_of", "settled_in"]
 
 _FULL: Final = 2**61
-"""Who has counted so many parts begins anew, long before they do not fit any more."""
+"""Who has counted so many parts begins anew, long before they do not fit any more; so many at once go by themselves."""
 
 
 class Tallied(NamedTuple):
@@ -65,7 +65,8 @@ def collected(record: Record, label: bytes) -> Record:
 
 def settled_in(record: Record, part: Part, changes: Amounts, taken_at: int) -> Record:
     """A record that may be changed, with what is settled of a part counted in the hour in which it was taken."""
-    if record.codec.layout is part.layout and in_time(record.counts[-1], taken_at) and max(record.counts) < _FULL:
+    fits = record.codec.layout is part.layout and max(*record.counts, *changes) < _FULL
+    if fits and in_time(record.counts[-1], taken_at):
         for index, place in part.asked.items():
             if place not in part.permits:
                 record.counts[index] += changes[place]

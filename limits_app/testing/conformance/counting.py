@@ -67,6 +67,13 @@ class Counting(Collecting):
         counts = collected(store)
         assert sorted(counts.values()) == [20_000, 35_000]
 
+    def test_use_that_debt_does_not_remember_is_counted(self, store: CountingStore) -> None:
+        limits = counting(store, RateLimit("tokens", 1, 366 * 24 * HOUR))
+        claim = taken(limits, {"tokens": 1})
+        settle(limits, claim, {"tokens": 200_000})
+        assert available(limits, "tokens") == 0
+        assert total(store) == 200_001_000
+
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_what_was_credited_is_counted_all_the_same(
         self, store: CountingStore, clock: FakeClock, algorithm: RateLimitAlgorithm

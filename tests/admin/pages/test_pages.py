@@ -105,7 +105,7 @@ def test_an_explanation_tells_of_the_chain_and_of_what_is_blocked(admin_client: 
     page = words(get(admin_client, EXPLAIN, resource="api", entity="user:1"))
     assert "Charged too: tenant:acme" in page
     assert "Everything is blocked." in page
-    assert "slots: 2" in page
+    assert "slots=2" in page
 
 
 def test_an_explanation_of_nothing_says_so(admin_client: Client) -> None:
@@ -121,7 +121,7 @@ def test_an_explanation_tells_of_pools_and_of_what_is_only_tried(admin_client: C
     Limit.objects.create(policy=shadow, **_calls(1))
     limits.acquire("api").release()
     page = words(get(admin_client, EXPLAIN, resource="api"))
-    assert "Served by the pool regions" in page
+    assert "Served by the pool regions eu would serve " in page
     assert "would serve" in page
     assert "tried in the shadow" in page
     assert "Would refuse, and is only tried" in page
@@ -218,7 +218,7 @@ def test_the_usage_page_tells_of_the_last_refusals(admin_client: Client) -> None
     now = datetime.now(UTC)
     Denial.objects.create(resource="api", entity="user:1", key="call_count", minute=now, count=3, first=now, last=now)
     page = words(get(admin_client, USAGE))
-    assert "call_count of api for user:1" in page
+    assert "call_count api user:1 3 " in page
     assert "Nothing was used in this time" in page
 
 

@@ -85,6 +85,15 @@ def test_a_sliding_window_goes_on_with_what_is_left_of_its_log() -> None:
     assert window.take(NOW + 12 * SECOND + 10 * MS, 1)
 
 
+def test_credit_that_ends_within_an_entry_stays_when_older_ones_expire() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    assert window.take(NOW, 4)
+    assert window.take(NOW + SECOND, 4)
+    credit(window, NOW + 2 * SECOND, 5)
+    assert window.used(NOW + 10 * SECOND) == 3
+    assert window.used(NOW + 11 * SECOND) == 0
+
+
 @given(
     limit=st.sampled_from(LIMITS),
     steps=st.lists(

@@ -216,6 +216,48 @@ def test_a_session_that_would_have_ended_by_now_forgets_nothing() -> None:
     assert shorter.wait(NOW + HOUR // 2, 1) == 60 * SECOND
 
 
+def test_a_session_that_ends_just_now_by_its_new_length_forgets_nothing() -> None:
+    tested = Driven(SESSION)
+    assert tested.take(NOW, 10)
+    shorter = tested.carried_into(QuotaLimit.per_session("k", 10, 1800), NOW + HOUR // 2)
+    assert shorter.wait(NOW + HOUR // 2, 1) == HOUR // 2
+
+
+@pytest.mark.parametrize(
+    "changed", [QuotaLimit.per_session("k", 20, 60), QuotaLimit.per_session("k", 10, 60, soft=True)], ids=repr
+)
+def test_a_session_that_was_made_shorter_ends_no_later_for_another_change(changed: QuotaLimit) -> None:
+    tested = Driven(SESSION)
+    assert tested.take(NOW, 10)
+    shorter = tested.carried_into(QuotaLimit.per_session("k", 10, 60), NOW + HOUR // 2)
+    assert shorter.carried_into(changed, NOW + HOUR // 2 + SECOND).state == shorter.state
+
+
+def test_a_day_becomes_a_session_that_lasts_from_the_change_on() -> None:
+    tested, now = Driven(QuotaLimit.per_day("k", 10, "Europe/Berlin")), MIDNIGHT + 10 * HOUR
+    assert tested.take(now, 10)
+    session = tested.carried_into(QuotaLimit.per_session("k", 10, 20 * 3600), now)
+    assert session.wait(now, 1) == 20 * HOUR
+
+
+@pytest.mark.parametrize("limit", [DAILY, SESSION])
+def test_what_was_not_used_still_comes_back_after_credit(limit: QuotaLimit) -> None:
+    tested = Driven(limit)
+    assert tested.take(NOW, 10)
+    tested.state = tested.rule.credit(tested.state, NOW + SECOND, 3)
+    tested.settle(NOW + 2 * SECOND, -4, taken_at=NOW)
+    assert tested.used(NOW + 2 * SECOND) == 3
+
+
+@pytest.mark.parametrize("limit", [DAILY, SESSION])
+def test_a_quota_of_which_everything_came_back_is_as_new(limit: QuotaLimit) -> None:
+    tested = Driven(limit)
+    assert tested.take(NOW, 10)
+    assert tested.rule.restored_at(tested.state) == tested.state[1]
+    tested.settle(NOW, -10)
+    assert tested.rule.restored_at(tested.state) == 0
+
+
 def test_a_period_that_is_over_carries_nothing() -> None:
     tested = Driven(SESSION)
     assert tested.take(NOW, 10)

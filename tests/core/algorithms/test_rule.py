@@ -6,13 +6,23 @@ import pytest
 
 from limits_app.core.algorithms import compile_rule
 from limits_app.core.algorithms.log import Log
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import (
+    Blocked,
+    CallLimit,
+    Limit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from tests.core.algorithms.driven import LEASE_US, NOW
 
 LIMITS: list[Limit] = [
     *[RateLimit("k", 3, 1.5, algorithm) for algorithm in RateLimitAlgorithm],
     CallLimit(3, 1.5),
     ResourceLimit("k", 3),
+    QuotaLimit.per_day("k", 3),
+    QuotaLimit.per_session("k", 3, 1.5),
     Blocked(),
 ]
 
@@ -41,6 +51,28 @@ def test_a_rule_knows_its_limit(limit: Limit) -> None:
     assert rule.limit is limit
     assert rule.key == limit.key
     assert rule.is_permit is isinstance(limit, ResourceLimit)
+
+
+@pytest.mark.parametrize(
+    ("limit", "twin"),
+    [
+        (RateLimit("k", 3, 7, RateLimitAlgorithm.TOKEN_BUCKET), ("token_bucket", 3, 1, 21_000_000)),
+        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.LEAKY_BUCKET), ("leaky_bucket", 1, 1, 1_500_000)),
+        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.SLIDING_WINDOW), ("sliding_window", 3, 1_500_000, 1464)),
+        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.FIXED_WINDOW), ("fixed_window", 3, 1_500_000)),
+        (RateLimit("k", 3, 1.5, RateLimitAlgorithm.GCRA), ("gcra", 1, 1, 1_500_000)),
+        (ResourceLimit("k", 3), ("permits", 3, LEASE_US, 0)),
+        (ResourceLimit("k", 3, max_hold_seconds=40), ("permits", 3, LEASE_US, 40_000_000)),
+        (QuotaLimit.per_day("k", 3), ("quota", 3, 0)),
+        (QuotaLimit.per_session("k", 3, 1.5), ("quota", 3, 1_500_000)),
+        (Blocked(), ("blocked",)),
+    ],
+    ids=repr,
+)
+def test_code_in_another_language_is_told_its_name_and_whole_numbers(limit: Limit, twin: tuple[object, ...]) -> None:
+    told = compile_rule(limit, LEASE_US).twin
+    assert told == twin
+    assert all(type(number) is int for number in told[1:])
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)

@@ -48,6 +48,13 @@ def test_every_algorithm(algorithm: RateLimitAlgorithm, timeline: list[Step]) ->
     three(algorithm).run(timeline)
 
 
+@pytest.mark.parametrize("algorithm", [RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.GCRA])
+def test_asking_for_nothing_is_no_moment_from_which_on_a_clock_that_goes_back_counts(
+    algorithm: RateLimitAlgorithm,
+) -> None:
+    three(algorithm).run([(0, 3, True), (900, 0, True), (0, 1, False), (0, "used", 3)])
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize(
     "timeline",

@@ -34,6 +34,7 @@ AWKWARD_SECONDS = 31_622_399.999
         pytest.param(RateLimit("k", MAX, 7), (1000, 10**9, 7, 10**15), id="a_tick_of_seven_microseconds"),
         pytest.param(RateLimit("k", MAX, 7, LEAKY), (7, 10**6, 1, 7 * 10**12), id="fits_without_decimals"),
         pytest.param(RateLimit("k", MAX, 1), (1000, 10**9, 1, 10**15), id="the_most_there_is"),
+        pytest.param(RateLimit("k", 125, 1.024, LEAKY, burst=2**37), (8192, 1, 1, FULL_PARTS), id="fits_just_so"),
         pytest.param(
             RateLimit("k", 999_999_937, 60), (10**6, 999_999_937, 60, 999_999_937 * 10**6), id="a_prime_capacity"
         ),

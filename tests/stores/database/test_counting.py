@@ -44,6 +44,16 @@ def collected(store: DatabaseStore) -> dict[str | None, int]:
     return dict(found)
 
 
+def test_more_at_once_than_a_row_can_hold_is_counted(open_store: Open) -> None:
+    store = open_store()
+    limits = counting(store, RateLimit("tokens", 1, YEAR))
+    for _ in range(2):
+        claim = taken(limits, {"tokens": 0})
+        settle(limits, claim, {"tokens": 10**12})
+        store.reset([limits.scoped[0].scope.key])
+    assert collected(store) == {"someone": 2 * 10**15}
+
+
 def test_a_row_that_somebody_has_locked_is_waited_for_and_nobody_else_waits_with_it(open_store: Open) -> None:
     store = open_store(lock_timeout=10)
     sets = {who: counting(store, CallLimit(9, YEAR), who=who) for who in ("locked", "free")}

@@ -76,6 +76,10 @@ def test_a_server_that_has_forgotten_everything_starts_anew(store: RedisStore, c
     assert limits.try_acquire()
 
 
+def test_it_says_what_the_server_forgets_when_its_memory_is_full(store: RedisStore, client: Redis) -> None:
+    assert store.eviction_policy() == client.config_get("maxmemory-policy")["maxmemory-policy"]
+
+
 def test_state_outlives_the_definitions_that_it_was_written_under(redis: RedisServer) -> None:
     name = prefix()
     old, new = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))

@@ -1,0 +1,85 @@
+"""Amounts, shares, moments and limits as the pages write them, in the language of whoever reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from django.utils.formats import date_format, number_format
+from django.utils.html import format_html_join
+from django.utils.timezone import is_naive, localtime
+
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.notation import limit_text
+
+if TYPE_CHECKING:
+    from django.utils.safestring import SafeString
+
+    from limits_app.models import Limit
+
+__all__ = ["Bar", "amount", "bar", "moment", "percent", "written_limits"]
+
+_NEAR: Final = 0.8
+
+_MANY: Final = 10
+"""From how many units on thousandths are too much to read while they change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How full a limit is; `level` is ok, near or full, and `width` is in percent."""
+
+    label: str
+    used: str
+    capacity: str
+    remaining: str
+    width: int
+    level: str
+
+
+def bar(label: str, used: float, capacity: float, remaining: float | None = None) -> Bar:
+    """Draw how much of a capacity is used; more than all of it is as wide as all of it."""
+    share = used / capacity if capacity else 1.0
+    level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
+    left = max(capacity - used, 0) if remaining is None else remaining
+    digits = 1 if capacity >= _MANY else 3
+    said = [amount(round(one, digits)) for one in (used, capacity, left)]
+    return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level)
+
+
+def amount(number: float) -> str:
+    """An amount with at most three decimals, grouped as the language does."""
+    text = f"{number:.3f}".rstrip("0").rstrip(".")
+    return number_format(text, use_l10n=True, force_grouping=True)
+
+
+def percent(share: float | None) -> str:
+    """A share in percent; a small one is not said to be none."""
+    if share is None:
+        return "-"
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{number_format(round(share * 100, 1), use_l10n=True)} %"
+
+
+def moment(at: datetime | None, form: str = "DATETIME_FORMAT") -> str:
+    """A moment by the site's clock, which is named; nothing where there is none."""
+    if at is None:
+        return ""
+    local = at if is_naive(at) else localtime(at)
+    zone = local.tzname()
+    return date_format(local, form) + (f" ({zone})" if zone else "")
+
+
+def written_limits(limits: Iterable[Limit]) -> SafeString:
+    """Rows of limits as commands and files write them, one below the other."""
+    return format_html_join("", "<div>{}</div>", ((_written(limit),) for limit in limits))
+
+
+def _written(limit: Limit) -> str:
+    try:
+        return limit_text(limit.definition(), shared=limit.shared)
+    except InvalidLimit:  # something wrote it past the app: show what is there
+        return str(limit)

@@ -1,0 +1,144 @@
+"""The terms on which decorated calls run: what they take, from whom, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from limits_app import services
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount
+from limits_app.integrations.amounts import Report, one_of_each
+from limits_app.integrations.blocks import held, iterated
+from limits_app.integrations.calls import Call
+from limits_app.integrations.headers import tell
+from limits_app.integrations.identity import sound
+from limits_app.integrations.refusals import REFUSALS, refusal
+from limits_app.integrations.request_limits import RequestLimits, limits_of
+
+__all__ = ["Amounts", "Terms"]
+
+Amounts = Mapping[str, Amount]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a call takes of a resource, who is charged, how long it may wait, and how its result reports usage."""
+
+    resource: str
+    requested: Amounts | Callable[..., Amounts | None] | None
+    entity: str | Callable[..., str | None] | None
+    timeout: float | None
+    report: Report
+
+    def acquire(self, call: Call) -> Acquisition:
+        """What a function or a block holds while it runs; raises what `limits.acquire` raises."""
+        asked = partial(one_of_each, self._amounts(call))
+        return services.acquire(self.resource, entity=self._payer(call), requested=asked, timeout=self.timeout)
+
+    async def aacquire(self, call: Call) -> Acquisition:
+        """`acquire` for asyncio."""
+        asked = partial(one_of_each, self._amounts(call))
+        return await services.aacquire(self.resource, entity=self._payer(call), requested=asked, timeout=self.timeout)
+
+    def hold(self, call: Call) -> AbstractContextManager[Acquisition]:
+        """Hold while a generator runs, or until the response to the request that it takes was sent."""
+        request = call.request
+        if request is None:
+            return iterated(self.acquire(call))
+        limits, entity = limits_of(request), self._payer(call)
+        entity = limits.entity if self._is_requester(entity) else entity
+        return nullcontext(limits.charge(self.resource, entity, self._amounts(call), self.timeout))
+
+    async def ahold(self, call: Call) -> AbstractContextManager[Acquisition]:
+        """`hold` for asyncio."""
+        request = call.request
+        if request is None:
+            return iterated(await self.aacquire(call))
+        limits, entity = limits_of(request), self._payer(call)
+        entity = await limits.aentity() if self._is_requester(entity) else entity
+        return nullcontext(await limits.acharge(self.resource, entity, self._amounts(call), self.timeout))
+
+    def run(self, call: Call) -> Any:
+        """Acquire and run a function; where it gives something to wait for, hold until that was waited for."""
+        acquisition = self.acquire(call)
+        try:
+            result = call.run()
+            if isawaitable(result):
+                return self._awaited(acquisition, result)
+            self.report.update(acquisition, result)
+        except BaseException as error:
+            acquisition.__exit__(type(error), error, error.__traceback__)
+            raise
+        acquisition.release()
+        return result
+
+    async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
+        with held(acquisition):
+            found = await result
+            self.report.update(acquisition, found)
+            return found
+
+    def run_view(self, call: Call, request: HttpRequest) -> Any:
+        """Run a view, whose request holds what it takes until the response was sent; or give a refusal."""
+        limits, entity = limits_of(request), self._payer(call)
+        try:
+            entity = limits.entity if self._is_requester(entity) else entity
+            acquisition = limits.charge(self.resource, entity, self._amounts(call), self.timeout)
+        except REFUSALS as error:
+            limits.undo()
+            return refusal(request, error)
+        try:
+            return self._answered(limits, acquisition, call.run())
+        except BaseException as error:
+            _fail(limits, error)
+            raise
+
+    async def arun_view(self, call: Call, request: HttpRequest) -> Any:
+        """`run_view` for asyncio."""
+        limits, entity = limits_of(request), self._payer(call)
+        try:
+            entity = await limits.aentity() if self._is_requester(entity) else entity
+            acquisition = await limits.acharge(self.resource, entity, self._amounts(call), self.timeout)
+        except REFUSALS as error:
+            limits.undo()
+            return await sync_to_async(refusal)(request, error)
+        try:
+            result = call.run()
+            return self._answered(limits, acquisition, await result if isawaitable(result) else result)
+        except BaseException as error:
+            _fail(limits, error)
+            raise
+
+    def _answered(self, limits: RequestLimits, acquisition: Acquisition, response: Any) -> Any:
+        """Report what a response says of its cost, and tell of limits where no middleware does so."""
+        self.report.update(acquisition, response)
+        if not limits.guarded and isinstance(response, HttpResponseBase):
+            tell(response, limits.decided)
+        return response
+
+    def _amounts(self, call: Call) -> Amounts:
+        return call.ask(self.requested) or {}
+
+    def _payer(self, call: Call) -> str | None:
+        """Who was named; empty text when somebody should have been."""
+        entity: str | None = call.ask(self.entity)
+        return sound(entity) if entity else entity
+
+    def _is_requester(self, entity: str | None) -> bool:
+        """Whether the requester is charged: because nobody is named, or the name is empty and would be everybody's."""
+        return self.entity is None or entity == ""
+
+
+def _fail(limits: RequestLimits, error: BaseException) -> None:
+    """Give back what a failed view did not use, where no middleware does so."""
+    if not limits.guarded:
+        limits.fail(error)

@@ -1,0 +1,62 @@
+"""Tables on a terminal, by `rich`: side by side where there is room, and else one value below the other."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from limits_app.management.limits.tables import Table, cell, numeric
+
+__all__ = ["Drawn", "drawn_text"]
+
+_SHORT: Final = 28
+"""Columns of no more are not broken into lines, and longer ones not into shorter ones."""
+
+_VERY_WIDE: Final = 10_000
+
+
+class Drawn:
+    """A table for the width that a terminal has; nothing of it is ever left out."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.cells = [[cell(value) for value in row] for row in table.rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        side_by_side = self._side_by_side()
+        least = console.measure(side_by_side, options=options.update(max_width=_VERY_WIDE)).minimum
+        yield side_by_side if least <= options.max_width else self._below_each_other()
+
+    def _side_by_side(self) -> RichTable:
+        drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        for place, (name, is_number) in enumerate(zip(self.table.columns, numeric(self.table), strict=True)):
+            is_short = all(len(row[place]) <= _SHORT for row in self.cells)
+            least: dict[str, Any] = {"no_wrap": True} if is_short else {"min_width": _SHORT}
+            drawn.add_column(name, justify="right" if is_number else "left", overflow="fold", **least)
+        for row in self.cells:
+            drawn.add_row(*map(Text, row))
+        return drawn
+
+    def _below_each_other(self) -> RichTable:
+        drawn = RichTable.grid(padding=(0, 2))
+        drawn.add_column(style="bold", no_wrap=True)
+        drawn.add_column(overflow="fold")
+        for place, row in enumerate(self.cells):
+            if place:
+                drawn.add_row()
+            for name, text in zip(self.table.columns, row, strict=True):
+                if text:
+                    drawn.add_row(name, Text(text))
+        return drawn
+
+
+def drawn_text(table: Table) -> str:
+    """The table as text for the terminal that there is."""
+    console = Console(force_terminal=True)
+    with console.capture() as captured:
+        console.print(Drawn(table))
+    return captured.get()

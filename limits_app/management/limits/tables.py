@@ -1,0 +1,56 @@
+"""Tables as values, and what people read in their cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+__all__ = ["Table", "cell", "numeric", "printable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of named columns; `nothing` is what to say to people when there are none."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    nothing: str = "There is nothing to show."
+
+    def as_data(self) -> list[dict[str, object]]:
+        """The rows as plain data."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def cell(value: object) -> str:
+    """A value as people read it in a table."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.6g}"
+        case date():
+            return value.isoformat(" ", "seconds") if hasattr(value, "hour") else value.isoformat()  # type: ignore[call-arg]
+        case dict():
+            return printable(json.dumps(value, default=str, ensure_ascii=False))
+        case list() | tuple():
+            return " ".join(map(cell, value))
+        case _:
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Text without what would move the cursor or colour the screen: identifiers come from strangers."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def numeric(table: Table) -> list[bool]:
+    """Which columns have numbers and nothing else."""
+    columns = zip(*table.rows, strict=True)
+    return [
+        all(value is None or (isinstance(value, int | float) and not isinstance(value, bool)) for value in column)
+        for column in columns
+    ]

@@ -1,0 +1,63 @@
+"""Figures as pages write them: grouped, in the reader's language, and with the zone of a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from django.test import Client
+from django.utils import translation
+from pytest_django import Settings
+
+from limits_app import CallLimit, QuotaLimit, ResourceLimit, limits
+from limits_app.admin.figures import amount, bar, moment, percent
+from limits_app.models import Enforcement, Policy
+from tests.admin.browsing import changelist
+
+NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("language", "written"), [("en", "1,234,567.5"), ("de", "1.234.567,5")])
+def test_amounts_are_grouped_as_the_language_does(language: str, written: str) -> None:
+    with translation.override(language):
+        assert amount(1_234_567.5) == written
+
+
+def test_a_moment_names_the_zone_whose_clock_it_is_told_by(settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    assert moment(NOON) == "Jan. 31, 2026, 1 p.m. (CET)"
+    assert moment(NOON, "SHORT_DATETIME_FORMAT") == "01/31/2026 1 p.m. (CET)"
+    assert moment(None) == ""
+
+
+def test_a_moment_of_a_site_without_time_zones_names_none(settings: Settings) -> None:
+    settings.USE_TZ = False
+    assert moment(NOON.replace(tzinfo=None)) == "Jan. 31, 2026, noon"
+
+
+def test_thousandths_are_told_where_they_matter() -> None:
+    assert (bar("", 1.2345, 5).used, bar("", 1.2345, 5).level) == ("1.234", "ok")
+    assert (bar("", 12_345.678, 10_000).used, bar("", 12_345.678, 10_000).level) == ("12,345.7", "full")
+    assert bar("", 0, 0).width == 100
+
+
+def test_a_small_share_is_not_said_to_be_none() -> None:
+    assert [percent(share) for share in (None, 0, 0.0001, 0.1234)] == ["-", "0 %", "< 0.1 %", "12.3 %"]
+
+
+def test_the_list_of_policies_writes_limits_as_commands_do(admin_client: Client) -> None:
+    budget = QuotaLimit("budget", 5_000_000, period="month", time_zone="Europe/Berlin")
+    limits.set_resource_limits("api", [CallLimit.per_minute(60), budget, ResourceLimit("slots", 2)], shared=["slots"])
+    limits.set_entity_limits("user:1", [], effect="blocked")
+    page = changelist(admin_client, "policy").content.decode()
+    assert "<div>budget=5M/month@Europe/Berlin</div><div>calls=60/min</div><div>slots=2:shared</div>" in page
+    assert '<td class="field-limits_in_words">blocked</td>' in page
+
+
+def test_the_list_of_policies_tells_the_enforcement_in_the_reader_s_language(
+    admin_client: Client, settings: Settings
+) -> None:
+    limits.set_resource_limits("api", [CallLimit.per_minute(60)])
+    Policy.objects.update(enforcement=Enforcement.SHADOW, rollout_percent=50)
+    settings.LANGUAGE_CODE = "de"
+    assert "wird im Schatten erprobt, 50 %" in changelist(admin_client, "policy").content.decode()
