@@ -14,7 +14,7 @@ from benchmarks.subjects import THREE, calls, one_call, three_limits
 from limits_app import LimitSet
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["ROWS"]

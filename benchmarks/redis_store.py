@@ -15,7 +15,7 @@ from benchmarks.subjects import OURS, THREE, calls, limits_of, one_call, three_l
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["ROWS"]

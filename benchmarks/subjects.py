@@ -10,7 +10,7 @@ from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgor
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limits import Limit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["OURS", "THREE", "calls", "held", "limits_of", "one_call", "permit", "three_limits"]

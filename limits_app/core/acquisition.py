@@ -14,7 +14,8 @@ from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotRepo
 from limits_app.core.holding import Holding
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
-from limits_app.core.plan import Amounts, Ask, Plan, parts_of
+from limits_app.core.parts import Amounts, Ask, parts_of
+from limits_app.core.plan import Plan
 from limits_app.core.store import is_remote
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from limits_app.core.unrolled import IN_TIME, Record, Shape, flat, names, writte
 
 if TYPE_CHECKING:
     from limits_app.core.claim import Claim
-    from limits_app.core.plan import Amounts, Part
+    from limits_app.core.parts import Amounts, Part
 
 __all__ = ["Asked", "Loan", "Loans", "SettleAll", "TakeAll", "settler_of_all", "taker_of_all"]
 

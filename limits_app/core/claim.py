@@ -7,7 +7,8 @@ from itertools import count
 from typing import Final
 
 from limits_app.core.algorithms import State
-from limits_app.core.plan import Amounts, Ask, Bucket, Charges, Plan
+from limits_app.core.parts import Amounts, Ask, Bucket, Charges
+from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
 
 __all__ = ["Claim", "next_number"]

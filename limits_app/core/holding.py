@@ -12,12 +12,12 @@ from threading import local
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from limits_app.core.plan import FOREVER
+from limits_app.core.parts import FOREVER
 
 if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
     from limits_app.core.limit_set import LimitSet
-    from limits_app.core.plan import Bucket
+    from limits_app.core.parts import Bucket
     from limits_app.core.renewal import Renewer
 
 __all__ = ["NOTHING_HELD", "Holding", "held_with", "holding_here"]

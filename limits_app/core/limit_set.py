@@ -18,7 +18,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limits import AnyLimit, Limit, checked_limits
 from limits_app.core.modes import check_store, checked_mode, store_for
 from limits_app.core.outcome import Outcome
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.shapes import Shapes, amounts_of
 from limits_app.core.stats import Stats, stats_of
 from limits_app.core.store import RemoteStore, Store, is_remote

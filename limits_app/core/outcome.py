@@ -9,7 +9,7 @@ from limits_app.core.algorithms import Rule, State
 from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.limits import Blocked
-from limits_app.core.plan import Ask
+from limits_app.core.parts import Ask
 
 __all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "units_of"]
 

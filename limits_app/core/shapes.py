@@ -9,7 +9,8 @@ from limits_app.core.acquisition import check_signs
 from limits_app.core.amounts import MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
-from limits_app.core.plan import Amounts, Bucket, Plan, ScopedLimits, plan_for
+from limits_app.core.parts import Amounts, Bucket, ScopedLimits
+from limits_app.core.plan import Plan, plan_for
 
 __all__ = ["Shapes", "amounts_of"]
 

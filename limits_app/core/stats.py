@@ -7,7 +7,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import remaining, units_of
-from limits_app.core.plan import Ask
+from limits_app.core.parts import Ask
 
 __all__ = ["Stats", "stats_by_scope", "stats_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar, assert_never
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Bucket
+from limits_app.core.parts import Bucket
 from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.core.waiting import Waiter
 

@@ -8,7 +8,7 @@ from typing import Protocol, TypeGuard, TypeVar
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
 from limits_app.core.counting import Batch
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 

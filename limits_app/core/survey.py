@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Ask, Part, Plan, ScopedLimits
+from limits_app.core.parts import Ask, Part, ScopedLimits
+from limits_app.core.plan import Plan
 from limits_app.core.stats import Stats, stats_by_scope
 from limits_app.core.store import Store
 

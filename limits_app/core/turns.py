@@ -15,7 +15,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
-from limits_app.core.plan import FOREVER, Bucket
+from limits_app.core.parts import FOREVER, Bucket
 from limits_app.core.steps import Pause, Peek, Stand, Steps, take, take_all, take_all_in_task, take_in_task
 from limits_app.core.store import Store
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter

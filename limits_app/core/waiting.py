@@ -15,7 +15,7 @@ from threading import Event, Lock
 from typing import Final, Protocol
 
 from limits_app.core.forking import on_fork
-from limits_app.core.plan import Bucket
+from limits_app.core.parts import Bucket
 
 __all__ = ["TaskWaiter", "ThreadWaiter", "Waiter", "WaitingLine"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.resolver.supply import Supplying
 

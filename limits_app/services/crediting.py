@@ -6,7 +6,8 @@ from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit, MeteredLimit
-from limits_app.core.plan import Plan, ScopedLimits, parts_of, plan_for
+from limits_app.core.parts import ScopedLimits, parts_of
+from limits_app.core.plan import Plan, plan_for
 from limits_app.core.store import Store
 
 __all__ = ["credit", "taken"]

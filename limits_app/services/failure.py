@@ -22,7 +22,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import Outcome
-from limits_app.core.plan import Amounts, ScopedLimits
+from limits_app.core.parts import Amounts, ScopedLimits
 from limits_app.core.store import Store
 from limits_app.resolver import ResolvedSet
 from limits_app.stores.guards import Guard

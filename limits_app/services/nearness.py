@@ -13,7 +13,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.outcome import LimitStatus
-from limits_app.core.plan import Ask, ScopedLimits
+from limits_app.core.parts import Ask, ScopedLimits
 
 __all__ = ["Crossing", "Nearness", "nearness"]
 

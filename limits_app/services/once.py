@@ -18,7 +18,8 @@ from limits_app.core.keys import ONCE_LEVEL, Scope, check_idempotency_key, once_
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
-from limits_app.core.plan import Plan, ScopedLimits
+from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import Plan
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.services.freshness import Resolving, afresh, fresh, tell

@@ -11,7 +11,7 @@ from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource, scope_of, shared_scope
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.models import Verb
 from limits_app.resolver import ResolvedSet
 from limits_app.services.crediting import credit, taken

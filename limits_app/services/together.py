@@ -15,7 +15,7 @@ from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet, Supply, joined_supply, resolver
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.services.freshness import afresh, fresh, tell

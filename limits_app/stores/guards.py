@@ -21,7 +21,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.attendant import Attendant

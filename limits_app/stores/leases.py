@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from limits_app.core.algorithms import Rule, State
-from limits_app.core.plan import FOREVER
+from limits_app.core.parts import FOREVER
 
 __all__ = ["Lease", "counted", "lent", "renewed"]
 

@@ -8,7 +8,7 @@ from typing import Final
 from limits_app.core.algorithms import State
 from limits_app.core.at_once import Loan, Loans
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Amounts, Part
+from limits_app.core.parts import Amounts, Part
 
 __all__ = ["Lending"]
 

@@ -14,7 +14,8 @@ from limits_app.core.counting import Batch, hour_ends, hour_of, in_time
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts, Plan
+from limits_app.core.parts import Amounts
+from limits_app.core.plan import Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.unrolled import Record
 from limits_app.core.waiting import WaitingLine

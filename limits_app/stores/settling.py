@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from limits_app.core.algorithms import State
 from limits_app.core.layout import Layout
-from limits_app.core.plan import Amounts, Part
+from limits_app.core.parts import Amounts, Part
 from limits_app.core.unrolled import Record
 
 __all__ = ["settle_under", "settled_under"]

@@ -8,7 +8,8 @@ from typing import Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.layout import Layout
-from limits_app.core.plan import Part, Plan
+from limits_app.core.parts import Part
+from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
 from limits_app.stores.lending import Lending
 from limits_app.stores.tally import Tally

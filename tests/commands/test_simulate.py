@@ -19,7 +19,7 @@ from limits_app.core.keys import scope_of, shared_scope
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.notation import parse_limit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import Bucket, Period, Policy, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content

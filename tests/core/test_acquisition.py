@@ -18,7 +18,7 @@ from limits_app.core.errors import AlreadyReleased, InvalidRequest, LimitsError,
 from limits_app.core.hooks import Hooks
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, DB, KEEPING, REFUNDING, RPM, TPM, limit_set, reported, used

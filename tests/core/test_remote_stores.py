@@ -15,7 +15,7 @@ from limits_app.core.claim import Claim
 from limits_app.core.errors import LimitTimeout, NeverAdmissible, StoreUnavailable, UsageNotReported
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set

@@ -9,7 +9,7 @@ from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.survey import survey
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

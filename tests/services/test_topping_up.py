@@ -23,7 +23,7 @@ from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.models import AuditEvent, Entity
 from limits_app.services.crediting import credit, taken
 from limits_app.stores.guards import forget_guards, guard_of

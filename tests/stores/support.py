@@ -20,7 +20,7 @@ from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.store import system_us

@@ -131,7 +131,7 @@ def test_scopes_of_several_limits_are_locked_without_a_deadlock(store: Store) ->
     from limits_app.core.keys import scope_of
     from limits_app.core.layout import layout_of
     from limits_app.core.limit_set import LimitSet
-    from limits_app.core.plan import ScopedLimits
+    from limits_app.core.parts import ScopedLimits
 
     parts = [
         ScopedLimits(scope_of("tests", who), layout_of((CallLimit(500, DAY),), store.lease_us)) for who in ("a", "b")

@@ -17,7 +17,7 @@ from limits_app.core.keys import scope_of, short_key
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores.process import ProcessStore, deciding, one_scope, records
 from limits_app.stores.process.state_file import StateFile

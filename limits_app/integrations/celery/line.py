@@ -19,7 +19,7 @@ from limits_app.core.keys import Scope, line_scope
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.core.plan import Ask, ScopedLimits
+from limits_app.core.parts import Ask, ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["jittered", "seconds_to_wait"]

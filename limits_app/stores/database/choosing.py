@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Part
+from limits_app.core.parts import Part
 from limits_app.stores.database.deciding import admitted, charged, check, refused, seen
 from limits_app.stores.database.ledger import Ledger, Page
 from limits_app.stores.database.links import Link

@@ -10,7 +10,7 @@ from limits_app.core.counting import hour_ends, hour_of, in_time
 
 if TYPE_CHECKING:
     from limits_app.core.keys import Scope
-    from limits_app.core.plan import Amounts, Part
+    from limits_app.core.parts import Amounts, Part
     from limits_app.stores.database.records import Record
 
 __all__ = ["Mark", "Tallied", "begun", "closed", "collected", "label_of", "settled_in"]

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StaleConfiguration
-from limits_app.core.plan import Amounts, Ask, Part, Plan
+from limits_app.core.parts import Amounts, Ask, Part
+from limits_app.core.plan import Plan
 from limits_app.stores.database import lending
 from limits_app.stores.database.counted import begun, settled_in
 from limits_app.stores.database.records import Record

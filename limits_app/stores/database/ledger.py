@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from limits_app.core.clock import Clock
-from limits_app.core.plan import Part
+from limits_app.core.parts import Part
 from limits_app.stores.database.clock import ServerClock
 from limits_app.stores.database.housekeeping import Housekeeping
 from limits_app.stores.database.latest import Latest

@@ -10,7 +10,7 @@ from limits_app.stores.definitions import layout_from
 
 if TYPE_CHECKING:
     from limits_app.core.layout import Layout
-    from limits_app.core.plan import Part
+    from limits_app.core.parts import Part
     from limits_app.stores.database.links import Link, Row
 
 __all__ = ["Reading"]

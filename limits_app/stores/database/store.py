@@ -17,7 +17,7 @@ from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.database.choosing import Choice, charge_first

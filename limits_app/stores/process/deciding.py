@@ -9,7 +9,8 @@ from typing import Final, Literal, TypeVar
 from limits_app.core.claim import Claim
 from limits_app.core.counting import hour_ends, in_time
 from limits_app.core.errors import StaleConfiguration
-from limits_app.core.plan import Amounts, Part, Plan
+from limits_app.core.parts import Amounts, Part
+from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing

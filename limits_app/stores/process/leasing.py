@@ -10,7 +10,7 @@ import lmdb
 
 from limits_app.core.algorithms import State
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.stores.leases import Lease, counted, renewed
 from limits_app.stores.process.presence import ID_LENGTH
 from limits_app.stores.process.scan import under

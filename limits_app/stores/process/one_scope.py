@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Amounts, Permit, Plan
+from limits_app.core.parts import Amounts, Permit
+from limits_app.core.plan import Plan
 from limits_app.core.unrolled import IN_TIME, Record, Shape, names, written_out
 from limits_app.stores.process.leasing import LEASE
 from limits_app.stores.process.records import Records

@@ -12,7 +12,7 @@ from typing import Final
 import lmdb
 
 from limits_app.core.layout import Layout
-from limits_app.core.plan import Part
+from limits_app.core.parts import Part
 from limits_app.core.unrolled import Record
 from limits_app.stores.definitions import layout_from
 from limits_app.stores.leases import counted

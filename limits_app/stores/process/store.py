@@ -16,7 +16,7 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.stores.process.deciding import VERSION, Deciding, version_in
 from limits_app.stores.process.housekeeping import Housekeeping

@@ -17,7 +17,7 @@ import lmdb
 
 from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of
 from limits_app.core.keys import Scope, short_key
-from limits_app.core.plan import Amounts, Part
+from limits_app.core.parts import Amounts, Part
 from limits_app.core.unrolled import Record
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.scan import under

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from limits_app.core.plan import Ask
+from limits_app.core.parts import Ask
 
 __all__ = ["ALWAYS", "Calendars", "Told"]
 

@@ -19,7 +19,8 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts, Part, Plan
+from limits_app.core.parts import Amounts, Part
+from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
 from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, Slot

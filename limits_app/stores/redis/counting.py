@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from limits_app.core.counting import Batch, Count
-from limits_app.core.plan import Ask, Charges, Part
+from limits_app.core.parts import Ask, Charges, Part
 from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk
 from limits_app.stores.redis.moments import Moments
 from limits_app.stores.redis.names import Names

@@ -8,7 +8,7 @@ from typing import Any
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import Log
-from limits_app.core.plan import Ask, Part
+from limits_app.core.parts import Ask, Part
 from limits_app.stores.leases import Lease, counted
 from limits_app.stores.redis.codec import PAIR, Codec
 from limits_app.stores.settling import settle_under

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.plan import Charges, Part
+from limits_app.core.parts import Charges, Part
 from limits_app.stores.redis.codec import NAME_LENGTH, Codec, Codecs
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, bulk
 from limits_app.stores.redis.counting import NOTHING, Settled, counting_plan

@@ -9,7 +9,7 @@ from typing import Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.forking import on_fork
-from limits_app.core.plan import FOREVER, Amounts, Ask
+from limits_app.core.parts import FOREVER, Amounts, Ask
 from limits_app.stores.redis.choosing import Choice
 from limits_app.stores.redis.codec import PAIR
 from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk

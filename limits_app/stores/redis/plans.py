@@ -7,7 +7,8 @@ from struct import Struct
 from typing import Final, overload
 
 from limits_app.core.algorithms import State
-from limits_app.core.plan import Amounts, Charges, Part, Plan
+from limits_app.core.parts import Amounts, Charges, Part
+from limits_app.core.plan import Plan
 from limits_app.stores.redis.calendars import Calendars
 from limits_app.stores.redis.codec import Codecs, log_of
 from limits_app.stores.redis.commands import Prepared

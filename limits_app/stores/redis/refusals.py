@@ -11,7 +11,8 @@ from time import monotonic_ns
 from typing import Final
 
 from limits_app.core.claim import Claim
-from limits_app.core.plan import Amounts, Plan
+from limits_app.core.parts import Amounts
+from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
 
 __all__ = ["Refusals"]

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import NotShareable
-from limits_app.core.plan import Amounts
+from limits_app.core.parts import Amounts
 from limits_app.stores.redis.choosing import Choice
 from limits_app.stores.redis.deciding import ADMITTED, DONE, FOUND, NEVER_LEARNED, NEWCOMERS, NOT_YET, REFUSED
 from limits_app.stores.redis.links import Unanswered

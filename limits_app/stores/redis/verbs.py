@@ -12,7 +12,7 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US
-from limits_app.core.plan import Amounts, Part
+from limits_app.core.parts import Amounts, Part
 from limits_app.core.renewal import Renewer
 from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.codec import Codecs

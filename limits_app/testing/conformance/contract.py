@@ -17,7 +17,8 @@ from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Limit, RateLimitAlgorithm
-from limits_app.core.plan import ScopedLimits, plan_for
+from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import plan_for
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 

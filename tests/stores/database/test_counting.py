@@ -15,7 +15,7 @@ from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState
 from limits_app.stores.database import DatabaseStore, counted, tallying
 from limits_app.testing import FakeClock

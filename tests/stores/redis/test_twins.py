@@ -15,7 +15,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.parts import ScopedLimits
 from limits_app.core.quota import QuotaPeriod
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
