@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 from time import monotonic
 from typing import NamedTuple
 
@@ -46,10 +46,12 @@ def _take(pipe: Connection, open_store: Callable[[], Store], seconds: float) -> 
     limits, found = limits_of(open_store(), ResourceLimit("db", 1)), list[Turns]()
     pipe.send("ready")
     pipe.recv()
-    end, pause = monotonic() + seconds, Event()
+    together, pause = Barrier(THREADS), Event()
 
     def take() -> None:
+        together.wait()
         count, longest, since = 0, 0.0, monotonic()
+        end = since + seconds
         while monotonic() < end:
             with limits.acquire(timeout=PATIENCE):
                 longest = max(longest, monotonic() - since)
