@@ -76,28 +76,33 @@ class ExplainedPool:
         }
 
 
-def explained_pool(found: PooledSet, asked: Requested) -> tuple[Outcome, ExplainedPool]:
-    """What would be decided, and by whom."""
+def explained_pool(found: PooledSet, requested: Requested) -> tuple[Outcome, ExplainedPool]:
+    """What would be decided, and by whom; nothing requested shows all limits of each member."""
+    asked = dict.fromkeys(found.rates, 0) if requested is None else requested
     foreseen = found.pool.foresee(asked)
     definition = cast("Supply", found.supply).definition  # of one resource, so that it is no joined one
     asides = {str(name): found.pool.cooling_seconds(place) for place, name in enumerate(found.supply.scoped)}
-    members = tuple(_member(member, foreseen, asides.get(member.name, 0)) for member in definition.members)
+    whole = requested is None
+    members = tuple(_member(one, foreseen, asides.get(one.name, 0), whole=whole) for one in definition.members)
     pool = ExplainedPool(definition.name, definition.load_balancing, definition.failover, members)
     return beside(foreseen.outcome, found, asked), pool
 
 
-def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float) -> ExplainedMember:
+def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float, *, whole: bool) -> ExplainedMember:
     if not member.enabled:
         return ExplainedMember(member.name, member.weight, MemberStanding.DISABLED)
     claim = next((one for one in foreseen.able if _name_of(one) == member.name), None)
     if claim is None:
         return ExplainedMember(member.name, member.weight, MemberStanding.UNABLE, cooling_seconds=cooling_seconds)
     outcome = claim.outcome
+    shown = outcome
+    if whole and len(claim.limit_set.rates) > len(claim.plan.reports):  # with rates that no other member has
+        shown = claim.limit_set.peek(dict.fromkeys(claim.limit_set.rates, 0))
     return ExplainedMember(
         member.name,
         member.weight,
         _standing(claim, outcome, foreseen, cooling_seconds),
-        tuple(status for status in (*outcome.violations, *outcome.passed) if status.member == member.name),
+        tuple(status for status in (*shown.violations, *shown.passed) if status.member == member.name),
         round(claim.load(), 3),
         outcome.retry_after,
         cooling_seconds,

@@ -166,12 +166,11 @@ async def aexplain(
 
 def _explained(resolution: Resolution, requested: Requested) -> Explanation:
     limit_set = resolution.limit_set
-    asked = dict.fromkeys(limit_set.rates, 0) if requested is None else requested
     pool = None
     if isinstance(limit_set, PooledSet):
-        outcome, pool = explained_pool(limit_set, asked)
+        outcome, pool = explained_pool(limit_set, requested)
     else:
-        outcome = _peeked(limit_set, asked)
+        outcome = _peeked(limit_set, dict.fromkeys(limit_set.rates, 0) if requested is None else requested)
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {(status.entity, status.key): status for status in all_limits if status.level != MEMBER_LEVEL}
     changes_at = limit_set.changes_at

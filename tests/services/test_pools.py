@@ -393,6 +393,19 @@ def test_an_explanation_says_who_would_serve_and_why_not_another(clock: FakeCloc
     assert limits.acquire("chat", requested={"tpm": 10}).config["member"] == "c"
 
 
+def test_an_explanation_of_nothing_in_particular_shows_what_a_member_alone_limits() -> None:
+    budget = QuotaLimit("budget", 100, "day")
+    serve("chat", make_pool({"a": [TPM, budget], "b": [TPM, CALLS]}))
+    assert limits.acquire("chat", requested={"tpm": 5, "budget": 30}).config["member"] == "a"
+    found = limits.explain("chat")
+    assert found.pool is not None
+    shown = {one.name: {limit.key: limit.remaining for limit in one.limits} for one in found.pool.members}
+    assert shown == {"a": {"budget": 70, "tpm": 55}, "b": {"call_count": CALLS.capacity, "tpm": 60}}
+    named = limits.explain("chat", requested={"tpm": 1})
+    assert named.pool is not None
+    assert [limit.key for limit in named.pool.members[0].limits] == ["tpm"]
+
+
 def test_an_explanation_of_what_nobody_could_ever_serve() -> None:
     serve("chat", make_pool({"a": [TPM], "b": [TPM]}, failover=False))
     found = limits.explain("chat", requested={"tpm": 61})
