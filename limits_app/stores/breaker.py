@@ -72,6 +72,7 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.error: StoreUnavailable | None = None
         """The last failure."""
+        self._retired = False
         self.after_fork()
         on_fork(self)
 
@@ -129,6 +130,12 @@ class Breaker:
                 TROUBLED.discard(self)
         return self.calm
 
+    def retire(self) -> None:
+        """Be calm for good, whatever the calls come to that are under way."""
+        with self._lock:
+            self._retired = True
+            TROUBLED.discard(self)
+
     def _entered(self) -> int | None:
         """The round in which a call is made, or None where it is not."""
         with self._lock:
@@ -153,7 +160,8 @@ class Breaker:
             before = self.state
             if error is not None:
                 self.error = error
-                TROUBLED.add(self)
+                if not self._retired:
+                    TROUBLED.add(self)
             # Calls of an earlier round say nothing about the store as it is now.
             if turn == self._round:
                 self._note(failed=error is not None)

@@ -25,7 +25,7 @@ from limits_app.core.parts import Amounts
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.attendant import Attendant
-from limits_app.stores.breaker import TROUBLED, Breaker, BreakerRules, BreakerState
+from limits_app.stores.breaker import Breaker, BreakerRules, BreakerState
 from limits_app.stores.guarded import GuardedStore
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.timed import timed
@@ -163,7 +163,7 @@ class Guard:
     def retire(self) -> None:
         """Watch no more."""
         self._retired = True
-        TROUBLED.discard(self.breaker)
+        self.breaker.retire()
 
     def _open(self) -> Store:
         # A resource may name a store that the settings have no longer, which is no reason for errors everywhere.

@@ -11,7 +11,7 @@ import pytest
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.stores.attendant import Attendant
-from limits_app.stores.breaker import TROUBLED, Breaker, BreakerRules, BreakerState
+from limits_app.stores.breaker import Breaker, BreakerRules, BreakerState
 from limits_app.stores.memory import monotonic_us
 from limits_app.testing import FakeClock
 
@@ -47,7 +47,7 @@ class Course:
 def course() -> Iterator[Course]:
     course = Course()
     yield course
-    TROUBLED.discard(course.breaker)
+    course.breaker.retire()
 
 
 def test_it_is_calm_until_something_fails(course: Course) -> None:

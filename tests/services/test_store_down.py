@@ -36,7 +36,7 @@ from limits_app.core.parts import ScopedLimits
 from limits_app.resolver import ResolvedSet, resolver
 from limits_app.services.failure import without_store
 from limits_app.stores import guards, registry
-from limits_app.stores.breaker import TROUBLED, BreakerState
+from limits_app.stores.breaker import BreakerState
 from limits_app.stores.guards import Guard, guard_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -275,9 +275,9 @@ def test_one_failure_among_many_calls_gives_nothing_up(
     assert not limits.try_acquire("api", entity="a").outcome.degraded
     assert admitted(3) == 3
     guard_of().failed(StoreUnavailable("again"))
-    assert TROUBLED
+    assert not guard_of().breaker.calm
     clock.advance(20)
-    assert not TROUBLED
+    assert guard_of().breaker.calm
     assert told == []
     assert caplog.text.count("could not answer") == 1
 
@@ -540,7 +540,9 @@ def test_other_settings_are_other_guards(store: FailingStore, settings: Settings
     give_up(store)
     old = guard_of()
     settings.LIMITS = {**settings.LIMITS, "BREAKER_MIN_CALLS": 7}
-    assert not TROUBLED
+    assert old.breaker.calm
+    old.failed(StoreUnavailable("a call that was under way"))
+    assert old.breaker.calm
     assert guard_of() is not old
     told.clear()
     for _ in range(6):

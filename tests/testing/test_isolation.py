@@ -13,7 +13,7 @@ from limits_app.core.limits import CallLimit, Limit
 from limits_app.core.quota import QuotaLimit
 from limits_app.models import Policy
 from limits_app.stores import registry
-from limits_app.stores.breaker import TROUBLED, BreakerState
+from limits_app.stores.breaker import BreakerState
 from limits_app.stores.guards import guard_of
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits, override_limits
 from tests.services.pool_rows import NAME, make_pool
@@ -70,8 +70,10 @@ def test_a_store_that_was_down_is_asked_again() -> None:
             assert take()
             for _ in range(100):
                 guard_of().failed(StoreUnavailable("down"))
-            assert guard_of().breaker.state is BreakerState.OPEN
-    assert not TROUBLED
+            breaker = guard_of().breaker
+            assert breaker.state is BreakerState.OPEN
+            assert not breaker.calm
+        assert breaker.calm
 
 
 def test_what_was_told_once_is_told_again() -> None:
