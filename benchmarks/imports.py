@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -54,7 +55,9 @@ def _milliseconds(statement: str) -> Turn:
 def _imported(statement: str) -> tuple[float, int]:
     """Seconds in a fresh interpreter, and how many packages came along that should not."""
     program = _PROGRAM.format(statement=statement, unwanted=_UNWANTED)
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    # What was compiled is kept, whatever the environment says, as it is where a package is installed.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)
     seconds, unwanted = done.stdout.split()
     return float(seconds), int(unwanted)
 

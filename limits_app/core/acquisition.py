@@ -134,11 +134,12 @@ class Acquisition(Claim):
         plan, changes = self.plan, self._changes
         if self.admitted and (plan.settles or changes is not None):
             if not self.settled:
-                if changes is None or not plan.permits:
-                    self._settle(plan.given_back(self.amounts) if changes is None else changes)
-                else:  # as `_settle` does, which is a call more
-                    self.limit_set.store.settle(self, changes)
+                settled = plan.given_back(self.amounts) if changes is None else changes
+                if plan.permits:  # as `_settle` does, which is a call more
+                    self.limit_set.store.settle(self, settled)
                     self.holding.held.pop(self.number, None)
+                elif any(settled):
+                    self.limit_set.store.settle(self, settled)
             if plan.reports and (changes is None or self._usage is not None):
                 unreported = plan.reports - self._reported().keys()
                 if unreported and not hasattr(self, "_cancelled"):

@@ -37,7 +37,8 @@ _FIND: Final = "r{0} = records.get(key_{0})\n  if r{0} is None or r{0}[-1] is no
 _FIND_PLACE: Final = "l{0} = loans.get(key_{0})\n  if l{0} is None: return None"
 _LEND: Final = "l{0}[number] = part_{0}, amounts, now, now"
 _FIND_LOAN: Final = (
-    "l{0} = loans.get(key_{0})\n  if l{0} is None or number not in l{0} or l{0}[number][1] is not amounts: return None"
+    "l{0} = loans.get(key_{0})\n  loan = None if l{0} is None else l{0}.get(number)\n"
+    "  if loan is None or loan[1] is not amounts: return None"
 )
 _END_LOAN: Final = "del l{0}[number]"
 

@@ -34,6 +34,7 @@ __all__ = [
     "shadow_scope",
     "shared_scope",
     "short_key",
+    "unique_name",
 ]
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
@@ -95,7 +96,12 @@ def once_scope(resource: str, entity: str | None, key: str) -> Scope:
 
 def private_scope() -> Scope:
     """Give a scope that no other limit set has."""
-    return Scope(f"{_VERSION}::{os.urandom(16).hex()}")
+    return Scope(f"{_VERSION}::{unique_name()}")
+
+
+def unique_name() -> str:
+    """Give a name that nobody else has given or will give."""
+    return os.urandom(16).hex()
 
 
 def check_resource(name: object) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI, shown, to_milli
+from limits_app.core.crediting import crediter
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import Scope, lease_key, short_key
 from limits_app.core.layout import Layout
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.core.unrolled import Record, Settle, Take
+from limits_app.core.unrolled import Record, Settle, Take, settler, taker
 
 __all__ = ["FOREVER", "Amounts", "Ask", "Bucket", "Charges", "Part", "Permit", "ScopedLimits", "parts_of"]
 
@@ -84,46 +86,50 @@ class Permit(NamedTuple):
 
 
 class Part:
-    """One scope from which a request takes; `leases` are its permits, wherever the request names them or not:
-    where they stand among its states, and the names of their leases.
+    """One scope from which a request takes.
 
     `start` is a record that nobody has used, with the layout for a note.
-    `take` and `settle` change the record of the scope by the amounts of a whole request.
+    `amounts` is how many a whole request has, of all its scopes.
     `asked` says which limit, by index, takes which of them, by place;
     `permits` are its resource limits among them, by place.
     `is_credit` says that it gives back what no claim holds, and takes nothing.
     `counts` says whether its records count what is admitted; credit makes nothing unused.
     """
 
-    __slots__ = (
-        "asked",
-        "counts",
-        "is_credit",
-        "key",
-        "layout",
-        "leases",
-        "permits",
-        "scoped",
-        "settle",
-        "short_key",
-        "start",
-        "take",
-    )
-
-    take: Take
-    settle: Settle
-
     def __init__(self, scoped: ScopedLimits, *, is_credit: bool = False) -> None:
         self.scoped = scoped
         self.is_credit = is_credit
         self.key = scoped.scope.key
-        self.short_key = short_key(self.key)
         self.layout = scoped.layout
-        self.leases = scoped.layout.leases(self.short_key)
         self.counts = self.layout.counts and not is_credit
         self.start: Record = (*self.layout.blank, self.layout)
+        self.amounts = 0
         self.asked: dict[int, int] = {}
         self.permits: dict[int, Permit] = {}
+
+    # What not every store wants is made when it is wanted.
+
+    @cached_property
+    def short_key(self) -> bytes:
+        """The key of the scope in stores in which long keys cost."""
+        return short_key(self.key)
+
+    @cached_property
+    def leases(self) -> Sequence[tuple[int, bytes]]:
+        """Its permits, whether the request names them or not: where they stand, and the names of their leases."""
+        return self.layout.leases(self.short_key)
+
+    @cached_property
+    def take(self) -> Take:
+        """Change the record of the scope by the amounts of a whole request."""
+        return taker(self.layout.rules, self.asked, self.amounts, counts=self.layout.counts)
+
+    @cached_property
+    def settle(self) -> Settle:
+        """Change the record of the scope by what is different from those amounts."""
+        if self.is_credit:
+            return crediter(self.layout.rules, self.asked)
+        return settler(self.layout.rules, self.asked, self.amounts, counts=self.layout.counts)
 
     def ask(self, index: int, place: int) -> None:
         """Take the amount at `place` from the limit at `index`."""

@@ -7,10 +7,9 @@ from functools import cached_property
 
 from limits_app.core.amounts import MAX_AMOUNT, Amount
 from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, taker_of_all
-from limits_app.core.crediting import crediter
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.parts import Amounts, Ask, Bucket, Charges, Part, ScopedLimits, parts_of
-from limits_app.core.unrolled import Figure, Report, reader, reporter, settler, taker
+from limits_app.core.unrolled import Figure, Report, reader, reporter
 
 __all__ = ["Plan", "plan_for"]
 
@@ -44,13 +43,7 @@ class Plan:
         for place, ask in enumerate(asks):
             ask.part.ask(ask.index, place)
         for part in self.parts:
-            layout = part.layout
-            part.take = taker(layout.rules, part.asked, len(asks), counts=layout.counts)
-            part.settle = (
-                crediter(layout.rules, part.asked)
-                if part.is_credit
-                else settler(layout.rules, part.asked, len(asks), counts=layout.counts)
-            )
+            part.amounts = len(asks)
         self.lending = tuple([part for part in self.parts if part.permits])
         self.lent = tuple([one for part in self.lending for one in part.permits.items()])
         self._named = [place for place, ask in enumerate(asks) if ask.key in named]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, tzinfo
 from typing import Final
-from zoneinfo import ZoneInfo
 
 __all__ = ["DEFAULT_ZONE", "LONGEST_NAME", "zone_of"]
 
@@ -18,6 +17,9 @@ def zone_of(name: object) -> tzinfo | None:
         return UTC
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
+    # Imported when it is wanted, as few limits have a zone of their own.
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # a directory of zones, for instance, is an OSError

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import Final
-from uuid import uuid4
 
 from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of
-from limits_app.core.keys import Scope
+from limits_app.core.keys import Scope, unique_name
 from limits_app.core.layout import Layout
 from limits_app.core.unrolled import Record
 
@@ -55,7 +54,7 @@ class Tally:
                 self.close(scope, record, now)
                 records[scope] = record[-1].recounting(record)
             counts = list(self._taken())
-            self._batch = Batch(uuid4().hex, counts, is_full) if counts else None
+            self._batch = Batch(unique_name(), counts, is_full) if counts else None
         return self._batch
 
     def _taken(self) -> Iterator[Count]:

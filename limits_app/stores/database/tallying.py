@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
-from uuid import uuid4
 
 from limits_app.core.counting import Batch, Count
+from limits_app.core.keys import unique_name
 from limits_app.stores.database import statements
 from limits_app.stores.database.counted import collected
 from limits_app.stores.database.statements import COMMIT
@@ -88,7 +88,7 @@ def _waiting(link: Link) -> Batch | None:
 
 def _batch(link: Link, *, is_full: bool) -> Batch | None:
     """A new batch of what is in the table; or the one that another has made meanwhile."""
-    name = uuid4().hex
+    name = unique_name()
     link.run(link.begins)
     # There is room for one only, so that those who collect wait for each other here.
     link.run(statements.hold(*link.adds), (name, b""))

@@ -11,12 +11,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeAlias
-from uuid import uuid4
 
 import lmdb
 
 from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of
-from limits_app.core.keys import Scope, short_key
+from limits_app.core.keys import Scope, short_key, unique_name
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.unrolled import Record
 from limits_app.stores.process.records import Records
@@ -83,7 +82,7 @@ class Tallying:
             counts = list(self._taken(txn))
             if not counts:
                 return None
-            stored = json.dumps([uuid4().hex, counts, bool(self._hand) or len(counts) == _MOST]).encode()
+            stored = json.dumps([unique_name(), counts, bool(self._hand) or len(counts) == _MOST]).encode()
             txn.put(_BATCH, stored)
         name, counts, is_full = json.loads(stored)
         return Batch(name, [Count(*count) for count in counts], is_full)

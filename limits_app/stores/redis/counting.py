@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from struct import Struct
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
 from limits_app.core.counting import Batch, Count
+from limits_app.core.keys import unique_name
 from limits_app.core.parts import Ask, Charges, Part
 from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk
 from limits_app.stores.redis.moments import Moments
@@ -125,7 +125,7 @@ class Collecting:
 
 
 def _fresh_name(tag: bytes) -> bytes:
-    return tag + uuid4().hex.encode()
+    return tag + unique_name().encode()
 
 
 def _count(told: bytes) -> Count:
