@@ -136,8 +136,8 @@ class Acquisition(Claim):
             if not self.settled:
                 settled = plan.given_back(self.amounts) if changes is None else changes
                 if plan.permits:  # as `_settle` does, which is a call more
-                    self.limit_set.store.settle(self, settled)
                     self.holding.held.pop(self.number, None)
+                    self.limit_set.store.settle(self, settled)
                 elif any(settled):
                     self.limit_set.store.settle(self, settled)
             if plan.reports and (changes is None or self._usage is not None):
@@ -198,16 +198,17 @@ class Acquisition(Claim):
             return
         if not self.settled and self.admitted and (plan.settles or self._changes is not None):
             changes = plan.changes(self._reported(), self.amounts, give_back=give_back)
-            if plan.permits or any(changes):
-                await store.asettle(self, changes)
             if plan.permits:
                 self.holding.held.pop(self.number, None)
+            if plan.permits or any(changes):
+                await store.asettle(self, changes)
         self.settled = True
 
     def _settle(self, changes: Amounts) -> None:
         if self.plan.permits:
-            self.limit_set.store.settle(self, changes)
+            # First of all, since permits that are on their way back are no more to be renewed, nor missed.
             self.holding.held.pop(self.number, None)
+            self.limit_set.store.settle(self, changes)
         elif any(changes):
             self.limit_set.store.settle(self, changes)
 

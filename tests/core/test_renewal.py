@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import multiprocessing
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import LimitTimeout, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.hooks import Hooks
-from limits_app.core.limits import ResourceLimit
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit, RateLimit, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, used
@@ -40,6 +42,22 @@ class Counting(MemoryStore):
         if self.down:
             raise StoreUnavailable("out of reach")
         return super().renew(claims)
+
+
+class Late(MemoryStore):
+    """A store in which a round of renewals falls between the end of a loan and the return of who ended it."""
+
+    remote = True
+
+    def settle(self, claim: Claim, changes: Sequence[int]) -> None:
+        super().settle(claim, changes)
+        self.renewer.run()
+
+    async def aacquire(self, claim: Claim) -> bool:
+        return self.acquire(claim)
+
+    async def asettle(self, claim: Claim, changes: Sequence[int]) -> None:
+        self.settle(claim, changes)
 
 
 # ----------------------------------------------------------------------------------- on a clock moved by hand
@@ -98,6 +116,48 @@ def test_a_permit_that_is_forgotten_later_comes_back_a_lease_later(store: Memory
     assert not limits.try_acquire({"db": 1})
     clock.advance(4)
     assert limits.try_acquire({"db": 1})
+
+
+def released_in_a_task(limits: LimitSet) -> None:
+    async def hold() -> None:
+        async with await limits.aacquire():
+            pass
+
+    asyncio.run(hold())
+
+
+def released_by_a_block(limits: LimitSet) -> None:
+    with limits.acquire():
+        pass
+
+
+def released_with_a_report(limits: LimitSet) -> None:
+    with limits.acquire({"db": 1, "tokens": 5}) as held:
+        held.update({"tokens": 3})
+
+
+@pytest.mark.parametrize(
+    ("release", "limits"),
+    [
+        pytest.param(released_by_a_block, [ONE], id="block"),
+        pytest.param(released_with_a_report, [ONE, RateLimit("tokens", 10, 60)], id="report"),
+        pytest.param(lambda limits: limits.acquire().release(), [ONE], id="release"),
+        pytest.param(lambda limits: limits.acquire().cancel(), [ONE], id="cancel"),
+        pytest.param(released_in_a_task, [ONE], id="task"),
+    ],
+)
+def test_nobody_misses_a_permit_that_is_given_back_at_this_moment(
+    release: Callable[[LimitSet], None],
+    limits: list[AnyLimit],
+    clock: FakeClock,
+    hooks: Hooks,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lost: list[Claim] = []
+    hooks.lease_lost.append(lost.append)
+    release(limit_set(Late(clock=clock), *limits))
+    assert lost == []
+    assert caplog.messages == []
 
 
 def test_a_permit_is_held_no_longer_than_its_limit_allows(
