@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from benchmarks import django_site
 from benchmarks.harness import Contender, Effort, Figure, Samples, microseconds, take_turns
+from benchmarks.references import beside_redis
 from benchmarks.rows import Line, Row, Skipped, at_most
 from benchmarks.subjects import OURS, calls
 
@@ -21,7 +22,9 @@ __all__ = ["ROWS"]
 _ENDPOINTS: Final = 1_000
 _PLAIN: Final = "plain view"
 _RATELIMIT: Final = "@ratelimit, local memory cache"
+_RATELIMIT_REDIS: Final = "@ratelimit, Redis cache"
 _THEIRS: Final = "DRF throttle, local memory cache"
+_THEIRS_REDIS: Final = "DRF throttle, Redis cache"
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _IN_MEMORY: Final[Mapping[str, Any]] = {"STORES": {"default": {"KIND": "memory"}}, "HEADERS": "draft"}
 _SILENT: Final = {**_IN_MEMORY, "HEADERS": "none"}
@@ -42,17 +45,20 @@ def _middleware(effort: Effort) -> Iterable[Line]:
         free = (path("page/500/", view),)
         plain, ours = _handler(settings), _handler(settings, _MIDDLEWARE)
         process = {"STORES": {"default": {"KIND": "process", "STATE_DIR": directory}}}
-        for where, limits, bar in (("in process", _IN_MEMORY, 0.4), ("process store", process, 0.5)):
+
+        def turns(limits: Mapping[str, Any], peer: str) -> Samples:
             _use(settings, limits)
-            contenders = [
-                _request(_PLAIN, plain, free),
-                _request(_RATELIMIT, plain, limited),
-                _request(OURS, ours, free),
-            ]
-            samples = take_turns(contenders, effort)
+            contenders = [_request(_PLAIN, plain, free), _request(peer, plain, limited), _request(OURS, ours, free)]
+            return take_turns(contenders, effort)
+
+        for where, limits, bar in (("in process", _IN_MEMORY, 0.4), ("process store", process, 0.5)):
+            samples = turns(limits, _RATELIMIT)
             yield Line(f"{OURS}, {where}", _added(samples, OURS, _RATELIMIT), "x @ratelimit", at_most(bar))
-    yield Line(f"  {_RATELIMIT}, the whole request", microseconds(samples, _RATELIMIT), "us")
-    yield Line(f"  {_PLAIN}, the whole request", microseconds(samples, _PLAIN), "us")
+        yield from _wholes(samples, _RATELIMIT, _PLAIN)
+        with _redis() as limits:
+            samples = turns(limits, _RATELIMIT_REDIS)
+        yield Line(f"{OURS}, Redis", _added(samples, OURS, _RATELIMIT_REDIS), "x @ratelimit", at_most(0.4))
+        yield from _wholes(samples, _RATELIMIT_REDIS, _PLAIN)
 
 
 def _throttle(effort: Effort) -> Iterable[Line]:
@@ -66,18 +72,29 @@ def _throttle(effort: Effort) -> Iterable[Line]:
         kinds = [type("Throttle", (kind,), {"scope": "bench", "rate": "100000000/hour"}) for kind in (Theirs, Ours)]
         plain, theirs, ours = ((path("page/500/", _api_view(*some)),) for some in ((), kinds[:1], kinds[1:]))
         handler = _handler(settings)
-        # The framework's own throttle sends no headers, so what they cost is told by itself.
-        for told, limits, bar in (("", _IN_MEMORY, at_most(0.7)), (", without headers", _SILENT, None)):
+
+        def turns(limits: Mapping[str, Any], peer: str) -> Samples:
             _use(settings, limits)
             contenders = [
                 _request(_PLAIN, handler, plain, slice_calls=_HITS),
-                _request(_THEIRS, handler, theirs, cache.clear, slice_calls=_HITS),
+                _request(peer, handler, theirs, cache.clear, slice_calls=_HITS),
                 _request(OURS, handler, ours, slice_calls=_HITS),
             ]
-            samples = take_turns(contenders, effort)
+            return take_turns(contenders, effort)
+
+        # The framework's own throttle sends no headers, so what they cost is told by itself.
+        for told, limits, bar in (("", _IN_MEMORY, at_most(0.7)), (", without headers", _SILENT, None)):
+            samples = turns(limits, _THEIRS)
             yield Line(f"{OURS}, in process{told}", _added(samples, OURS, _THEIRS), "x DRF's own", bar)
-    yield Line(f"  {_THEIRS}, the whole request", microseconds(samples, _THEIRS), "us")
-    yield Line(f"  {_PLAIN}, the whole request", microseconds(samples, _PLAIN), "us")
+        yield from _wholes(samples, _THEIRS, _PLAIN)
+        with _redis() as limits:
+            samples = turns(limits, _THEIRS_REDIS)
+        yield Line(f"{OURS}, Redis", _added(samples, OURS, _THEIRS_REDIS), "x DRF's own", at_most(0.35))
+        yield from _wholes(samples, _THEIRS_REDIS, _PLAIN)
+
+
+def _wholes(samples: Samples, *names: str) -> Iterable[Line]:
+    return [Line(f"  {name}, the whole request", microseconds(samples, name), "us") for name in names]
 
 
 def _added(samples: Samples, name: str, peer: str) -> Figure:
@@ -173,6 +190,17 @@ def _site() -> Iterator[Any]:
 
     with override_settings(LIMITS=_IN_MEMORY):
         yield settings
+
+
+@contextmanager
+def _redis() -> Iterator[Mapping[str, Any]]:
+    """Caches on a Redis server of its own; gives settings for limits on it, in a database that no cache clears."""
+    from django.test.utils import override_settings
+
+    with beside_redis() as (_, port):
+        cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"redis://127.0.0.1:{port}/1"}
+        with override_settings(CACHES={"default": cache}):
+            yield {"STORES": {"default": {"KIND": "redis", "URL": f"redis://127.0.0.1:{port}/0"}}, "HEADERS": "draft"}
 
 
 ROWS: Final = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from random import random
 from threading import local
+from time import sleep
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from limits_app.core.errors import StoreUnavailable
@@ -19,7 +21,8 @@ __all__ = ["Steps"]
 
 T = TypeVar("T")
 
-_TRIES: Final = 5
+_TRIES: Final = 20
+_PAUSE_SECONDS: Final = 0.001
 _MOST_DOUBTS: Final = 10_000
 
 
@@ -75,7 +78,7 @@ class Steps:
 
     def _taken(self, work: Callable[[Link], T], claim: Claim | None) -> T | None:
         failure: Exception | None = None
-        for _ in range(_TRIES):
+        for tried in range(_TRIES):
             link = self._pool.take()
             try:
                 done = claim is not None and claim in self._doubts and self._was_done(link, claim)
@@ -83,6 +86,8 @@ class Steps:
             except link.error as error:
                 self._failed(link, error, claim)
                 failure = error
+                # Those who were in each other's way come back at different times.
+                sleep(random() * tried * _PAUSE_SECONDS)
             except BaseException as error:
                 self._interrupted(link, error, claim)
                 raise
