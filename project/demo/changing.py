@@ -25,7 +25,7 @@ _MORE: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was saved: what to expect of requests sent from `since` and until `until`."""
+    """A change that was saved: what to expect of requests that were sent from `since` on and answered by `until`."""
 
     words: str
     expected: int
@@ -34,7 +34,9 @@ class Change:
 
     def seen_by(self, process: int, responses: Sequence[Response]) -> Changed:
         """How one process obeyed it."""
-        mine = [one for one in responses if one.process == process and self.since <= one.started < self.until]
+        # What is under way when the next change is made may be decided before or after it.
+        clear = [one for one in responses if self.since <= one.started and one.ended <= self.until]
+        mine = [one for one in clear if one.process == process]
         mine.sort(key=lambda one: one.started)
         right = [one.status == self.expected for one in mine]
         first = right.index(True) if True in right else -1

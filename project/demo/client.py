@@ -42,6 +42,7 @@ class Client:
         self.cookies: Cookies = dict(cookies or {})
         self._kept = kept
         self._connection = HTTPConnection(address.host, address.port, timeout=_ANSWER_SECONDS)
+        self._response: HTTPResponse | None = None
 
     def ask(self, path: str, form: Mapping[str, str] | None = None) -> Answer:
         """Get a page, or post a form to it."""
@@ -56,7 +57,7 @@ class Client:
         return Answer(response.status, process_of(response), response.headers.get("Location", ""), text)
 
     def open(self, path: str, form: Mapping[str, str] | None = None) -> HTTPResponse:
-        """Ask, and leave the answer to be read as it comes."""
+        """Ask, and leave the answer to be read as it comes, until this client asks again or hangs up."""
         headers = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
         headers["Connection"] = "keep-alive" if self._kept else "close"
         body = None
@@ -69,11 +70,15 @@ class Client:
         except (OSError, HTTPException) as error:
             self.close()
             raise DemoFailed(f"the site did not answer {path}: {error!r}") from error
+        # A response that ends with its connection is all that keeps it open.
+        self._response = response
         self._take_cookies(response)
         return response
 
     def close(self) -> None:
         """Hang up."""
+        if self._response is not None:
+            self._response.close()
         self._connection.close()
 
     def _take_cookies(self, response: HTTPResponse) -> None:
