@@ -8,11 +8,21 @@ import pytest
 from hypothesis import settings
 
 from limits_app.usage import denials
+from tests.turns import turn
 
 # Each run draws other examples, so half as many are enough for every change; before a release it is the usual number.
 settings.register_profile("thorough", max_examples=100)
 settings.register_profile("quick", max_examples=50)
 settings.load_profile("quick")
+
+
+@pytest.fixture(autouse=True)
+def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
+    """What measures time is alone, also among the processes that share the tests."""
+    own = tmp_path_factory.getbasetemp()
+    alone = request.node.get_closest_marker("alone") is not None
+    with turn(own if worker_id == "master" else own.parent, alone=alone):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -62,6 +62,7 @@ def nobody_listens(address: Address) -> bool:
         return visitor.connect_ex((address.host, address.port)) != 0
 
 
+@pytest.mark.alone
 def test_the_demo_is_exact_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
         output, errors = process.communicate(timeout=SECONDS)

@@ -29,6 +29,7 @@ PROCESSES = 4
 LONGEST_SECONDS = 0.15
 OPEN_P99_SECONDS = 0.005
 RECOVERY_SECONDS = 1.0
+BEAT_SECONDS = 0.01
 PATIENCE = 20
 
 
@@ -53,13 +54,17 @@ def site(server: RedisServer, settings: Settings, monkeypatch: pytest.MonkeyPatc
 
 @dataclass
 class Load:
-    """Threads that ask without end, and what became of it."""
+    """Threads that ask without end, and what became of it.
+
+    `longest` says how many seconds the longest answer took, less those by which the machine was late meanwhile.
+    """
 
     threads: int = THREADS
-    seconds: list[float] = field(default_factory=list)
     seconds_open: list[float] = field(default_factory=list)
+    longest: float = 0.0
     recovery: float = 0.0
     answers: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _late: float = 0.0
     _stop: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
 
@@ -67,6 +72,7 @@ class Load:
     def running(self) -> Iterator[None]:
         """Ask from several threads in the meantime."""
         threads = [Thread(target=self._ask, args=(number,)) for number in range(self.threads)]
+        threads.append(Thread(target=self._beat))
         for thread in threads:
             thread.start()
         try:
@@ -103,13 +109,21 @@ class Load:
             name = names[number % len(names)]
             was_open = breaker.state is BreakerState.OPEN
             began = perf_counter()
+            late = self._late
             answer = ask(name)
             took = perf_counter() - began
             with self._lock:
-                self.seconds.append(took)
+                self.longest = max(self.longest, took - (self._late - late))
                 if was_open:
                     self.seconds_open.append(took)
                 self.answers[name][answer] += 1
+
+    def _beat(self) -> None:
+        """Add up by how much a thread is woken too late."""
+        while not self._stop.is_set():
+            began = perf_counter()
+            self._stop.wait(BEAT_SECONDS)
+            self._late += max(perf_counter() - began - BEAT_SECONDS, 0.0)
 
 
 def ask(name: str) -> str:
@@ -139,15 +153,16 @@ def is_back() -> bool:
     return guard_of().breaker.state is BreakerState.CLOSED
 
 
-def first_quick(course: Callable[[], Load], longest: float) -> Load:
+def first_quick(course: Callable[[], Load]) -> Load:
     """Go through a course until it meets the bars, three times at most, since others use the machine too."""
     for _ in range(3):
         load = course()
-        if max(load.seconds) < longest and load.open_p99 < OPEN_P99_SECONDS and load.recovery < RECOVERY_SECONDS:
+        if load.longest < LONGEST_SECONDS and load.open_p99 < OPEN_P99_SECONDS and load.recovery < RECOVERY_SECONDS:
             break
     return load
 
 
+@pytest.mark.alone
 def test_ten_kills_and_restarts_under_load(server: RedisServer) -> None:
     def course() -> Load:
         load = Load()
@@ -165,9 +180,9 @@ def test_ten_kills_and_restarts_under_load(server: RedisServer) -> None:
                 assert_policies_were_obeyed(up, down)
         return load
 
-    load = first_quick(course, LONGEST_SECONDS)
+    load = first_quick(course)
     assert load.recovery < RECOVERY_SECONDS
-    assert max(load.seconds) < LONGEST_SECONDS
+    assert load.longest < LONGEST_SECONDS
     assert load.open_p99 < OPEN_P99_SECONDS
 
 
@@ -180,6 +195,7 @@ def assert_policies_were_obeyed(up: dict[str, Counter[str]], down: dict[str, Cou
     assert down["local"]["admitted degraded"] <= CAPACITY // PROCESSES
 
 
+@pytest.mark.alone
 def test_a_frozen_redis_keeps_nobody_waiting(server: RedisServer) -> None:
     def course() -> Load:
         load = Load()
@@ -194,10 +210,10 @@ def test_a_frozen_redis_keeps_nobody_waiting(server: RedisServer) -> None:
             load.recovery = until(is_back)
         return load
 
-    load = first_quick(course, LONGEST_SECONDS)
+    load = first_quick(course)
     assert load.recovery < RECOVERY_SECONDS
     # Whoever finds out waits for a reply and for a new connection.
-    assert max(load.seconds) < LONGEST_SECONDS
+    assert load.longest < LONGEST_SECONDS
     assert load.open_p99 < OPEN_P99_SECONDS
 
 

@@ -9,7 +9,7 @@ from tests.stores.fairness import turns
 from tests.stores.races import STORES
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE
 
-pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
+pytestmark = [pytest.mark.alone, pytest.mark.filterwarnings(MULTI_THREADED_FORK)]
 
 SECONDS = 2.5
 
