@@ -28,6 +28,9 @@ DECIDING := limits_app/core/*,limits_app/stores/*,limits_app/services/*,limits_a
 
 ARGS ?=
 
+# Tests and the demo start many processes: what one of them has compiled, the others need not compile again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo run test coverage check lint format types imports migrations messages mutants fuzz ray bench docs newcomer matrix release-check clean
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,11 +18,11 @@ settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True)
-def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
+def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What measures time is alone, also among the processes that share the tests."""
     own = tmp_path_factory.getbasetemp()
-    alone = request.node.get_closest_marker("alone") is not None
-    with turn(own if worker_id == "master" else own.parent, alone=alone):
+    together = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with turn(together, alone=request.node.get_closest_marker("alone") is not None):
         yield
 
 

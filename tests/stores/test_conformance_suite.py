@@ -164,7 +164,7 @@ def test_what_a_user_does_not_give_is_skipped_or_said() -> None:
     with pytest.raises(pytest.skip.Exception, match="count_entries"):
         suite.test_looking_keeps_nothing(MemoryStore(clock=FakeClock()))
     with pytest.raises(pytest.skip.Exception, match="open_store"):
-        suite.test_processes_together_are_admitted_exactly_the_capacity(RateLimitAlgorithm.GCRA, "fork")
+        suite.test_processes_together_are_admitted_exactly_the_capacity("fork")
 
 
 @pytest.mark.parametrize("module", ["limits_app.testing", "limits_app.testing.conformance"])

@@ -19,6 +19,8 @@ from limits_app.testing.conformance.contract import ALGORITHMS, KEY, Contract, l
 __all__ = ["Races"]
 
 CAPACITY = 1000
+TRIES = 2 * CAPACITY
+"""Of all who take part, together."""
 THREADS = 8
 PROCESSES = 4
 DAYS = 366 * 86_400
@@ -51,17 +53,14 @@ class Races(Contract):
         held = [limits_of(store, ResourceLimit("db", 5)).try_acquire() for _ in range(6)]
         assert [bool(one) for one in held] == [True] * 5 + [False]
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
     @pytest.mark.parametrize("method", ["fork", "spawn"])
     @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-    def test_processes_together_are_admitted_exactly_the_capacity(
-        self, algorithm: RateLimitAlgorithm, method: str
-    ) -> None:
+    def test_processes_together_are_admitted_exactly_the_capacity(self, method: str) -> None:
         open_store = self.open_store()
         if open_store is None:
             pytest.skip("open_store() is not given, so no other process can open the store")
-        limit = RateLimit(KEY, CAPACITY, DAYS, algorithm)
-        assert sum(in_processes(open_store, limit, method=method, entity=f"{method} {algorithm}")) == CAPACITY
+        admitted = in_processes(open_store, method=method)
+        assert {algorithm: sum(each) for algorithm, each in admitted.items()} == dict.fromkeys(ALGORITHMS, CAPACITY)
 
 
 @contextmanager
@@ -75,38 +74,34 @@ def switch_interval(seconds: float | None) -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def in_threads(store: Store, limit: Limit, *, entity: str = "threads", each: int = CAPACITY) -> list[int]:
+def in_threads(store: Store, limit: Limit, *, each: int = TRIES // THREADS) -> list[int]:
     """How often each of eight threads is admitted when all of them try at once, `each` times."""
     barrier = Barrier(THREADS)
 
     def work(_: int) -> int:
         barrier.wait(PATIENCE)
-        return admissions(store, limit, entity, each)
+        return admissions(store, limit, "threads", each)
 
     with ThreadPoolExecutor(THREADS) as executor:
         return list(executor.map(work, range(THREADS)))
 
 
-def in_processes(
-    open_store: Callable[[], Store], limit: Limit, *, method: str, entity: str = "processes", each: int = CAPACITY
-) -> list[int]:
-    """How often each of four processes is admitted when all of them try at once, `each` times."""
+def in_processes(open_store: Callable[[], Store], *, method: str) -> dict[RateLimitAlgorithm, list[int]]:
+    """How often each of four processes is admitted when all of them try at once, one algorithm after the other."""
     context = multiprocessing.get_context(method)
     barrier = context.Barrier(PROCESSES)
     processes, ends = [], []
     for _ in range(PROCESSES):
         end, other = context.Pipe(duplex=False)
         process = context.Process(  # type: ignore[attr-defined]  # every context has one, though not their base
-            target=_work,
-            args=(open_store, limit),
-            kwargs={"entity": entity, "tries": each, "barrier": barrier, "end": other},
+            target=_work, args=(open_store, method, barrier, other)
         )
         process.start()
         other.close()
         processes.append(process)
         ends.append(end)
     try:
-        return [_result(end) for end in ends]
+        return {algorithm: [_result(end) for end in ends] for algorithm in ALGORITHMS}
     finally:
         for process in processes:
             process.join(PATIENCE)
@@ -127,12 +122,12 @@ def admissions(store: Store, limit: Limit, entity: str, tries: int) -> int:
     return admitted
 
 
-def _work(
-    open_store: Callable[[], Store], limit: Limit, *, entity: str, tries: int, barrier: Barrier, end: Connection
-) -> None:
+def _work(open_store: Callable[[], Store], method: str, barrier: Barrier, end: Connection) -> None:
     store = open_store()
-    barrier.wait(PATIENCE)
-    end.send(admissions(store, limit, entity, tries))
+    for algorithm in ALGORITHMS:
+        limit = RateLimit(KEY, CAPACITY, DAYS, algorithm)
+        barrier.wait(PATIENCE)
+        end.send(admissions(store, limit, f"{method} {algorithm}", TRIES // PROCESSES))
     end.close()
 
 

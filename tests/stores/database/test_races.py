@@ -25,7 +25,7 @@ def open_store(settings: Settings, django_db_blocker: DjangoDbBlocker) -> Iterat
         yield opener
 
 
-@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+@pytest.mark.parametrize("algorithm", TWO_KINDS)
 def test_exactly_what_a_limit_has_is_admitted(open_store: races.Opener, algorithm: RateLimitAlgorithm) -> None:
     assert races.one_limit(open_store, algorithm)
 
