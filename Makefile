@@ -43,12 +43,12 @@ demo: $(STAMP)  ## show limits at work under real traffic, and check every figur
 run: $(STAMP)  ## serve the demo site with seeded data
 	$(PY) -m project.demo --serve
 
-test: $(STAMP)  ## run all tests on two cores
-	$(PY) -m pytest -n 2 --dist load --no-cov $(ARGS)
+test: $(STAMP)  ## run all tests, for two cores: three at a time, since many wait
+	$(PY) -m pytest -n 3 --dist load --no-cov $(ARGS)
 
 coverage: $(STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
 	$(PY) -m coverage erase
-	$(PY) -m pytest -n 2 --dist load --cov --cov-report=term --cov-fail-under=95
+	$(PY) -m pytest -n 3 --dist load --cov --cov-report=term --cov-fail-under=95
 	$(PY) -m coverage report --include='$(DECIDING)' --fail-under=100
 
 check: lint types imports migrations  ## everything that can be known without running the tests

@@ -13,7 +13,6 @@ from limits_app.stores.database import DatabaseStore
 from limits_app.testing import FakeClock, StoreConformance
 from limits_app.testing.conformance.atomicity import Atomicity
 from limits_app.testing.conformance.bounds import Bounds
-from limits_app.testing.conformance.changes import Changes
 from limits_app.testing.conformance.choosing import Choosing
 from limits_app.testing.conformance.counting import Counting
 from limits_app.testing.conformance.leases import Leases
@@ -67,9 +66,9 @@ class TestPostgreSQL(_OnADatabase, StoreConformance, Counting):
 
 
 class TestMariaDB(
-    _OnADatabase, Atomicity, Choosing, Settling, Leases, Permits, Changes, Versions, Waking, Bounds, Races, Counting
+    _OnADatabase, Atomicity, Choosing, Settling, Leases, Permits, Versions, Waking, Bounds, Races, Counting
 ):
-    """What its statements and locks decide; the arithmetic of the algorithms is that of the other databases."""
+    """What its statements and locks decide; arithmetic, also that of changed limits, is the same on every database."""
 
     @pytest.fixture
     def settings(self, mariadb: MariaDBServer) -> Settings:

@@ -134,7 +134,15 @@ class TestWaitersOfOneProcess:
         assert entries(watched_store, b"watch") == []
 
     def test_messages_about_scopes_in_which_nobody_waits_are_nothing(self, process_store: ProcessStore) -> None:
-        process_store._watching._hear(b"?" * 16)
+        limits = limits_of(process_store, DB)
+        held = limits.try_acquire()
+        with ThreadPoolExecutor(1) as executor:
+            future = executor.submit(limits.acquire, None, PATIENCE)
+            until(lambda: process_store.line.busy)
+            process_store._watching._hear(b"?" * 16)
+            assert process_store.line.busy
+            held.release()
+            assert future.result(PATIENCE)
 
     def test_a_watcher_that_is_gone_is_forgotten(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, DB)

@@ -260,7 +260,10 @@ def test_settings_say_who_is_given_metrics(settings: Settings) -> None:
 
 def test_settings_that_are_wrong_are_left_to_the_checks(settings: Settings) -> None:
     settings.LIMITS = {"METRICS": "prometheus"}
+    before = [*WATCHERS], [*TIMERS]
     metrics.install()
+    assert ([*WATCHERS], [*TIMERS]) == before
+    assert REGISTRY.get_sample_value("limits_resolver_kept") is None
 
 
 def samples(registry: CollectorRegistry, name: str) -> list[Any]:
