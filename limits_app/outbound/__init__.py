@@ -14,6 +14,7 @@ from limits_app.outbound.errors import (
     NotNow,
     NoTurnInTime,
     OutboundError,
+    Unsendable,
     UpstreamFailed,
     UpstreamTimeout,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "RetryRules",
     "RetryingClient",
     "Schedule",
+    "Unsendable",
     "UpstreamFailed",
     "UpstreamTimeout",
     "WorkQueue",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from limits_app.outbound.bounds import check_counts, check_durations, check_periods
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.errors import CircuitOpen, UpstreamFailed
 from limits_app.outbound.events import BreakerTurned, Observer, silent
@@ -40,6 +41,13 @@ class BreakerRules:
     cool_down_seconds: float = 5.0
     most_cool_down_seconds: float = 300.0
     probes: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.failure_ratio <= 1:
+            raise ValueError(f"failure_ratio must be between 0 and 1, not {self.failure_ratio}")
+        check_counts(min_calls=self.min_calls, probes=self.probes)
+        check_periods(interval_seconds=self.interval_seconds)
+        check_durations(cool_down_seconds=self.cool_down_seconds, most_cool_down_seconds=self.most_cool_down_seconds)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from typing import Final
 
+from limits_app.outbound.bounds import check_counts, check_durations
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.messages import Request, Response
 
@@ -24,6 +25,8 @@ class CachingClient:
     """
 
     def __init__(self, client: ResourceClient, *, seconds: float = 60.0, most: int = 1000) -> None:
+        check_counts(most=most)
+        check_durations(seconds=seconds)
         self._client = client
         self._seconds = seconds
         self._most = most

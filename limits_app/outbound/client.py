@@ -18,7 +18,8 @@ class ResourceClient(Protocol):
     async def send(self, request: Request) -> Response:
         """Send and give the answer, whatever its status.
 
-        Raises UpstreamFailed when there is no answer, and NotNow when the request was not sent.
+        Raises UpstreamFailed when there is no answer, NotNow when the request was not sent, and Unsendable when it can
+        never be.
         """
 
     async def aclose(self) -> None:

@@ -7,7 +7,8 @@ LimitsError
     │   └── CircuitOpen                     the upstream failed too often and is left alone for now
     ├── UpstreamFailed                      no answer; `maybe_sent` says whether the upstream may have seen the request
     │   └── UpstreamTimeout (TimeoutError)  no answer in time
-    └── Closed            (RuntimeError)    an executor or a queue that takes nothing any more
+    ├── Unsendable        (ValueError)      a request that nobody can be sent: the caller's fault, so never tried again
+    └── Closed            (RuntimeError)    a client, an executor or a queue that takes nothing any more
 
 An answer is no error, whatever its status.
 """
@@ -22,6 +23,7 @@ __all__ = [
     "NoTurnInTime",
     "NotNow",
     "OutboundError",
+    "Unsendable",
     "UpstreamFailed",
     "UpstreamTimeout",
 ]
@@ -69,6 +71,18 @@ class UpstreamFailed(OutboundError):
 
 class UpstreamTimeout(UpstreamFailed, TimeoutError):
     """The upstream did not answer in time."""
+
+
+class Unsendable(OutboundError, ValueError):
+    """The request cannot be sent as it is, whatever the upstream does."""
+
+    def __init__(self, upstream: str, reason: str) -> None:
+        super().__init__(upstream, reason)
+        self.upstream = upstream
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.upstream} cannot be asked that: {self.reason}"
 
 
 class Closed(OutboundError, RuntimeError):

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from limits_app.outbound.bounds import check_counts, check_durations
 from limits_app.outbound.errors import Closed
 from limits_app.outbound.events import Depth, Observer, silent
 from limits_app.outbound.pace import Pace
@@ -25,8 +26,8 @@ class Executor:
     def __init__(
         self, concurrency: int, *, grace_seconds: float = 30.0, name: str = "executor", observer: Observer = silent
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        check_counts(concurrency=concurrency)
+        check_durations(grace_seconds=grace_seconds)
         self.name = name
         self._grace_seconds = grace_seconds
         self._observer = observer
@@ -120,6 +121,8 @@ class RateLimitedExecutor(Executor):
         grace_seconds: float = 30.0,
         observer: Observer = silent,
     ) -> None:
+        if wait_seconds is not None:
+            check_durations(wait_seconds=wait_seconds)
         super().__init__(concurrency, grace_seconds=grace_seconds, name=pace.name, observer=observer)
         self._pace = pace
         self._wait_seconds = wait_seconds

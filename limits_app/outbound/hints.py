@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Final
 
+from limits_app.outbound.bounds import check_counts, check_periods
 from limits_app.outbound.messages import Response
 
 __all__ = ["Hints", "Quota", "hints_of"]
@@ -43,6 +44,12 @@ class Quota:
     capacity: int
     window_seconds: float
     remaining: int | None = None
+
+    def __post_init__(self) -> None:
+        check_counts(capacity=self.capacity)
+        check_periods(window_seconds=self.window_seconds)
+        if self.remaining is not None and self.remaining < 0:
+            raise ValueError(f"remaining must be 0 or more, not {self.remaining}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx
 from pydantic import SecretStr
 
-from limits_app.outbound.errors import UpstreamFailed, UpstreamTimeout
+from limits_app.outbound.errors import Closed, Unsendable, UpstreamFailed, UpstreamTimeout
 from limits_app.outbound.events import Called, Observer, silent
-from limits_app.outbound.messages import Request, Response
+from limits_app.outbound.messages import HEADER_NAME, HEADER_VALUE, Request, Response
 
 __all__ = ["HttpClient"]
 
-_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _MOST_IDLE: Final = 20
 """Each request looks at all connections that are kept, and at all of them again for each that is idle."""
 
@@ -23,8 +25,9 @@ class HttpClient:
     """Sends to one address, with one key.
 
     The key goes into `key_header` after `key_prefix`, and is shown nowhere. Redirects are given back as answers,
-    so that it cannot be sent elsewhere. Proxies that the environment names are used if `trust_env`.
-    Raises TypeError for a key that is plain text.
+    so that it cannot be sent elsewhere; cookies are not kept.
+    Proxies that the environment names are used if `trust_env`.
+    Raises TypeError for a key that is plain text, and ValueError for an address or a key that cannot be.
     An answer takes at most the timeout of its request, from the wait for a connection to the last byte.
     """
 
@@ -41,12 +44,14 @@ class HttpClient:
         trust_env: bool = False,
         observer: Observer = silent,
     ) -> None:
-        if key is not None and not isinstance(key, SecretStr):
-            raise TypeError("key must be a SecretStr, so that it is shown nowhere: pass pydantic.SecretStr(key)")
+        if key is not None:
+            _check_key(key, key_header, key_prefix)
         self._http = httpx.AsyncClient(
-            base_url=base_url,
+            base_url=_address(base_url),
             limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=_MOST_IDLE),
             trust_env=trust_env,
+            # One client serves many, and none of them is to be taken for another.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         )
         self.name = name or self._http.base_url.host
         self._key = key
@@ -56,7 +61,9 @@ class HttpClient:
         self._observer = observer
 
     async def send(self, request: Request) -> Response:
-        """See `ResourceClient.send`."""
+        """See `ResourceClient.send`; raises Closed after `aclose`."""
+        if self._http.is_closed:
+            raise Closed(f"{self.name} was closed and sends nothing more")
         loop = asyncio.get_running_loop()
         start = loop.time()
         status = 0
@@ -92,6 +99,8 @@ class HttpClient:
                 )
         except (httpx.TimeoutException, TimeoutError) as error:
             raise UpstreamTimeout(self.name, "no answer in time", maybe_sent=_maybe_sent(error)) from error
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise Unsendable(self.name, str(error)) from error
         except httpx.RequestError as error:
             raise UpstreamFailed(self.name, type(error).__name__, maybe_sent=_maybe_sent(error)) from error
 
@@ -101,6 +110,25 @@ class HttpClient:
         own = self._key_header.lower()
         headers = [(name, value) for name, value in request.headers if name.lower() != own]
         return [*headers, (self._key_header, self._key_prefix + self._key.get_secret_value())]
+
+
+def _check_key(key: SecretStr, header: str, prefix: str) -> None:
+    """What no header can have would fail with each request, and be shown in the error."""
+    if not isinstance(key, SecretStr):
+        raise TypeError("key must be a SecretStr, so that it is shown nowhere: pass pydantic.SecretStr(key)")
+    if not (re.fullmatch(HEADER_NAME, header) and re.fullmatch(HEADER_VALUE, prefix + key.get_secret_value())):
+        raise ValueError("key_header, key_prefix and key must be what a header may have: ASCII, and no space at an end")
+
+
+def _address(base_url: str) -> httpx.URL:
+    rule = "base_url must be http:// or https:// with a host, and have no query"
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise ValueError(rule) from error
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+        raise ValueError(rule)
+    return url
 
 
 def _maybe_sent(error: Exception) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.outbound.client import Limits, ResourceClient
-from limits_app.outbound.errors import NotNow
+from limits_app.outbound.errors import Closed, NotNow, Unsendable
 from limits_app.outbound.events import Observer, Waited, silent
 from limits_app.outbound.hints import hints_of
 from limits_app.outbound.messages import Request, Response
@@ -69,6 +69,9 @@ class _Configured(Protocol):
 class Pool(Limits, Protocol):
     """A limit pool, as far as it matters here."""
 
+    def __len__(self) -> int:
+        """How many limit sets it has."""
+
     def __getitem__(self, index: int, /) -> _Configured:
         """A limit set of the pool."""
 
@@ -95,9 +98,12 @@ class PooledClient:
         observer: Observer = silent,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
-        for index, name in enumerate(members):
-            if pool[index].config.get(label) != name:
-                raise ValueError(f"limit set {index} of the pool must have config {{{label!r}: {name!r}}}")
+        names = [pool[index].config.get(label) for index in range(len(pool))]
+        if names != list(members):
+            raise ValueError(
+                "members must be one for each limit set of the pool, in its order, named as config "
+                f"[{label!r}] of the set says: {names}, not {list(members)}"
+            )
         self._pool = pool
         self._members = dict(members)
         self._indices = {name: index for index, name in enumerate(members)}
@@ -145,6 +151,6 @@ async def _acquired(limits: Limits, request: Request) -> AsyncIterator[tuple[Acq
     async with await limits.aacquire(dict(request.amounts) or None, timeout=request.wait_seconds) as acquisition:
         try:
             yield acquisition, clock() - start
-        except NotNow:
+        except (NotNow, Unsendable, Closed):
             acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
             raise

@@ -3,43 +3,89 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
-__all__ = ["Request", "Response"]
+__all__ = ["HEADER_NAME", "HEADER_VALUE", "Request", "Response"]
 
+HEADER_NAME: Final = r"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$"
+HEADER_VALUE: Final = r"^([!-~]([\t -~]*[!-~])?)?$"
+"""What may be in a header: nothing that ends it, or that a library would have to guess the encoding of."""
+_OF_CONNECTIONS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
+_NOT_IN_PATHS: Final = r"\s\\?#\x00-\x1f\x7f\ud800-\udfff"
+_PATH: Final = re.compile(rf"/([^/{_NOT_IN_PATHS}][^{_NOT_IN_PATHS}]*)?")
+# A server may decode more than it should before it looks for these, and cut a name at more than slashes.
+_UPWARDS: Final = re.compile(
+    r"(?:/|%(?:25)*(?:2f|5c))(?:\.|%(?:25)*2e){1,2}(?:$|[/;]|%(?:25)*(?:[01][0-9a-f]|2[03f]|3[bf]|5c))", re.IGNORECASE
+)
 
 
 def _pairs(value: object) -> object:
     return tuple(value.items()) if isinstance(value, Mapping) else value
 
 
+def _below(path: str) -> str:
+    if not _PATH.fullmatch(path):
+        raise ValueError(
+            "a path begins with one slash, and has no space, '\\', '?' or '#': for a query there is params"
+        )
+    if _UPWARDS.search(path):
+        raise ValueError("a path must stay below the address of the client: it cannot have '.' or '..' between slashes")
+    return path
+
+
+def _of_requests(name: str) -> str:
+    if name.lower() in _OF_CONNECTIONS:
+        raise ValueError(
+            f"the header {name} is set by the client: a request cannot say where it goes or how long it is"
+        )
+    return name
+
+
 Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
 """Names and values; a mapping is taken, too."""
-Amounts = Annotated[tuple[tuple[str, StrictInt | StrictFloat], ...], BeforeValidator(_pairs)]
+Headers = Annotated[
+    tuple[
+        tuple[
+            Annotated[str, Field(pattern=HEADER_NAME), AfterValidator(_of_requests)],
+            Annotated[str, Field(pattern=HEADER_VALUE)],
+        ],
+        ...,
+    ],
+    BeforeValidator(_pairs),
+]
+Amounts = Annotated[
+    tuple[
+        tuple[str, Annotated[StrictInt, Field(ge=0)] | Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]], ...
+    ],
+    BeforeValidator(_pairs),
+]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # What is refused may hold a secret.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Request(_Frozen):
     """What is asked of an upstream.
 
-    `path` begins with one slash and is below the address of the client: a request cannot lead a key astray.
+    `path` begins with one slash and is below the address of the client: a request cannot lead a key astray. So it has
+    no `.` or `..` between slashes, however these are written.
     `amounts` is what it takes from a limit set, by key; calls and permits need not be named.
     `timeout_seconds` is for one answer, and `wait_seconds` for the turn before it (None: as long as it takes).
     `repeatable` says that the upstream may get it twice; by default that depends on the method.
     """
 
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] = "GET"
-    path: Annotated[str, Field(pattern=r"^/([^/\\\s?#][^\s\\?#]*)?$")]
+    path: Annotated[str, AfterValidator(_below)]
     params: Pairs = ()
-    headers: Pairs = Field(default=(), repr=False)
+    headers: Headers = Field(default=(), repr=False)
     content: bytes = Field(default=b"", repr=False)
     amounts: Amounts = ()
     timeout_seconds: Seconds = 30.0
@@ -53,6 +99,10 @@ class Request(_Frozen):
         return cls.model_validate(
             {"method": method, "path": path, "content": json.dumps(value).encode(), "headers": headers, **fields}
         )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
+        """A copy with other fields, which are checked like those of any request."""
+        return self.model_validate(dict(self) | dict(update or {}))
 
     @property
     def may_repeat(self) -> bool:

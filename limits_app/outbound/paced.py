@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from limits_app.outbound.bounds import check_counts
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.errors import NoTurnInTime
 from limits_app.outbound.hints import hints_of
@@ -31,6 +32,7 @@ class PacedClient:
         tries: int = 5,
         unix_seconds: Callable[[], float] = time.time,
     ) -> None:
+        check_counts(tries=tries)
         self.pace = pace
         self._client = client
         self._tries = tries

@@ -12,6 +12,7 @@ from typing import Final
 from tenacity import AsyncRetrying, RetryCallState
 from tenacity.wait import wait_exponential, wait_random
 
+from limits_app.outbound.bounds import check_counts, check_durations
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.errors import NotNow, UpstreamFailed
 from limits_app.outbound.events import Observer, Retrying, silent
@@ -37,6 +38,15 @@ class RetryRules:
     first_seconds: float = 0.25
     most_seconds: float = 10.0
     jitter_seconds: float = 0.25
+
+    def __post_init__(self) -> None:
+        check_counts(attempts=self.attempts)
+        check_durations(
+            within_seconds=self.within_seconds,
+            first_seconds=self.first_seconds,
+            most_seconds=self.most_seconds,
+            jitter_seconds=self.jitter_seconds,
+        )
 
 
 class RetryingClient:

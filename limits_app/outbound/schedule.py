@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Final
 
+from limits_app.outbound.bounds import check_durations
 from limits_app.outbound.hints import Hints, Quota
 
 __all__ = ["Departure", "Lesson", "Schedule", "Window"]
@@ -108,6 +109,9 @@ class Schedule:
     _lesson: int = 0
     _in_vain: int = 0
     _grown: int = 0
+
+    def __post_init__(self) -> None:
+        check_durations(longest_gap=self.longest_gap, most_hold_seconds=self.most_hold_seconds)
 
     def opens_at(self, now: float, place: int = 0) -> float:
         """The earliest moment at which the caller with `place` others before it can leave."""

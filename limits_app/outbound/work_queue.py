@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from limits_app.outbound.bounds import check_counts, check_durations
 from limits_app.outbound.errors import Closed
 from limits_app.outbound.events import Depth, ItemFailed, Observer, silent
 
@@ -66,15 +67,13 @@ class WorkQueue(Generic[T]):
         capacity: int = 100,
         tries: int = 1,
         pause_seconds: float = 1.0,
-        on_failure: FailurePolicy | Callable[[FailedItem[T]], Awaitable[None]] = FailurePolicy.KEEP,
+        on_failure: str | Callable[[FailedItem[T]], Awaitable[None]] = FailurePolicy.KEEP,
         grace_seconds: float = 30.0,
         name: str = "queue",
         observer: Observer = silent,
     ) -> None:
-        if min(workers, capacity, tries) < 1:
-            raise ValueError("workers, capacity and tries must be at least 1")
-        if not (pause_seconds >= 0 and grace_seconds >= 0):  # nor is what is not a number
-            raise ValueError("pause_seconds and grace_seconds must be 0 or more")
+        check_counts(workers=workers, capacity=capacity, tries=tries)
+        check_durations(pause_seconds=pause_seconds, grace_seconds=grace_seconds)
         self.name = name
         self.done = 0
         self.failures: list[FailedItem[T]] = []
@@ -83,7 +82,7 @@ class WorkQueue(Generic[T]):
         self._workers = workers
         self._tries = tries
         self._pause_seconds = pause_seconds
-        self._on_failure = on_failure
+        self._on_failure = on_failure if callable(on_failure) else _policy_of(on_failure)
         self._grace_seconds = grace_seconds
         self._observer = observer
         self._line: deque[T] = deque()
@@ -220,3 +219,9 @@ class WorkQueue(Generic[T]):
         else:
             self._idle.clear()
         self._observer.note(Depth(self.name, self.waiting, self.running))
+
+
+def _policy_of(name: str) -> FailurePolicy:
+    if name not in [*FailurePolicy]:
+        raise ValueError(f"on_failure must be a coroutine function or one of {', '.join(FailurePolicy)}, not {name!r}")
+    return FailurePolicy(name)

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.limit_set import LimitSet
+from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import Limit
 
 __all__ = ["Acquirable", "Grant", "GrantedLimits", "PooledSets", "PrivateLimits", "grant_of"]
@@ -60,7 +60,7 @@ class PrivateLimits:
 
     def limits_for(self, worker_index: int) -> Acquirable:  # noqa: ARG002 - as `Grant` has it
         """A set that nobody else uses."""
-        return LimitSet(self.limits)
+        return LimitSet(self.limits) if self.limits else Unlimited()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -60,7 +62,7 @@ class Resident:
         return self._recipe.build()
 
     def perform(self, call: Call) -> object:
-        """Make a call in this thread; a coroutine runs in an event loop of its own."""
+        """Make a call in this thread; a coroutine runs in an event loop of its own, and waiting for it blocks."""
         worker, attempts = self.worker, Attempts(self._recipe.retry)
         while True:
             try:
@@ -85,5 +87,16 @@ class Resident:
 def _finished(result: Any) -> object:
     if not inspect.iscoroutine(result):
         return result
-    with closing(result):  # also where an event loop is running already, which is an error
-        return asyncio.run(result)
+    with closing(result):  # also where it never begins
+        if not _is_in_event_loop():
+            return asyncio.run(result)
+        with ThreadPoolExecutor(1) as thread:  # which can have an event loop of its own, as this one cannot
+            return thread.submit(copy_context().run, asyncio.run, result).result()
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, ParamSpec, Self, TypeVar
 
-from limits_app.core.limit_set import LimitSet
+from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import Limit
 from limits_app.workers.granting import Acquirable, grant_of
 from limits_app.workers.options import WorkerOptions
@@ -29,7 +29,7 @@ class Worker:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: ARG004 - they are for `__init__`
         """A worker without limits."""
         worker = super().__new__(cls)
-        worker.limits = LimitSet()
+        worker.limits = Unlimited()
         return worker
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Worker:
         """How workers of this class are to run; `init(...)` of the result makes them. Raises ValueError.
 
         - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`; `max_workers`: how many (1), or how many at
-          once on demand (as many as there are CPUs).
+          once on demand (any number).
         - `limits`: limits (each worker has them for itself), a limit set, limit sets (each worker has a pool of them),
           or a limit pool.
         - `num_retries`, `retry_on` (types of exceptions, or a callable that gets the exception, the attempt and the

@@ -31,6 +31,8 @@ def amounts(demand: Demand, *args: Any, **kwargs: Any) -> Any:
         pytest.param("model:{model}", "model:small", id="an_argument_also_by_default"),
         pytest.param("tenant:{job.tenant.id}", "tenant:7", id="a_part_of_an_argument"),
         pytest.param("tokens:{tokens:04d}", "tokens:0010", id="with_a_format"),
+        pytest.param("model:{model!s:.3}", "model:sma", id="converted"),
+        pytest.param("{{{model}}}", "{small}", id="in_braces"),
         pytest.param(lambda job, **_: f"tenant:{job['tenant']['id']}", "tenant:7", id="a_callable"),
         pytest.param(lambda *_, **__: None, None, id="a_callable_that_names_nobody"),
     ],
@@ -62,6 +64,33 @@ def test_amounts_come_from_the_arguments(requested: Any, expected: dict[str, int
 def test_an_entity_that_is_empty_is_nobody_and_not_everybody() -> None:
     with pytest.raises(InvalidLimit):
         Demand("llm", lambda *_, **__: "").of_call(ask, (JOB,), {})
+
+
+@pytest.mark.parametrize(
+    "spelling", ["tenant:{job.tenant}", "tenant:{job.tenant!s}", "{job.tenant!r}", "{job.tenant:}"]
+)
+@pytest.mark.parametrize("nobody", [None, ""])
+def test_a_part_that_names_nobody_does_not_put_all_of_them_together(spelling: str, nobody: str | None) -> None:
+    with pytest.raises(InvalidLimit, match=r"job\.tenant is (None|'')"):
+        Demand("llm", spelling).of_call(ask, ({"tenant": nobody},), {})
+
+
+def test_a_part_of_which_its_format_leaves_nothing_names_nobody_either() -> None:
+    with pytest.raises(InvalidLimit, match="nobody"):
+        Demand("llm", "model:{model:.0}").of_call(ask, (JOB,), {})
+
+
+def test_zero_and_no_are_names_like_any_other() -> None:
+    assert (
+        Demand("llm", "tenant:{job.tenant}:{tokens}").of_call(ask, ({"tenant": False}, 0), {}).entity
+        == "tenant:False:0"
+    )
+
+
+@pytest.mark.parametrize("spelling", ["tenant:{who}", "tenant:{}", "tenant:{0}"])
+def test_an_argument_that_there_is_not_is_an_error(spelling: str) -> None:
+    with pytest.raises(KeyError):
+        Demand("llm", spelling).of_call(ask, (JOB,), {})
 
 
 @pytest.mark.parametrize("bad", [{"resource": "not a name"}, {"resource": "llm", "entity": ""}])

@@ -9,7 +9,16 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from limits_app.outbound import HttpClient, Request, Response, UpstreamFailed, UpstreamTimeout
+from limits_app.outbound import (
+    Closed,
+    HttpClient,
+    OutboundError,
+    Request,
+    Response,
+    Unsendable,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from limits_app.outbound.events import Called
 from tests.outbound.timelines import Recorder
 from tests.outbound.upstream import LimitedServer, limited_server
@@ -96,11 +105,44 @@ def test_a_connection_that_breaks_may_have_brought_the_request() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "items", "//elsewhere/x", "http://elsewhere/", "/a b", "/a\r\nX: 1", "/\\elsewhere", "/a?key=1", "/a#b"],
+    [
+        *["", "items", "//elsewhere/x", "http://elsewhere/", "/a b", "/a\r\nX: 1", "/\\elsewhere", "/a?key=1", "/a#b"],
+        *["/\x00x", "/a\x7f", "/\ud800"],
+    ],
 )
 def test_a_path_that_leads_elsewhere_is_no_path(path: str) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match="a path begins with one slash"):
         Request(path=path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *["/.", "/..", "/../", "/../../tenant-b/v1/x", "/a/../../b", "/a/..", "/a/./b", "/a//../../b"],
+        *["/%2e%2e/x", "/%2E./x", "/.%2e", "/%2e/x", "/%252e%252E/x"],
+        *["/..%2fx", "/a%2f..%2F..%2fb", "/a%2f%2e%2e", "/a%5c..%5c..%5Cb", "/a%252f..%255cx"],
+        *["/..;/x", "/..;a=1/x", "/..%3b/x", "/..%3fx", "/..%23", "/..%00/x", "/..%20/x"],
+    ],
+)
+def test_a_path_does_not_lead_upwards_in_whatever_spelling(path: str) -> None:
+    with pytest.raises(ValidationError, match="must stay below the address of the client"):
+        Request(path=path)
+
+
+def test_a_copy_is_checked_like_any_request() -> None:
+    request = Request(path="/a", headers={"X": "1"}, amounts={"tpm": 3})
+    assert request.model_copy() == request
+    assert request.model_copy(update={"path": "/b"}) == Request(path="/b", headers={"X": "1"}, amounts={"tpm": 3})
+    with pytest.raises(ValidationError, match="must stay below"):
+        request.model_copy(update={"path": "/../b"})
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/...", "/.well-known/x", "/a..b/..c", "/v1..2", "/a//b", "/%2e%2ea", "/é", "/@b", "/:80/x"]
+)
+def test_other_paths_arrive_below_the_address(server: LimitedServer, path: str) -> None:
+    answer = asked(HttpClient(f"{server.url}/tenant-a/v1"), Request(path=path)).json_value()
+    assert answer["path"].startswith("/tenant-a/v1/")
 
 
 @pytest.mark.parametrize(
@@ -112,6 +154,21 @@ def test_a_path_that_leads_elsewhere_is_no_path(path: str) -> None:
         {"wait_seconds": -1},
         {"amounts": {"tpm": True}},
         {"amounts": {"tpm": "3"}},
+        {"amounts": {"tpm": -1}},
+        {"amounts": {"tpm": -0.5}},
+        {"amounts": {"tpm": float("nan")}},
+        {"amounts": {"tpm": float("inf")}},
+        {"headers": {"X": "é"}},
+        {"headers": {"X": "a\r\nY: b"}},
+        {"headers": {"X": "a\n"}},
+        {"headers": {"X": "a\x00"}},
+        {"headers": {"X": " a"}},
+        {"headers": {"X:": "a"}},
+        {"headers": {"é": "a"}},
+        {"headers": {"": "a"}},
+        {"headers": {"host": "elsewhere"}},
+        {"headers": {"Content-Length": "1"}},
+        {"headers": {"Transfer-Encoding": "chunked"}},
         {"surprise": 1},
     ],
     ids=str,
@@ -119,6 +176,68 @@ def test_a_path_that_leads_elsewhere_is_no_path(path: str) -> None:
 def test_a_request_that_cannot_be_is_refused_when_it_is_made(fields: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Request.model_validate({"path": "/", **fields})
+
+
+def test_whatever_a_request_may_have_in_its_headers_arrives(server: LimitedServer) -> None:
+    headers = {"x-empty": "", "x-tab": "a\tb c", "x!#$%&'*+-.^_`|~9": "~!"}
+    asked(HttpClient(server.url), Request(path="/", headers=headers))
+    assert headers.items() <= server.seen_headers[0].items()
+
+
+def test_cookies_of_one_answer_are_not_sent_with_the_next_request(server: LimitedServer) -> None:
+    client = HttpClient(server.url)
+
+    async def twice() -> None:
+        for _ in range(2):
+            await client.send(Request(path="/cookie"))
+
+    asyncio.run(twice())
+    assert [headers.get("cookie") for headers in server.seen_headers] == [None, None]
+
+
+def test_a_request_that_is_refused_does_not_show_its_secrets() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Request(path="/", headers={"Authorization": "s3cret\n"})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_what_an_upstream_says_is_taken_as_it_is() -> None:
+    assert Response(status=200, headers={"X": "é"}).header("x") == "é"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"), [("x" * 70_000, "too long"), ("\ud800", "surrogates")], ids=["long", "half"]
+)
+def test_what_no_upstream_can_be_sent_is_an_error_of_the_caller(server: LimitedServer, text: str, reason: str) -> None:
+    watch = Recorder()
+    with pytest.raises(Unsendable, match=rf"127.0.0.1 cannot be asked that: .*{reason}") as caught:
+        asked(HttpClient(server.url, observer=watch), Request(path="/", params={"q": text}))
+    assert isinstance(caught.value, OutboundError)
+    assert isinstance(caught.value, ValueError)
+    assert server.seen_headers == []
+    assert [event.status for event in watch.of(Called)] == [0]
+
+
+def test_a_client_that_was_closed_sends_nothing_more(server: LimitedServer) -> None:
+    async def scenario() -> None:
+        client = HttpClient(server.url, name="eu")
+        await client.aclose()
+        with pytest.raises(Closed, match="eu was closed"):
+            await client.send(Request(path="/"))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *["", "nonsense", "upstream.test/v1", "ftp://upstream.test", "http://", "http://h:port", "http://h\x00"],
+        *["http://upstream.test/v1?key=1", "http://upstream.test/v1#part"],
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_when_the_client_is_made(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url must be"):
+        HttpClient(url)
 
 
 def test_requests_and_responses_do_not_change() -> None:
@@ -139,3 +258,10 @@ def test_a_key_in_plain_text_is_refused_and_not_shown() -> None:
     with pytest.raises(TypeError, match="SecretStr") as refused:
         HttpClient("http://upstream.test", key="s3cret")  # type: ignore[arg-type]  # as those without types would
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["s3cret\n", "s3crét", "s3cret "])
+def test_a_key_that_no_header_can_have_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ValueError, match="key_header, key_prefix and key must be") as refused:
+        HttpClient("http://upstream.test", key=SecretStr(key))
+    assert "s3cr" not in str(refused.value)

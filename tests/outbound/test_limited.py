@@ -7,21 +7,24 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from limits_app import Acquisition, CallLimit, LimitSet, LimitTimeout, RateLimit, ResourceLimit
+from limits_app import Acquisition, CallLimit, LimitPool, LimitSet, LimitTimeout, RateLimit, ResourceLimit
 from limits_app.core.amounts import Amount
 from limits_app.outbound import (
     Breaker,
     BreakerClient,
     BreakerRules,
     CircuitOpen,
+    Closed,
     LimitedClient,
     NotNow,
+    OutboundError,
     Pace,
     PacedClient,
     PooledClient,
     Quota,
     Request,
     Response,
+    Unsendable,
     UpstreamFailed,
 )
 from limits_app.outbound.events import Waited
@@ -85,14 +88,20 @@ async def test_a_call_that_failed_or_was_cancelled_leaves_nothing_held() -> None
     await client.aclose()
 
 
-@on_a_fake_clock
-async def test_what_was_not_sent_has_used_nothing() -> None:
-    limits = limit_set(TPM, DB, CallLimit(9, 60))
-    client = LimitedClient(Scripted([CircuitOpen("eu", 5.0)]), limits)
-    for _ in range(20):
-        with pytest.raises(CircuitOpen):
-            await client.send(ASK)
-    assert used(limits) == {"tpm": 0, "db": 0, "call_count": 0}
+@pytest.mark.parametrize(
+    "error", [CircuitOpen("eu", 5.0), Unsendable("eu", "URL too long"), Closed("eu was closed")], ids=repr
+)
+def test_what_was_not_sent_has_used_nothing(error: OutboundError) -> None:
+    @on_a_fake_clock
+    async def scenario() -> None:
+        limits = limit_set(TPM, DB, CallLimit(9, 60))
+        client = LimitedClient(Scripted([error]), limits)
+        for _ in range(20):
+            with pytest.raises(type(error)):
+                await client.send(ASK)
+        assert used(limits) == {"tpm": 0, "db": 0, "call_count": 0}
+
+    scenario()
 
 
 @on_a_fake_clock
@@ -128,6 +137,9 @@ class InOrder:
 
     def __getitem__(self, index: int, /) -> LimitSet:
         return self.sets[index]
+
+    def __len__(self) -> int:
+        return len(self.sets)
 
     def cool_down(self, index: int, seconds: float) -> None:
         self.aside[index] = asyncio.get_running_loop().time() + seconds
@@ -203,7 +215,8 @@ async def test_when_nobody_can_be_asked_the_first_who_can_again_is_named() -> No
     assert caught.value.retry_after == pytest.approx(20.02)
 
 
-@on_a_fake_clock
-async def test_members_that_do_not_match_the_pool_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"limit set 0 of the pool must have config \{'name': 'us'\}"):
-        PooledClient(two_regions(), {"us": Scripted([answer()]), "eu": Scripted([answer()])})
+@pytest.mark.parametrize("names", [["us", "eu"], ["eu"], ["eu", "us", "asia"], [], ["eu", "asia"]], ids=str)
+def test_members_that_do_not_match_the_pool_are_refused(names: list[str]) -> None:
+    sets = [LimitSet([CallLimit(5, 60)], config={"name": name}) for name in ("eu", "us")]
+    with pytest.raises(ValueError, match=r"one for each limit set of the pool.*'name'.*\['eu', 'us'\], not"):
+        PooledClient(LimitPool(sets), {name: Scripted([answer()]) for name in names})

@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from limits_app.outbound import CircuitOpen, Request, RetryingClient, RetryRules, UpstreamFailed, UpstreamTimeout
+from limits_app.outbound import (
+    CircuitOpen,
+    Request,
+    RetryingClient,
+    RetryRules,
+    Unsendable,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
 from limits_app.outbound.events import Retrying
 from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, refusal, started, steps
 
@@ -60,6 +68,7 @@ async def test_an_upstream_that_says_when_to_come_back_is_not_asked_earlier() ->
         pytest.param(POST, refusal(), 5, id="a_write_that_was_refused"),
         pytest.param(POST.model_copy(update={"repeatable": True}), BROKEN_OFF, 5, id="a_write_that_may_be_repeated"),
         pytest.param(GET.model_copy(update={"repeatable": False}), BROKEN_OFF, 1, id="a_read_that_may_not"),
+        pytest.param(GET, Unsendable("eu", "URL too long"), 1, id="what_can_never_be_sent"),
         pytest.param(GET, ValueError("ours"), 1, id="an_error_of_our_own"),
     ],
 )

@@ -238,13 +238,35 @@ def test_every_item_that_was_taken_is_somewhere_at_the_end(seed: int, grace: flo
     scenario()
 
 
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        WorkQueue(Bench().work, workers=0)
+@pytest.mark.parametrize("policy", FailurePolicy)
+def test_policies_may_be_written_as_text(policy: FailurePolicy) -> None:
+    @on_a_fake_clock
+    async def scenario() -> None:
+        ends = []
+        for written in (policy, policy.value):
+            async with WorkQueue(Bench(0).work, workers=1, on_failure=written) as queue:
+                for item in range(3):
+                    await queue.put(item)
+            ends.append((queue.done, [failed.item for failed in queue.failures], queue.left))
+        assert ends[0] == ends[1]
+
+    scenario()
+
+
+@pytest.mark.parametrize("policy", ["zzz", "STOP", "", None])
+def test_a_policy_that_there_is_not_is_refused(policy: object) -> None:
+    with pytest.raises(ValueError, match="on_failure must be a coroutine function or one of keep, drop, stop, not "):
+        WorkQueue(Bench().work, on_failure=policy)  # type: ignore[arg-type]  # as those without types would
+
+
+@pytest.mark.parametrize("name", ["workers", "capacity", "tries"])
+def test_nonsense_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
+        WorkQueue(Bench().work, **{name: 0})  # type: ignore[arg-type]  # whichever it is
 
 
 @pytest.mark.parametrize("name", ["pause_seconds", "grace_seconds"])
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
 def test_no_pause_is_shorter_than_none(name: str, seconds: float) -> None:
-    with pytest.raises(ValueError, match="pause_seconds and grace_seconds must be 0 or more"):
+    with pytest.raises(ValueError, match=f"{name} must be 0 or more, not {seconds}"):
         WorkQueue(Bench().work, **{name: seconds})  # type: ignore[arg-type]  # whichever it is

@@ -69,6 +69,7 @@ class LimitedServer:
         if path == "/silent":
             await asyncio.sleep(60)
         extra = ["Location: http://localhost/elsewhere"] if path == "/moved" else []
+        extra += ["Set-Cookie: who=somebody; Path=/"] if path == "/cookie" else []
         status = 302 if path == "/moved" else self._decide(path)
         if status == 429:
             extra += self._told()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import AnonymousUser, User
 from django.http import HttpResponse, JsonResponse
 
 from limits_app import services
@@ -53,6 +53,14 @@ def test_somebody_else_has_their_own() -> None:
     with override_limits("api", CallLimit(5, 60)):
         exhaust("api", entity=User(pk=7))
         assert [left("api", entity) for entity in ("user:7", "user:8")] == [{"call_count": 0}, {"call_count": 5}]
+
+
+@pytest.mark.parametrize("entity", [AnonymousUser(), User(), 7], ids=["logged_out", "unsaved", "no_user"])
+def test_whoever_is_nobody_in_particular_does_not_exhaust_the_site(entity: object) -> None:
+    with override_limits("api", CallLimit(5, 60)):
+        with pytest.raises(TypeError, match=r"exhaust\(\.\.\., entity=.*'ip:192.0.2.7'.*None"):
+            exhaust("api", entity=entity)
+        assert left("api") == {"call_count": 5}
 
 
 def test_what_is_exhausted_may_be_exhausted_again() -> None:

@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future
+from contextvars import ContextVar
 from pathlib import Path
 from threading import Event, current_thread
 from typing import Any
@@ -17,7 +19,17 @@ from limits_app.workers import TaskFuture, Worker, WorkerPool, gather, wait
 from tests.workers.people import Archivist, Caller, Clerk, Gatekeeper, Unborn
 
 SECONDS = 20
+WHO: ContextVar[str] = ContextVar("who")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+class Wanderer(Worker):
+    async def who(self) -> str:
+        return WHO.get()
+
+
+async def _in_a_loop(call: Callable[[], Any]) -> Any:
+    return call()
 
 
 def test_a_call_returns_a_future_of_its_result(clerk: WorkerPool[Clerk]) -> None:
@@ -42,6 +54,21 @@ def test_what_a_method_raises_is_raised_by_its_future(clerk: WorkerPool[Clerk]) 
 def test_coroutines_are_awaited(clerk: WorkerPool[Clerk]) -> None:
     assert clerk.tell_later(1).result(SECONDS) == [1]
     assert clerk.submit(Clerk.tell_later, 2).result(SECONDS) == [1, 2]
+
+
+def test_coroutines_are_awaited_also_where_an_event_loop_runs_already(clerk: WorkerPool[Clerk]) -> None:
+    assert asyncio.run(_in_a_loop(lambda: clerk.tell_later(1).result(SECONDS))) == [1]
+    with pytest.raises(LookupError, match="later"):
+        asyncio.run(_in_a_loop(lambda: clerk.fail_later().result(SECONDS)))
+
+
+def test_a_coroutine_where_an_event_loop_runs_already_sees_the_context_of_its_caller() -> None:
+    async def ask() -> Any:
+        WHO.set("Eve")
+        with Wanderer.options().init() as wanderer:
+            return wanderer.who().result()
+
+    assert asyncio.run(ask()) == "Eve"
 
 
 def test_futures_can_be_awaited(clerk: WorkerPool[Clerk]) -> None:
@@ -208,14 +235,6 @@ def test_an_interruption_elsewhere_is_an_error_of_its_call(mode: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             clerk.stop_now().result(SECONDS)
         assert clerk.tell(1).result(SECONDS) == [1]
-
-
-def test_a_coroutine_cannot_run_in_a_thread_that_has_an_event_loop() -> None:
-    async def ask() -> None:
-        with Clerk.options().init() as clerk, pytest.raises(RuntimeError, match="running event loop"):
-            await clerk.tell_later(1)
-
-    asyncio.run(ask())
 
 
 @pytest.mark.parametrize("mode", ["thread", "asyncio"])

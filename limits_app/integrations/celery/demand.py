@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from string import Formatter
 from typing import Any
 
 from limits_app.core.amounts import Amount
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.turns import seconds_of
 from limits_app.integrations.amounts import one_of_each
@@ -33,7 +35,7 @@ class Demand:
     (`"tokens"`, `"job.tokens"`) or a callable; or one callable for all of them. Of every limit that is not named
     it takes 1.
     `patience_seconds` is how long a call waits that cannot be queued again, since it is eager or direct.
-    Raises InvalidLimit for a resource or an entity that cannot be.
+    Raises InvalidLimit for a resource or an entity that cannot be; for one that an argument makes, with the call.
     """
 
     resource: str
@@ -48,7 +50,7 @@ class Demand:
             check_entity(self.entity)
 
     def of_call(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Share:
-        """What one call of `run` asks; TypeError for arguments that it does not take."""
+        """What one call of `run` asks; TypeError for arguments that it does not take, InvalidLimit for nobody."""
         bound = inspect.signature(run).bind(*args, **kwargs)
         bound.apply_defaults()
         call = _Call(args, kwargs, bound.arguments)
@@ -76,41 +78,38 @@ class _Call:
         return value(*self.args, **self.kwargs) if callable(value) else value
 
     def named(self, pattern: str) -> str:
-        return pattern.format_map(_Parts(self.arguments)) if "{" in pattern else pattern
+        return _Identifier().vformat(pattern, (), self.arguments) if "{" in pattern else pattern
 
     def priced(self, price: Price) -> Any:
-        return _Parts(self.arguments).at(price) if isinstance(price, str) else self.asked(price)
+        return _at(price, self.arguments) if isinstance(price, str) else self.asked(price)
 
 
-class _Parts(dict[str, Any]):
-    """Arguments whose parts are attributes and keys alike, since what is an object here is a dict in a message."""
+class _Identifier(Formatter):
+    """Writes identifiers, and nobody into none of them."""
 
-    def __getitem__(self, name: str) -> Any:
-        return _Part(super().__getitem__(name))
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        """Look parts up as prices do: `{job.tenant}` is an attribute or a key."""
+        value = _at(field_name, kwargs)
+        if value is None or value == "":
+            raise InvalidLimit(f"the argument {field_name} is {value!r}, which names nobody and would be everybody's")
+        return value, field_name
 
-    def at(self, path: str) -> Any:
-        """The part that a dotted path leads to."""
-        name, *parts = path.split(".")
-        found: Any = super().__getitem__(name)
-        for part in parts:
-            found = _part(found, part)
-        return found
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Write it as it says itself."""
+        text = super().format_field(value, format_spec)
+        if not text:
+            raise InvalidLimit(f"nothing is left of {value!r} as {format_spec!r}, which names nobody")
+        return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """An argument on its way into text."""
-
-    value: Any
-
-    def __getattr__(self, name: str) -> _Part:
-        return _Part(_part(self.value, name))
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
+def _at(path: str, arguments: Mapping[str, Any]) -> Any:
+    """The part that a dotted path leads to."""
+    name, *parts = path.split(".")
+    return reduce(_part, parts, arguments[name])
 
 
 def _part(whole: Any, name: str) -> Any:
+    """Attributes and keys are alike, since what is an object here is a dict in a message."""
     return whole[name] if isinstance(whole, Mapping) else getattr(whole, name)
 
 
