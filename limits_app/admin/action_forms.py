@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.admin.moments import checked_moment
+from limits_app.admin.primary_keys import Autocomplete
 from limits_app.models import Policy, Resource
 from limits_app.models.validators import validate_identifier, validate_text
 
@@ -63,8 +64,8 @@ class BoostForm(ReasonForm):
         self.fields["until"].help_text = gettext("In the time zone %(zone)s.") % {"zone": zone}
 
     def clean_until(self) -> datetime:
-        """Refuse a boost that has ended."""
-        until: datetime = self.cleaned_data["until"]
+        """Refuse a boost that has ended, or ends when no calendar goes on."""
+        until = checked_moment(self.cleaned_data["until"], self.fields["until"].error_messages["invalid"])
         if until <= timezone.now():
             raise ValidationError(gettext("A boost ends in the future."))
         return until
@@ -115,5 +116,5 @@ def _resource(*, required: bool) -> ResourceChoice:
         label=_("Resource"),
         required=required,
         help_text="" if required else _("Leave it empty for all resources."),
-        widget=AutocompleteSelect(Policy._meta.get_field("resource"), admin.site),
+        widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
     )

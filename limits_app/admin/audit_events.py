@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
+from limits_app.admin.moments import DatedListAdmin
 from limits_app.admin.primary_keys import is_primary_key
 from limits_app.models import AuditEvent
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
-
-    ModelAdmin = admin.ModelAdmin[AuditEvent]
-else:
-    ModelAdmin = admin.ModelAdmin  # it takes no parameters when the code runs
 
 __all__ = ["AuditEventAdmin"]
 
@@ -39,7 +36,7 @@ _TABLE: Final = "<table><thead><tr><th>{}</th><th>{}</th><th>{}</th><th>{}</th><
 _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
-class AuditEventAdmin(ModelAdmin):
+class AuditEventAdmin(DatedListAdmin):
     """Who changed what."""
 
     class Media:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.widgets import AdminTextareaWidget
@@ -17,23 +17,20 @@ from django.utils.translation import gettext as _
 
 from limits_app import audit
 from limits_app.admin.json_field import JSONField
+from limits_app.admin.moments import DatedListAdmin, MomentField, MomentWidget
 from limits_app.admin.primary_keys import Autocomplete, is_primary_key
-from limits_app.models import Configuration
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
 
-    ModelAdmin = admin.ModelAdmin[Configuration]
-else:
-    ModelAdmin = admin.ModelAdmin  # it takes no parameters when the code runs
-
 __all__ = ["AuditedAdmin"]
 
 
-class AuditedAdmin(ModelAdmin):
+class AuditedAdmin(DatedListAdmin):
     """Says who changes an object, with its inlines, or those that were selected."""
 
     formfield_overrides = {
+        models.DateTimeField: {"form_class": MomentField, "widget": MomentWidget},
         models.JSONField: {"form_class": JSONField, "widget": AdminTextareaWidget(attrs={"rows": 4})},
         models.TextField: {"widget": AdminTextareaWidget(attrs={"rows": 3})},
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import messages
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import PermissionDenied
 from django.db import router
 from django.http import Http404, HttpResponse, HttpResponseRedirect
@@ -88,13 +89,17 @@ class ExchangingAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # of 
         return response
 
     def export_view(self, request: HttpRequest, kind: str) -> HttpResponse:
-        """Give the rows of the list, as it is filtered, as a file."""
+        """Give the rows of the list, as it is filtered, as a file; what it cannot be filtered by, the list answers."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if kind not in _FORMATS:
             raise Http404(gettext("There is no such format."))
         table, form = TABLES[self.model](), _FORMATS[kind]()
-        rows = self.get_changelist_instance(request).get_queryset(request)
+        try:
+            rows = self.get_changelist_instance(request).get_queryset(request)
+        except IncorrectLookupParameters:
+            there = reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_changelist")
+            return HttpResponseRedirect(f"{there}?{request.GET.urlencode()}")
         response = HttpResponse(form.export_data(table.export(queryset=rows)), content_type=form.get_content_type())
         response["Content-Disposition"] = f'attachment; filename="{self.opts.model_name}.{kind}"'
         return response

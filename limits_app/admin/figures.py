@@ -68,9 +68,16 @@ def moment(at: datetime | None, form: str = "DATETIME_FORMAT") -> str:
     """A moment by the site's clock, which is named; nothing where there is none."""
     if at is None:
         return ""
-    local = at if is_naive(at) else localtime(at)
+    local = at if is_naive(at) else _local(at)
     zone = local.tzname()
     return date_format(local, form) + (f" ({zone})" if zone else "")
+
+
+def _local(at: datetime) -> datetime:
+    try:
+        return localtime(at)
+    except OverflowError:  # at the ends of the calendar, there is no such moment here
+        return at
 
 
 def written_limits(limits: Iterable[Limit]) -> SafeString:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
@@ -21,6 +22,7 @@ from limits_app.admin.limit_form import LimitForm
 from limits_app.admin.states import shown_limits
 from limits_app.admin.verbs import POLICY_ACTIONS
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
+from limits_app.models.moments import as_setting
 from limits_app.services import Standing
 from limits_app.services.dropped import dropped_keys
 
@@ -55,6 +57,8 @@ LIMIT_FIELDS: Final = (
     "max_hold_seconds",
 )
 """What most limits need comes first: not all of it fits beside each other."""
+
+_FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 _MOST_DROPPED: Final = 10
 """How many dropped keys a warning names."""
@@ -161,6 +165,8 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
         found = super().get_changelist_instance(request)
         if not any(name.startswith(("holds", "valid_until")) for name in request.GET):
             found.date_hierarchy = None
+        # The rows are read by now; of these years are offered, which must have a next one by any clock.
+        found.queryset = found.queryset.filter(valid_until__lt=as_setting(_FOR_EVER))
         return found
 
     @admin.display(description=_("holds"), ordering="valid_from")

@@ -39,7 +39,7 @@ class ResourceAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
     search_fields = ["name", "description"]
     begins_with = ("name",)
     autocomplete_fields = ["pool"]
-    form = ResourceForm  # type: ignore[assignment]  # a form of one kind of configuration
+    form = ResourceForm
     actions = RESOURCE_ACTIONS
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:

@@ -270,7 +270,12 @@ def _store(name: str, entry: object) -> StoreSettings:
         if option != "KIND" and option not in options:
             raise ValueError(f"{name!r} does not take {shown(option)}, only {', '.join(map(repr, ['KIND', *options]))}")
     taken = {option.lower(): _option(name, entry, option, options[option]) for option in options if option in entry}
-    return StoreSettings(kind, **taken)
+    chosen = StoreSettings(kind, **taken)
+    if chosen.cache and chosen.url:
+        raise ValueError(f"{name!r} names its server twice, by CACHE and by URL: leave one of them out")
+    if chosen.cluster and not chosen.url:
+        raise ValueError(f"{name!r}: CLUSTER takes the URL of one of its servers, and no CACHE")
+    return chosen
 
 
 def _option(name: str, entry: Mapping[str, object], option: str, parse: Callable[[object], T]) -> T:

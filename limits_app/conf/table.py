@@ -50,7 +50,8 @@ STORES: Final = Key[Mapping[str, StoreSettings]](
     "limits_app.E011",
     expects="dict of alias to {'KIND': 'process' or 'memory' or 'redis' or 'database', ...}",
     doc="Where the state of limits lives; a process store may have a STATE_DIR and MAP_MEGABYTES of its own, "
-    "a Redis store has a CACHE (an alias of django-redis) or a URL and may have an IDLE_FACTOR of its own, "
+    "a Redis store has either a CACHE (an alias of django-redis) or a URL, with which it may be a CLUSTER, "
+    "and may have an IDLE_FACTOR of its own, "
     "and a database store may say USING which alias of DATABASES.",
     parse=parsers.stores,
 )

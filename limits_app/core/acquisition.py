@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -180,6 +181,10 @@ class Acquisition(Claim):
         self._release(give_back=True)
         self._cancelled = True
 
+    def lapse(self) -> None:
+        """Tell, unless that was done, that others may have had its permits while it held them."""
+        self.holding.lose(self)
+
     def _release_failed(self) -> None:
         try:
             self._release(give_back=True)
@@ -281,9 +286,19 @@ def check_signs(name: str, amounts: object) -> None:
     if not isinstance(amounts, Mapping):
         raise InvalidRequest(f"{name} must map keys to amounts, not {shown(amounts)}")
     for key, amount in amounts.items():
-        try:
-            negative = amount < 0
-        except TypeError:
-            raise InvalidRequest(f"amount of {shown(key)} must be a number, not {shown(amount)}") from None
-        if negative:
-            raise InvalidRequest(f"amount of {shown(key)} must not be negative, not {shown(amount)}")
+        rule = _broken_rule(amount)
+        if rule:
+            raise InvalidRequest(f"amount of {shown(key)} {rule}, not {shown(amount)}")
+
+
+def _broken_rule(amount: Amount) -> str | None:
+    """What is wrong with an amount whatever it is of; None when nothing is."""
+    if isinstance(amount, bool):
+        return "must be a number, not a boolean"
+    try:
+        negative, finite = amount < 0, amount < inf
+    except (TypeError, ArithmeticError):  # as decimals raise that are no numbers
+        return "must be a number"
+    if negative:
+        return "must not be negative"
+    return None if finite else "must be a finite number"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from math import inf, log
+from math import log
 from random import random
+from sys import float_info
 from typing import Final, Protocol
 
 from limits_app.core.amounts import shown
@@ -144,6 +145,6 @@ def checked_weights(weights: Sequence[float] | None, count_of_sets: int) -> tupl
     if len(given) != count_of_sets:
         raise InvalidRequest(f"weights must be one for each of the {count_of_sets} limit sets, not {shown(given)}")
     for weight in given:
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= float_info.max:
             raise InvalidRequest(f"a weight must be a number above 0, not {shown(weight)}")
     return given

@@ -22,6 +22,8 @@ class Serviceable:
     def __init__(self, limit_sets: Sequence[LimitSet]) -> None:
         self._sets = limit_sets
         self._rates = [frozenset(one.rates) for one in limit_sets]
+        # Naming nothing leaves rates alone: of a set that has nothing else it requests nothing.
+        self._only_rates = [bool(one.rates) and len(one.rates) == len(one) for one in limit_sets]
         known = {key for one in limit_sets for key in one.keys}
         self._optional = {CallLimit.key, *known}.difference(*self._rates)
         self._able: dict[tuple[str, ...] | None, Candidates] = {}
@@ -38,11 +40,12 @@ class Serviceable:
         if requested is None:
             able = [index for index, rates in enumerate(self._rates) if not rates]
         elif isinstance(requested, Mapping):
-            needed = {key for key in requested if key not in self._optional}
-            able = [index for index, rates in enumerate(self._rates) if needed.issubset(rates)]
+            needed = [key for key in requested if key not in self._optional]
+            able = [index for index, rates in enumerate(self._rates) if rates.issuperset(needed)]
             if not able:
-                names = ", ".join(map(shown, needed))
-                raise InvalidRequest(f"no limit set of the pool has all that is requested: {names}")
+                raise self._nobody_has(needed)
+            if not requested:
+                able = [index for index in able if not self._only_rates[index]]
         if not able:
             self._sets[0].claim(requested)  # which says why it cannot
         if len(self._able) >= _MOST_SHAPES:
@@ -50,3 +53,9 @@ class Serviceable:
         shape = None if requested is None else tuple(requested)
         self._able[shape] = found = tuple(able)
         return found
+
+    def _nobody_has(self, needed: Sequence[object]) -> InvalidRequest:
+        """The error for what no set has all of."""
+        names = ", ".join(map(shown, needed))
+        there = " | ".join(dict.fromkeys([", ".join(one.keys) or "nothing" for one in self._sets]))
+        return InvalidRequest(f"no limit set of the pool has all that is requested: {names}; sets have: {there}")

@@ -10,7 +10,7 @@ from limits_app.core.errors import NeverAdmissible
 from limits_app.core.steps import Acquire, Peek, Steps
 from limits_app.core.store import Store
 
-__all__ = ["Choice", "earliest", "nearest", "those_that_fit"]
+__all__ = ["Choice", "earliest", "emptiest_of", "nearest", "those_that_fit"]
 
 
 def _at_once(acquisition: Acquisition) -> int:  # noqa: ARG001 - as others have it
@@ -48,9 +48,7 @@ class Choice:
         if all(one.limit_set.store is store for one in some):
             return (yield Acquire(store, some, self.emptiest_first, self.failover))
         if self.emptiest_first:
-            for one in some:
-                yield Peek(one.limit_set.store, one)
-            some = sorted(some, key=Acquisition.load)
+            some = yield from emptiest_of(some)
         for one in some if self.failover else some[:1]:
             if (yield Acquire(one.limit_set.store, [one])) is not None:
                 return one
@@ -65,6 +63,13 @@ def those_that_fit(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisitio
         yield Peek(best.limit_set.store, best)
         raise NeverAdmissible(best.outcome)
     return fitting
+
+
+def emptiest_of(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
+    """The same by rising load, as it is now; among equals in their order."""
+    for one in acquisitions:
+        yield Peek(one.limit_set.store, one)
+    return sorted(acquisitions, key=Acquisition.load)
 
 
 def earliest(refused: Sequence[Acquisition]) -> Acquisition:

@@ -44,6 +44,12 @@ class Claim:
         if plan.permits:
             self.number = next_number()
 
+    def lapse(self) -> None:
+        """Be told by a store that it was given permits back which it had lent to nobody any more.
+
+        Somebody who holds what a claim stands for may want to know; nobody holds a bare claim.
+        """
+
     @property
     def charges(self) -> Charges:
         """The amounts beside the limits that they are of."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import weakref
+from threading import RLock
 from typing import Final, Protocol
 
-__all__ = ["Forked", "on_fork"]
+from limits_app.core.living import Living
+
+__all__ = ["Forked", "Stepping", "around_fork", "on_fork"]
 
 
 class Forked(Protocol):
@@ -16,17 +18,46 @@ class Forked(Protocol):
         """Start afresh in a child."""
 
 
-_LIVING: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
+class Stepping(Forked, Protocol):
+    """Something that a process must not fork in the middle of: `turn` is held during every step."""
+
+    turn: RLock
+
+    def before_fork(self) -> None:
+        """Take the turn, which the parent gives back after the fork, and close what no child could go on with."""
+
+
+_FORKED: Final[Living[Forked]] = Living()
+_STEPPING: Final[Living[Stepping]] = Living()
+_WAITING: Final[list[Stepping]] = []
 
 
 def on_fork(forked: Forked) -> None:
     """Call `after_fork` in every child, as long as the object lives."""
-    _LIVING.add(forked)
+    _FORKED.add(forked)
+
+
+def around_fork(stepping: Stepping) -> None:
+    """`on_fork`, and let no step be under way when the process forks."""
+    on_fork(stepping)
+    _STEPPING.add(stepping)
+
+
+def _before() -> None:
+    for stepping in _STEPPING.all():
+        stepping.before_fork()
+        _WAITING.append(stepping)
+
+
+def _in_parent() -> None:
+    while _WAITING:
+        _WAITING.pop().turn.release()
 
 
 def _in_child() -> None:
-    for forked in list(_LIVING):
+    _WAITING.clear()
+    for forked in _FORKED.all():
         forked.after_fork()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

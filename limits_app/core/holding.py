@@ -6,12 +6,15 @@ and what is held must be renewed.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from threading import local
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
+from limits_app.core.hooks import HOOKS
+from limits_app.core.living import Living
 from limits_app.core.parts import FOREVER
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from limits_app.core.renewal import Renewer
 
 __all__ = ["NOTHING_HELD", "Holding", "held_with", "holding_here"]
+
+logger = logging.getLogger("limits_app")
 
 NOTHING_HELD: Final[frozenset[Bucket]] = frozenset()
 
@@ -54,6 +59,23 @@ class Holding:
         if not renewer.running:
             renewer.start()
 
+    def lose(self, acquisition: Acquisition) -> None:
+        """Warn that permits went back while they were held, and tell whoever listens; once for each acquisition.
+
+        A forked child holds none of what its parent holds, and so it loses nothing.
+        """
+        mine = object()
+        # To enter one's own is one step: of two threads that find out, one tells.
+        if self not in _HOLDINGS.all() or _LOST.setdefault(acquisition, mine) is not mine:
+            return
+        keys = ", ".join(sorted(acquisition.plan.permits))
+        logger.warning("the lease of %s ran out while it was held: others may hold the permit now", keys)
+        for tell in HOOKS.lease_lost:
+            try:
+                tell(acquisition)
+            except Exception:
+                logger.exception("a listener to lost leases failed")
+
     def living(self) -> list[Acquisition]:
         """What is held; forgets what nobody refers to any more."""
         found = []
@@ -66,12 +88,14 @@ class Holding:
         return found
 
 
-_HOLDINGS: Final[WeakSet[Holding]] = WeakSet()
+_HOLDINGS: Final[Living[Holding]] = Living()
+_LOST: Final[WeakKeyDictionary[Acquisition, object]] = WeakKeyDictionary()
+"""What was told that it lost a lease."""
 
 
 def held_with(renewer: Renewer) -> list[Acquisition]:
     """What the threads and tasks of this process hold that a renewer renews."""
-    living = [acquisition for holding in list(_HOLDINGS) for acquisition in holding.living()]
+    living = [acquisition for holding in _HOLDINGS.all() for acquisition in holding.living()]
     return [acquisition for acquisition in living if acquisition.limit_set.store.renewer is renewer]
 
 

@@ -7,18 +7,30 @@ from functools import lru_cache
 from typing import Final
 
 from limits_app.core.algorithms import Rule, State, compile_rule
-from limits_app.core.amounts import MILLI
-from limits_app.core.errors import InvalidLimit
+from limits_app.core.amounts import MILLI, shown
+from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import lease_key
+from limits_app.core.limit_checks import MAX_WINDOW_MILLI, check_differ
 from limits_app.core.limits import AnyLimit
 from limits_app.core.unrolled import Record
 
-__all__ = ["LEASE_US", "Layout", "layout_of"]
+__all__ = ["LEASE_US", "Layout", "layout_of", "lease_us_of"]
 
 LEASE_US: Final = 10_000_000
 """How long a permit is lent before it must be renewed."""
 
 _NEVER: Final = 2**53
+
+
+def lease_us_of(lease_seconds: float) -> int:
+    """How long a store lends permits; InvalidRequest for what would lend none, or what is no time."""
+    is_number = isinstance(lease_seconds, int | float) and not isinstance(lease_seconds, bool)
+    if not is_number or not 0.001 <= lease_seconds <= MAX_WINDOW_MILLI / MILLI:
+        raise InvalidRequest(
+            f"lease_seconds must be between 0.001 seconds and 366 days ({MAX_WINDOW_MILLI // MILLI} seconds), "
+            f"not {shown(lease_seconds)}"
+        )
+    return round(lease_seconds * 1_000_000)
 
 
 class Layout:
@@ -39,10 +51,7 @@ class Layout:
         self.index = {rule.key: position for position, rule in enumerate(self.rules)}
         self.start: tuple[State, ...] = tuple(rule.start for rule in self.rules)
         self.blank: tuple[State | int, ...] = (*self.start, *(0,) * (len(limits) + 1)) if counts else self.start
-        if len(self.index) < len(limits):
-            keys = [limit.key for limit in limits]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise InvalidLimit(f"limit {twice!r} is there twice: keys inside one set must differ")
+        check_differ([limit.key for limit in limits])
 
     def __reduce__(self) -> tuple[object, ...]:
         return layout_of, (self.limits, self.lease_us, self.counts)

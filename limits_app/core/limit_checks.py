@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from typing import Final
 
@@ -13,6 +14,7 @@ __all__ = [
     "KEY_PATTERN",
     "MAX_WINDOW_MILLI",
     "UNITS",
+    "check_differ",
     "check_key",
     "check_seconds",
     "check_soft",
@@ -44,6 +46,13 @@ def check_key(key: object) -> None:
         raise InvalidLimit(
             f"limit key {shown(key)} must be a letter followed by at most 63 letters, digits, '_', '.' or '-'"
         )
+
+
+def check_differ(keys: Sequence[str]) -> None:
+    """Raise InvalidLimit where a key is there twice."""
+    if len({*keys}) < len(keys):
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise InvalidLimit(f"limit {twice!r} is there twice: keys inside one set must differ")
 
 
 def check_seconds(key: str, field: str, value: object) -> None:

@@ -10,7 +10,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.balancing import Candidates, checked_weights
 from limits_app.core.candidates import Serviceable
-from limits_app.core.choosing import Choice, earliest, nearest, those_that_fit
+from limits_app.core.choosing import Choice, earliest, emptiest_of, nearest, those_that_fit
 from limits_app.core.desk import Desk
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
@@ -128,7 +128,7 @@ class LimitPool:
     def __getitem__(self, which: str) -> AnyLimit: ...
     def __getitem__(self, which: int | str) -> LimitSet | AnyLimit:
         if not isinstance(which, str):
-            return self._sets[which]
+            return self._set_at(which)
         if len(self._sets) > 1:
             raise TypeError(
                 f"a pool of {len(self._sets)} sets has no one limit {which!r}: say which set, as in pool[0]"
@@ -187,14 +187,14 @@ class LimitPool:
 
         0 brings it back now. When all sets that could ever admit a request are put aside, none is.
         """
-        limit_set, rest = self._sets[index], seconds_of(seconds, "seconds must be a number")
+        limit_set, rest = self._set_at(index), seconds_of(seconds, "seconds must be a number")
         if rest is None:
             raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
         self._desk.put_aside(self._names[limit_set], round(rest * _SECOND), limit_set.store)
 
     def cooling_seconds(self, index: int) -> float:
         """For how many seconds more a set is put aside; 0 when it is not."""
-        limit_set = self._sets[index]
+        limit_set = self._set_at(index)
         return self._desk.rest_us(self._names[limit_set], limit_set.store) / _SECOND
 
     def peek(self, requested: Requested = None) -> Outcome:
@@ -276,12 +276,20 @@ class LimitPool:
         """What to wait for: any of the sets, those that are put aside too, or the chosen one alone."""
         if not self.failover and refused is not None:
             return Choice(wanted=[refused.limit_set.claim(requested, checks=False)])
-        able = self._able(requested)
-        wanted = self._claims(requested, [*order, *[index for index in able if index not in order]])
-        wanted = yield from those_that_fit(wanted)
-        if not self.failover:
-            return Choice(wanted=wanted[:1])
-        return Choice(wanted=wanted, emptiest_first=self._desk.emptiest_first, rest_us=self._rest_us)
+        others = [index for index in self._able(requested) if index not in order] if self.failover else ()
+        wanted = yield from those_that_fit(self._claims(requested, [*order, *others]))
+        if self.failover:
+            return Choice(wanted=wanted, emptiest_first=self._desk.emptiest_first, rest_us=self._rest_us)
+        if self._desk.emptiest_first:
+            wanted = yield from emptiest_of(wanted)
+        return Choice(wanted=wanted[:1])
+
+    def _set_at(self, index: int) -> LimitSet:
+        try:
+            return self._sets[index]
+        except IndexError:
+            last = len(self._sets) - 1
+            raise IndexError(f"the pool has no set {index}: it has {last + 1}, from 0 to {last}") from None
 
     def _claims(self, requested: Requested, order: Candidates) -> list[Acquisition]:
         return [self._sets[index].claim(requested, checks=False) for index in order]

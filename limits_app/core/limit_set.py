@@ -24,11 +24,13 @@ from limits_app.core.stats import Stats, stats_of
 from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
 
-__all__ = ["LimitSet"]
+__all__ = ["LimitSet", "Unlimited", "forget_warnings"]
 
 logger = logging.getLogger("limits_app")
 
 _MOST_WARNINGS: Final = 256
+_WARNED: Final[set[object]] = set()
+"""What was warned of in this process of sets that go by the name of a resource."""
 
 
 class LimitSet:
@@ -43,6 +45,8 @@ class LimitSet:
     """
 
     changes_at: float | None = None
+    resource: str | None = None
+    """What a set without limits goes by; others have it in their scopes."""
 
     def __init__(
         self,
@@ -85,7 +89,7 @@ class LimitSet:
         self.store = store
         self.scoped = scoped
         self.version = version
-        self._config: dict[str, object] = _copied_config(config) if config else {}
+        self._config: dict[str, object] = {} if config is None else _copied_config(config)
         self._warned: set[object] = set()
         self._shapes = Shapes(scoped, version, self.skip_unknown)
         self._usual = self._shapes.usual
@@ -99,7 +103,11 @@ class LimitSet:
         return _restored, (self.scoped, self.store, self._config, self.version)
 
     def __getitem__(self, key: str) -> AnyLimit:
-        return self._shapes.limits[key]
+        try:
+            return self._shapes.limits[key]
+        except KeyError:
+            known = ", ".join(self._shapes.limits) or "none"
+            raise KeyError(f"the set has no limit {shown(key)}, only: {known}") from None
 
     def __iter__(self) -> Iterator[AnyLimit]:
         return iter(self._shapes.limits.values())
@@ -229,16 +237,23 @@ class LimitSet:
     def skip_unknown(self, key: object, *, reported: bool = False) -> None:
         """Warn once that a key is none of the request's limits; InvalidRequest where that is configured.
 
-        One whose usage is `reported` is warned of by itself, and may also be one that was not requested.
+        One whose usage is `reported` is warned of by itself, and may also be one that was not requested. That is never
+        an error: it would take back what was really used.
+        The sets of all entities on a resource warn once together, since anybody may make up more entities.
         """
-        known = ", ".join(self._shapes.limits) or "none"
-        message = f"key {shown(key)} is none of the limits of this request and is skipped; the set has: {known}"
+        raises = not reported and HOOKS.unknown_keys_raise()
         if reported and key in self._shapes.limits:
             message = f"key {shown(key)} was not requested: its usage is not recorded"
-        if HOOKS.unknown_keys_raise():
+        else:
+            known = ", ".join(self._shapes.limits) or "none"
+            skipped = "" if raises else " and is skipped"
+            message = f"key {shown(key)} is none of the limits of this request{skipped}; the set has: {known}"
+        if raises:
             raise InvalidRequest(message)
-        if (reported, key) not in self._warned and len(self._warned) < _MOST_WARNINGS:
-            self._warned.add((reported, key))
+        name = next((scope.resource for scope in self.scopes), self.resource)
+        warned = self._warned if name is None else _WARNED
+        if (name, reported, key) not in warned and len(warned) < _MOST_WARNINGS:
+            warned.add((name, reported, key))
             logger.warning(message)
 
     def claim(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
@@ -272,6 +287,8 @@ class LimitSet:
         seconds_of(timeout)
         if requested is not None:
             check_signs("requested", requested)
+            for key in requested:
+                self.skip_unknown(key)
         return cast("Acquisition", self._free)
 
     async def _aclaim(self, requested: Mapping[str, Amount] | None, store: RemoteStore) -> Acquisition:
@@ -290,7 +307,21 @@ class LimitSet:
         return not self.store.line.busy and self._decide(acquisition)
 
 
+def forget_warnings() -> None:
+    """Warn of everything again."""
+    _WARNED.clear()
+
+
+class Unlimited(LimitSet):
+    """What stands in where limits might be and none are: it admits whatever could be requested, by any key."""
+
+    def skip_unknown(self, key: object, *, reported: bool = False) -> None:
+        """A key is no mistake here."""
+
+
 def _copied_config(config: Mapping[str, object]) -> dict[str, object]:
+    if not isinstance(config, Mapping):
+        raise InvalidRequest(f"config must map names to values, as in config={{'region': 'eu'}}, not {shown(config)}")
     return {name: _copied(value) for name, value in config.items()}
 
 

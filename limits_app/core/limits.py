@@ -9,7 +9,15 @@ from typing import ClassVar, Self
 
 from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limit_checks import check_key, check_seconds, check_soft, checked_milli, keep_plain, parse_rate
+from limits_app.core.limit_checks import (
+    check_differ,
+    check_key,
+    check_seconds,
+    check_soft,
+    checked_milli,
+    keep_plain,
+    parse_rate,
+)
 from limits_app.core.quota import QuotaLimit
 
 __all__ = [
@@ -42,6 +50,11 @@ class RateLimitAlgorithm(StrEnum):
     @property
     def takes_decimals(self) -> bool:
         """Whether amounts may have up to three decimals."""
+        return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+
+    @property
+    def refunds(self) -> bool:
+        """Whether amounts that were not used come back."""
         return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 
 
@@ -197,15 +210,16 @@ AnyLimit = Limit | Blocked
 """What can hold."""
 
 
-def checked_limits(limits: Iterable[object]) -> tuple[Limit, ...]:
-    """Return definitions as a tuple; InvalidLimit says which of them is none."""
+def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
+    """Return definitions as a tuple; InvalidLimit says which of them is none, or which key is there twice."""
     if isinstance(limits, Limit) or not isinstance(limits, Iterable):
-        raise InvalidLimit(f"limits must be several, as in LimitSet([limit]), not {shown(limits)}")
+        raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
     checked = []
     for limit in limits:
         if not isinstance(limit, Limit):
             raise InvalidLimit(f"{shown(limit)} is no limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
         checked.append(limit)
+    check_differ([limit.key for limit in checked])
     return tuple(checked)
 
 

@@ -72,6 +72,12 @@ class Ask:
         self.ceiling = rule.most_parts
         self.lease_key = lease_key(part.short_key, rule.key) if rule.is_permit else None
 
+    @property
+    def comes_back(self) -> bool:
+        """Whether what was taken and not used can be given back."""
+        limit = self.rule.limit
+        return not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
+
     def counted(self, parts: int) -> int:
         """An amount as a request takes it: of a soft limit no more than debt can remember, which is what comes back."""
         return min(parts, self.ceiling) if self.rule.limit.soft else parts

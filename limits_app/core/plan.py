@@ -7,6 +7,7 @@ from functools import cached_property
 
 from limits_app.core.amounts import MAX_AMOUNT, Amount
 from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, taker_of_all
+from limits_app.core.keys import ONCE_LEVEL
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.parts import Amounts, Ask, Bucket, Charges, Part, ScopedLimits, parts_of
 from limits_app.core.unrolled import Figure, Report, reader, reporter
@@ -46,6 +47,7 @@ class Plan:
             part.amounts = len(asks)
         self.lending = tuple([part for part in self.parts if part.permits])
         self.lent = tuple([one for part in self.lending for one in part.permits.items()])
+        self._once = [place for place, ask in enumerate(asks) if ask.part.scoped.level == ONCE_LEVEL]
         self._named = [place for place, ask in enumerate(asks) if ask.key in named]
         self._implicit = [0 if ask.key in named else ask.counted(ask.scale) for ask in asks]
         self.fixed: Amounts | None = None
@@ -129,7 +131,8 @@ class Plan:
     def changes(self, usage: Mapping[str, Amount], amounts: Amounts, *, give_back: bool = False) -> Amounts:
         """What is different from the amounts charged: by what was used, and by permits, which are given back.
 
-        With `give_back`, amounts that must be reported and were not are given back too.
+        With `give_back`, amounts that must be reported and were not are given back too; and with whatever is given
+        back then goes the idempotency key, since whoever comes with it again has to be charged again.
         """
         changes = [0] * len(amounts)
         for place, (ask, amount) in enumerate(zip(self.asks, amounts, strict=True)):
@@ -139,6 +142,9 @@ class Plan:
                 changes[place] = parts_of(ask, usage[ask.key]) - amount
             elif give_back and ask.key in self.reports:
                 changes[place] = -amount
+        if give_back and self._once and any(change < 0 and ask.comes_back for ask, change in self.beside(changes)):
+            for place in self._once:
+                changes[place] = -amounts[place]
         return changes
 
 

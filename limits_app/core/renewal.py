@@ -18,7 +18,6 @@ from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.holding import held_with
-from limits_app.core.hooks import HOOKS
 
 __all__ = ["Renewer"]
 
@@ -69,16 +68,7 @@ class Renewer:
             return
         for acquisition in held:
             if acquisition.number in ended and acquisition.holding.held.pop(acquisition.number, None) is not None:
-                self._warn(acquisition)
-
-    def _warn(self, claim: Claim) -> None:
-        keys = sorted(claim.plan.permits)
-        logger.warning("the lease of %s ran out while it was held: others may hold the permit now", ", ".join(keys))
-        for tell in HOOKS.lease_lost:
-            try:
-                tell(claim)
-            except Exception:
-                logger.exception("a listener to lost leases failed")
+                acquisition.lapse()
 
     def start(self) -> None:
         """Begin to renew, now that something is held."""
@@ -92,11 +82,12 @@ class Renewer:
     def _work(self) -> None:
         idle = 0
         while idle < _IDLE_ROUNDS or not self._retire():
-            sleep(self._pause_us() / 1_000_000)
             try:
+                sleep(self._pause_us() / 1_000_000)
                 self.run()
             except Exception:  # of whatever the store uses: without this thread, all permits would be lost
                 logger.exception("renewing permits failed; trying again")
+                sleep(self._period_us / 1_000_000)
             idle = 0 if held_with(self) else idle + 1
 
     def _pause_us(self) -> int:

@@ -60,6 +60,7 @@ class Store(Protocol):
         Positive changes are charged whatever the limit says; negative ones are given back where the algorithm can,
         and in parts whose `is_credit` whatever the algorithm is, but for permits.
         Settling a claim again changes nothing; nor do permits whose lease has run out.
+        Of those the claim is told, by `lapse`, once all is done: outside of locks and transactions.
         """
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:

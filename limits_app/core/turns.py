@@ -16,8 +16,8 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Outcome
 from limits_app.core.parts import FOREVER, Bucket
-from limits_app.core.steps import Pause, Peek, Stand, Steps, take, take_all, take_all_in_task, take_in_task
-from limits_app.core.store import Store
+from limits_app.core.steps import Pause, Peek, Stand, Steps, take_all, take_all_in_task
+from limits_app.core.store import Store, is_remote
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
 
 __all__ = ["seconds_of", "wait_in_task", "wait_in_thread"]
@@ -54,28 +54,40 @@ def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
             one.cancel()
         raise
     finally:
-        for store, place in places.items():
-            take(Stand(store, place, ()))
+        _leave(places)
 
 
 async def wait_in_task(choice: Choice, timeout: float | None) -> Acquisition:
-    """`wait_in_thread` for asyncio, without blocking the event loop."""
+    """`wait_in_thread` for asyncio, without blocking the event loop.
+
+    Nothing is awaited once it is admitted, so that nobody can be cancelled who has what nobody would give back.
+    """
     waiter = TaskWaiter()
     places = _places(choice, waiter)
     try:
         return await take_all_in_task(_admission(choice, places, timeout), waiter.sleep)
     except BaseException:
         for one in choice.wanted:
-            await one.acancel()
+            if not is_remote(one.limit_set.store):  # which gives back by itself what a cancelled task was charged
+                one.cancel()
         raise
     finally:
-        for store, place in places.items():
-            await take_in_task(Stand(store, place, ()))
+        _leave(places)
 
 
 def _places(choice: Choice, waiter: W) -> dict[Store, W]:
     """What stands for a waiter in the lines of each store: whoever wakes one of them wakes it."""
     return {store: copy(waiter) for store in choice.stores}
+
+
+def _leave(places: dict[Store, W]) -> None:
+    """Leave the lines of all stores, which takes no time anywhere: nobody has to be asked.
+
+    What stood there is forgotten, so that it is also gone where this is interrupted.
+    """
+    while places:
+        store, place = places.popitem()
+        store.line.stand(place, ())
 
 
 def _admission(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None) -> Steps[Acquisition]:

@@ -211,12 +211,12 @@ class Endpoints:
 
     def _load(self) -> EndpointTable:
         moment, seconds = _now()  # before the query: a change in between makes the answer stale, never wrong
-        using = router.db_for_read(Endpoint)
+        using = router.db_for_write(Endpoint)  # a replica may not know yet what has just changed
         try:
             table = EndpointTable(self.read(using), moment)
         except (OperationalError, InterfaceError) as error:
             return self._known_last(error)
-        if not changes.pending(using):  # what may be rolled back is used once
+        if changes.may_be_kept(using):  # what may be rolled back, or is out of date, is used once
             self._kept = _Kept(table, monotonic() + seconds)
         return table
 

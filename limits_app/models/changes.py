@@ -1,16 +1,27 @@
-"""Telling the site that configuration changed, once per transaction and only after it was committed."""
+"""Telling the site that configuration changed, once per transaction and only after it was committed.
+
+And what transactions mean for those who read configuration to keep it, and for what is done beside the database.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any, Final
 
 from django.db import connections, models, transaction
 from django.db.models.signals import post_delete, post_save
 
 from limits_app import signals
 
-__all__ = ["announce", "pending", "watch"]
+__all__ = ["announce", "at_commit", "in_transaction", "may_be_kept", "pending", "watch"]
+
+_ISOLATION: Final = {
+    "postgresql": "SHOW transaction_isolation",
+    "mysql": "SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')",
+}
+"""Gives a row, of which the level is the last column. MySQL and MariaDB have renamed the variable, each in its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,74 @@ def announce(using: str) -> None:
 def pending(using: str) -> bool:
     """Whether the current transaction on `using` has announced a change that is not committed yet."""
     return any(isinstance(hook[1], _Announcement) for hook in connections[using].run_on_commit)
+
+
+def may_be_kept(using: str) -> bool:
+    """Whether what was read on `using` just now is what is committed there, so that others may use it too.
+
+    It is not while the current transaction has changed configuration, which may be rolled back, and not while its reads
+    are of a snapshot: of how things were when it began, and not when a store was asked for its version.
+    """
+    return not (pending(using) or _reads_a_snapshot(connections[using]))
+
+
+def _reads_a_snapshot(connection: Any) -> bool:
+    """Whether a transaction is open that may not see what others have committed since it began.
+
+    The driver is asked, so that nobody counts it as a query.
+    """
+    if connection.connection is None or (connection.autocommit and not connection.in_atomic_block):
+        return False
+    if connection.vendor == "sqlite":
+        return not _excludes_writers(connection) and _last_column(connection, "PRAGMA journal_mode") == "wal"
+    if connection.vendor in _ISOLATION:
+        return _last_column(connection, _ISOLATION[connection.vendor]).replace("-", " ").lower() != "read committed"
+    return True
+
+
+def _excludes_writers(connection: Any) -> bool:
+    """Whether an SQLite transaction has kept all others from writing since it began; with a journal, any reader does.
+
+    Django begins none itself where autocommit is switched off, which it notes as that it will not commit either.
+    """
+    is_begun = connection.in_atomic_block and connection.commit_on_exit
+    return is_begun and connection.transaction_mode in {"IMMEDIATE", "EXCLUSIVE"}
+
+
+def _last_column(connection: Any, query: str) -> str:
+    with connection.wrap_database_errors, closing(connection.connection.cursor()) as cursor:
+        cursor.execute(query)
+        return str(cursor.fetchone()[-1])
+
+
+def in_transaction(using: str) -> bool:
+    """Whether the caller has a transaction open on `using`; those in which a TestCase runs its tests are none.
+
+    Nobody ever commits those, so that what waits for it would never happen.
+    Where autocommit is switched off nobody tells of commits: TransactionManagementError, as `on_commit` raises.
+    """
+    connection: Any = connections[using]
+    if connection.in_atomic_block:
+        return any(not block._from_testcase for block in connection.atomic_blocks)
+    if connection.get_autocommit():
+        return False
+    raise transaction.TransactionManagementError("without autocommit, nothing can wait for a commit: use atomic()")
+
+
+def at_commit(do: Callable[[], None], using: str) -> None:
+    """Do it when the current transaction on `using` is committed, and not at all when it is rolled back.
+
+    What it raises reaches whoever commits, and then other callbacks that come after it do not run, but for announcing.
+    """
+
+    def act() -> None:
+        try:
+            do()
+        except BaseException:
+            announce(using)
+            raise
+
+    transaction.on_commit(act, using=using)
 
 
 def watch(watched: Iterable[type[models.Model]]) -> None:

@@ -1,4 +1,4 @@
-"""Columns that hold names exactly as they were given."""
+"""Columns that hold names exactly as they were given, and references that are never emptied."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from django.db import models
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.deletion import Collector
 
     CharField = models.CharField[str, str]
 else:
     CharField = models.CharField  # it takes no parameters when the code runs
 
-__all__ = ["ExactTextField"]
+__all__ = ["ExactTextField", "cascade"]
 
 _MYSQL_COLLATION = "utf8mb4_0900_bin"
 _MARIADB_COLLATION = "utf8mb4_nopad_bin"
@@ -35,3 +36,16 @@ class ExactTextField(CharField):
     def formfield(self, **kwargs: Any) -> forms.Field | None:
         """Give a form field that keeps spaces at the ends, so that saving a form never renames."""
         return super().formfield(**{"strip": False, **kwargs})
+
+
+def cascade(
+    collector: Collector,
+    field: models.ForeignKey[Any, Any],
+    objects: models.QuerySet[models.Model],
+    using: str,
+) -> None:
+    """`CASCADE` for a reference that may be empty and must not become so.
+
+    Where constraints cannot be deferred, Django's own empties it first, which a check of the row may refuse.
+    """
+    collector.collect(objects, source=field.remote_field.model, source_attr=field.name)

@@ -17,7 +17,7 @@ from limits_app.core.limits import Limit as Definition
 from limits_app.core.quota import QuotaPeriod
 from limits_app.core.time_zones import DEFAULT_ZONE, LONGEST_NAME
 from limits_app.models.base import Configuration
-from limits_app.models.fields import ExactTextField
+from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_columns import COLUMNS, amount_of, definition_of
 from limits_app.models.limit_rules import CONSTRAINTS, LimitKind, wrong_fields
 from limits_app.models.policy import Policy
@@ -51,12 +51,12 @@ class Limit(Configuration):
     part_of = ("policy", "member")
 
     policy = models.ForeignKey(
-        Policy, verbose_name=_("policy"), on_delete=models.CASCADE, null=True, blank=True, related_name="limits"
+        Policy, verbose_name=_("policy"), on_delete=cascade, null=True, blank=True, related_name="limits"
     )
     member = models.ForeignKey(
         PoolMember,
         verbose_name=_("pool member"),
-        on_delete=models.CASCADE,
+        on_delete=cascade,
         null=True,
         blank=True,
         related_name="limits",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
+
+from django.db import IntegrityError
 
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
 from limits_app.core.time_zones import DEFAULT_ZONE
 from limits_app.models.limit_rules import LimitKind
 
-__all__ = ["COLUMNS", "amount_of", "definition_of"]
+__all__ = ["COLUMNS", "amount_of", "check_definitions", "definition_of"]
 
 Number = Decimal | float | None
 
@@ -41,6 +44,19 @@ def definition_of(kind: str, key: str, capacity: Number, *rest: Any) -> Definiti
         return QuotaLimit(key, amount_of(capacity), *calendar, amount_of(session_seconds), soft)
     rate = (amount_of(capacity), amount_of(window_seconds), RateLimitAlgorithm(algorithm), amount_of(burst), soft)
     return CallLimit(*rate) if kind == LimitKind.CALL else RateLimit(key, *rate)
+
+
+def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
+    """Raise IntegrityError for limits, as snapshots tell them, of which one is no definition.
+
+    No constraint of the database reads keys and time zones.
+    """
+    for limit in limits:
+        columns: list[Any] = [limit.get(column) for column in COLUMNS]
+        try:
+            definition_of(*columns)
+        except ValueError as error:
+            raise IntegrityError(str(error)) from error
 
 
 def amount_of(value: Number) -> Any:

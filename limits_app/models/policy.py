@@ -22,6 +22,7 @@ from limits_app.models.policy_rules import (
     PolicyEffect,
     check_beginning,
     check_hours,
+    check_limits,
     check_neighbours,
     check_spans,
 )
@@ -178,7 +179,9 @@ class Policy(Configuration):
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Refuse dates that overlap with those of another policy of the same scope."""
+        """Refuse limits that it cannot have, and dates that overlap with those of another policy of the same scope."""
+        for before, now in written.values():
+            check_limits(before, now)
         moved = [key for key, (before, now) in written.items() if any(before.get(name) != now[name] for name in _SPAN)]
         check_spans([key for key in moved if written[key][1]["valid_from"]], using)
 

@@ -15,7 +15,8 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
 from limits_app.models.constraints import NoOverlap, Undated
-from limits_app.models.snapshots import batches
+from limits_app.models.limit_columns import check_definitions
+from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.weekly_hours import WeeklyHours
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "PolicyEffect",
     "check_beginning",
     "check_hours",
+    "check_limits",
     "check_neighbours",
     "check_spans",
 ]
@@ -139,6 +141,17 @@ def check_neighbours(policy: Policy) -> None:
             _("It overlaps with the policy that holds %(when)s: of one scope, only one can hold at a time."),
             params={"when": overlapping.when()},
         )
+
+
+def check_limits(before: Snapshot, now: Snapshot) -> None:
+    """Raise IntegrityError for a policy whose limits have become such as it cannot have, however they were written."""
+    if all(before.get(name) == now[name] for name in ("entity", "effect", "limits")):
+        return
+    if now["effect"] != PolicyEffect.LIMITS and now["limits"]:
+        raise IntegrityError(f"a policy that is {now['effect']} has no limits: delete them first")
+    if now["entity"] is not None and any(limit.get("shared") for limit in now["limits"]):
+        raise IntegrityError("limits of an entity cannot be shared: one entity would use up what everybody has")
+    check_definitions(now["limits"])
 
 
 def check_spans(keys: Collection[Any], using: str) -> None:

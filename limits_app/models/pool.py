@@ -9,8 +9,9 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models.base import Configuration
+from limits_app.models.base import Configuration, Written
 from limits_app.models.fields import ExactTextField
+from limits_app.models.limit_columns import check_definitions
 from limits_app.models.references import validate_config
 from limits_app.models.validators import validate_json, validate_object, validate_resource_name, validate_text
 
@@ -74,6 +75,13 @@ class Pool(Configuration):
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def check_written(cls, written: Written, using: str) -> None:
+        """Refuse limits of members that are no definitions, however they were written."""
+        for before, now in written.values():
+            if before.get("members") != now["members"]:
+                check_definitions(limit for member in now["members"] for limit in member.get("limits", ()))
 
 
 class PoolMember(Configuration):

@@ -19,7 +19,7 @@ from limits_app.models import changes
 from limits_app.resolver.pooled import PooledSet
 from limits_app.resolver.present import NOWHERE
 from limits_app.resolver.resolved import ResolvedSet
-from limits_app.resolver.resolving import Limits, check_names, home, resolve, resolve_pool
+from limits_app.resolver.resolving import Limits, check_names, checked_defaults, home, resolve, resolve_pool
 from limits_app.resolver.supplies import supplies
 from limits_app.stores.guards import guard_of
 
@@ -93,7 +93,8 @@ class Resolver:
     ) -> ResolvedSet:
         """The limit set, compiled and kept where it is not there yet; threads that need the same ask only once.
 
-        What a transaction reads that has changed limits itself is used once and not kept: it may be rolled back.
+        What a transaction reads that has changed limits itself, or that may not see what others have committed, is used
+        once and not kept.
         While the database is down, what was kept last is good enough; OperationalError or InterfaceError without that.
         Raises StoreUnavailable where the store of the resource cannot be asked for its version.
         """
@@ -106,7 +107,7 @@ class Resolver:
             self._hits += 1
             return entry[0]
         check_names(resource, entity)
-        key = (resource, entity, tuple(default_limits))
+        key = (resource, entity, checked_defaults(default_limits))
         with self._alone(key):
             # Whoever had to wait finds what the first one kept, unless that was for itself alone.
             kept = self.kept(*key)
@@ -163,7 +164,7 @@ class Resolver:
             logger.warning("the database is down, limits on %s are those known last: %s", key[0], error)
             self._keep(key, _Kept(known.limit_set, monotonic() + _BLIND_SECONDS, None))
             return known.limit_set
-        if not changes.pending(home()):
+        if changes.may_be_kept(home()):
             until = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
             self._keep(key, _Kept(resolved, until, resolved.changes_at))
         if resolved.store is NOWHERE and store is None:  # kept all the same, for who decides without the store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import Amount
@@ -42,6 +43,10 @@ class ResolvedSet(LimitSet):
     def resolved_for(self, of: object, alias: str | None) -> None:
         """Note what it was resolved for, and in which store."""
         self.of, self.alias = of, alias
+        name: Any = of
+        while isinstance(name, tuple):  # with an entity, and of several resources each with its own
+            name = name[0]
+        self.resource = name
 
     def is_same(self, other: LimitSet) -> bool:
         """See `LimitSet.is_same`."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import time
+from typing import Final, cast
 
 from django.db import router
 
 from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limits import Limit
+from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
 from limits_app.models import Candidate, Link, Policy, PolicyEffect
 from limits_app.resolver.chosen import CALL, Choice, Standing, changes_at, choose
@@ -21,9 +23,10 @@ from limits_app.resolver.source import source
 from limits_app.resolver.supplies import supplies
 from limits_app.resolver.supply import Supply
 
-__all__ = ["Limits", "check_names", "home", "resolve", "resolve_pool"]
+__all__ = ["Limits", "check_names", "checked_defaults", "home", "resolve", "resolve_pool"]
 
 Limits = tuple[Limit, ...]
+_BLOCKED: Final = (Blocked(),)
 
 
 def resolve(
@@ -37,14 +40,15 @@ def resolve(
     """Ask the database, in one query, and compile what holds `now`, in seconds of the system's clock.
 
     It is compiled for the store that the resource names, for `store` where that is given, and for NOWHERE while the
-    one cannot be used. Raises InvalidLimit for a resource or an entity that cannot be.
+    one cannot be used. Raises InvalidLimit for a resource, an entity or default limits that cannot be.
     """
     check_names(resource, entity)
+    default_limits = checked_defaults(default_limits)
     present = Present(store)
     moment = datetime.fromtimestamp(time() if now is None else now, UTC)
     links, supply, place = _found(resource, entity, moment, present)
     if default_limits:
-        own = Candidate(CALL, PolicyEffect.LIMITS, tuple(default_limits), None)
+        own = Candidate(CALL, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], candidates=(*links[0].candidates, own))
     choices = tuple(choose(link, moment) for link in links)
     tried = [link for link, choice in zip(links, choices, strict=True) if _tries(choice)]
@@ -79,6 +83,16 @@ def check_names(resource: object, entity: object) -> None:
     check_resource(resource)
     if entity is not None:
         check_entity(entity)
+
+
+def checked_defaults(limits: Iterable[object]) -> Limits:
+    """The limits that a call brings, as a tuple; InvalidLimit says what is wrong with them.
+
+    A way in whose rate is 0 brings a block.
+    """
+    if limits == _BLOCKED:
+        return cast("Limits", limits)
+    return checked_limits(limits, "default_limits=[limit]")
 
 
 def _found(

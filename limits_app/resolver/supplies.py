@@ -34,18 +34,19 @@ class Supplies:
     def supply(self, pool: str, using: str, store: Store, version: int) -> Supply:
         """What a pool supplies in a store's version of the configuration; UnknownPool where there is none of this name.
 
-        What a transaction reads that has changed limits itself is not kept: it may be rolled back.
+        What a transaction reads that has changed limits itself is not kept, because it may be rolled back; nor what one
+        reads that may not see what others have committed.
         """
         key = pool, store
         kept = self._kept.get(key)
-        is_pending = changes.pending(using)
-        if kept is not None and kept.version == version and kept.until >= monotonic() and not is_pending:
+        is_fresh = kept is not None and kept.version == version and kept.until >= monotonic()
+        if kept is not None and is_fresh and not changes.pending(using):
             return kept.supply
         definition = pool_definition(pool, using)
         if definition is None:
             raise UnknownPool(f"there is no pool {pool!r}: an administrator makes them")
         supply = Supply.of(definition, layouts(store))
-        if not is_pending:
+        if changes.may_be_kept(using):
             self._keep(key, _Kept(supply, version, monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)))
         return supply
 

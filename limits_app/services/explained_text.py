@@ -52,26 +52,28 @@ def told(explanation: Explanation) -> Iterator[str]:
         yield from _about(link)
         yield from (f"{link.entity}, {_limit(limit)}" for limit in link.limits)
     if explanation.pool is not None:
-        yield from _pool(explanation.pool)
+        yield from _pool(explanation.pool, blocked=any(map(_is_blocked, explanation.outcome.violations)))
     for status in explanation.outcome.shadowed:
         yield f"In the shadow, {_status(status)}; it would refuse."
     if explanation.changes_at is not None:
         yield f"What holds may change at {explanation.changes_at:%Y-%m-%d %H:%M:%S} UTC."
 
 
-def _pool(pool: ExplainedPool) -> Iterator[str]:
+def _pool(pool: ExplainedPool, *, blocked: bool) -> Iterator[str]:
     how = pool.load_balancing.replace("_", " ") + ("" if pool.failover else ", no failover")
     chosen = pool.chosen
     serves = "none of its members would serve" if chosen is None else f"{chosen.name} would serve"
     yield f"It is served by the pool {pool.name} ({how}): {serves}."
     for member in pool.members:
         limits = "".join(f"; {_status(status)}" for status in member.limits)
-        yield f"{member.name}: {_standing(member)}{limits}."
+        yield f"{member.name}: {_standing(member, blocked=blocked)}{limits}."
 
 
-def _standing(member: ExplainedMember) -> str:
+def _standing(member: ExplainedMember, *, blocked: bool) -> str:
     if member.standing is MemberStanding.COOLING_DOWN:
         return f"{member.standing} for {member.cooling_seconds:g} s"
+    if member.standing is MemberStanding.REFUSES and blocked:
+        return f"{member.standing}, since everything is blocked"
     if member.standing is MemberStanding.REFUSES:
         return f"{member.standing}, and admits {_when(member.retry_after)}"
     return str(member.standing)
@@ -106,6 +108,8 @@ def _limit(limit: ExplainedLimit) -> str:
     if limit.status is None:
         return f"{key}: nothing requested."
     said = _status(limit.status, key)
+    if _is_blocked(limit.status):
+        return f"{said} until {_block_ends(limit)}."
     if limit.status.never:
         return f"{said}; it can never admit as much."
     if limit.status.overdrawn:
@@ -115,10 +119,22 @@ def _limit(limit: ExplainedLimit) -> str:
     return f"{said}; it binds, and admits {_when(limit.status.retry_after)}."
 
 
+def _block_ends(limit: ExplainedLimit) -> str:
+    policy = limit.held.candidate
+    ends = policy.valid_until is not None or policy.hours is not None
+    return "its policy ends" if ends else "somebody takes the block back"
+
+
+def _is_blocked(status: LimitStatus) -> bool:
+    return not status.capacity  # as no other limit has it
+
+
 def _when(seconds: float | None) -> str:
     return "when a permit is given back" if seconds is None else f"in {seconds:g} s"
 
 
 def _status(status: LimitStatus, key: str | None = None) -> str:
+    if _is_blocked(status):
+        return f"{status.key}: nothing is admitted"
     left = f"{status.remaining} of {status.capacity} left"
     return f"{key or status.key}: {left}, {status.requested} requested"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from asgiref.sync import sync_to_async
 
@@ -41,6 +42,8 @@ __all__ = [
     "aexplain",
     "explain",
 ]
+
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +183,15 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         outcome,
         tuple(_link(choice, statuses, outcome.binding) for choice in resolution.choices),
         _dropped(resolution.choices[0]),
-        None if changes_at is None else datetime.fromtimestamp(changes_at, UTC),
+        None if changes_at is None else _moment(changes_at),
         pool,
         None if limit_set.alias == conf.get(conf.STORE) else limit_set.alias,
     )
+
+
+def _moment(seconds: float) -> datetime:
+    """A moment of the calendar: its last microseconds are as a number those after its end."""
+    return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
 
 
 def _peeked(limit_set: ResolvedSet, asked: Requested) -> Outcome:

@@ -19,7 +19,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
 from limits_app.core.errors import NeverAdmissible, StoreUnavailable
 from limits_app.core.layout import layout_of
-from limits_app.core.limit_set import LimitSet
+from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import Outcome
 from limits_app.core.parts import Amounts, ScopedLimits
@@ -84,7 +84,7 @@ class _Forgetful(MemoryStore):
 
 
 _FORGETFUL: Final = _Forgetful()
-_NOTHING: Final = LimitSet()
+_NOTHING: Final = Unlimited()
 _MADE: Final[WeakKeyDictionary[ResolvedSet, LimitSet]] = WeakKeyDictionary()
 """What decides in place of a resolved set, made when it is first needed."""
 

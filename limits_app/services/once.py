@@ -2,6 +2,8 @@
 
 Beside the limits of the request stands one that admits its key once, charged in the same step: so whoever comes second
 is refused by that limit, on every store, which says that the first one was admitted.
+Whoever fails, or cancels, and gives something back gives the key back with it, in the same step: what comes again then
+is charged. So the limit is a bucket of one: it gives back, and is as full again as one takes when its time is over.
 """
 
 from __future__ import annotations
@@ -146,7 +148,7 @@ class _WithKey:
     def _with_key(self, found: ResolvedSet) -> ResolvedSet:
         if not found.scoped:
             return found
-        once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.FIXED_WINDOW)
+        once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
         layout = layout_of((once,), found.store.lease_us)
         own = (*found.own, ScopedLimits(self._scope, layout, ONCE_LEVEL, prefix=f"{ONCE_LEVEL}:"))
         if found.supply is None:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from asgiref.sync import sync_to_async
+from django.db import router
 
 from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import check_entity, check_resource, scope_of, shared_scope
+from limits_app.core.keys import check_entity, check_idempotency_key, check_resource, scope_of, shared_scope
 from limits_app.core.parts import ScopedLimits
-from limits_app.models import Verb
+from limits_app.models import AuditEvent, Verb, changes
 from limits_app.resolver import ResolvedSet
 from limits_app.services.crediting import credit, taken
 from limits_app.services.freshness import latest
@@ -35,10 +36,12 @@ def reset(
 
     Permits stay with their holders, and parents keep what they were charged. It is audited with its reason.
     With an idempotency key that was used for it before, nothing happens, and False is returned.
-    Raises InvalidLimit for names that cannot be, InvalidRequest for a key that is not limited there,
-    StoreUnavailable while the store is down.
+    Inside a transaction of the caller it happens when that is committed; a store that went down by then raises
+    StoreUnavailable there, and the event stands.
+    Raises InvalidLimit for names that cannot be, InvalidRequest for a key that is not limited there, or an idempotency
+    key that cannot be, StoreUnavailable while the store is down.
     """
-    found = _found(resource, entity)
+    found = _found(resource, entity, idempotency_key)
     scopes = [one for one in found.scoped if _is_of(one, resource, entity)]
     there = {limit.key for one in scopes for limit in one.layout.limits}
     wanted = [keys] if isinstance(keys, str) else keys
@@ -85,10 +88,13 @@ def top_up(
 
     Parents keep what they were charged. A limit that everybody shares is credited to all.
     With an idempotency key that was used for it before, nothing happens, and False is returned.
+    Inside a transaction of the caller it happens when that is committed; a store that went down by then raises
+    StoreUnavailable there, and the event stands.
     Raises InvalidLimit for names that cannot be, StoreUnavailable while the store is down, and InvalidRequest for a key
-    that is not limited there, an amount that cannot be, or a limit of permits, which belong to their holders.
+    that is not limited there, an amount or an idempotency key that cannot be, or a limit of permits, which belong to
+    their holders.
     """
-    found = _found(resource, entity)
+    found = _found(resource, entity, idempotency_key)
     of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}
     scoped = [one for one in found.scoped if one.scope.key in of_entity and key in one.layout.index]
     if not scoped:
@@ -104,7 +110,9 @@ def top_up(
     return _once(give, Verb.TOP_UP, change, reason=reason, key=idempotency_key, actor=actor, source=source)
 
 
-def _found(resource: str, entity: str | None) -> ResolvedSet:
+def _found(resource: str, entity: str | None, idempotency_key: str | None) -> ResolvedSet:
+    if idempotency_key is not None:
+        check_idempotency_key(idempotency_key)
     check_resource(resource)
     if entity is not None:
         check_entity(entity)
@@ -136,13 +144,19 @@ def _once(
     """Audit and do it in one transaction, unless the key says that it was done before.
 
     The event comes first, and writers of the log wait for each other, so that of two at once with the same key only
-    one does it; what the store cannot do is no event.
+    one does it; what the store cannot do is no event. In a transaction of the caller it waits for the commit, because
+    a rollback takes the event and the key along, and leaves what was done.
     """
-    with audit.acting(actor=actor, source=source, reason=reason) as changes:
-        earlier = changes.find(key)
+    using = router.db_for_write(AuditEvent)
+    waits = changes.in_transaction(using)
+    with audit.acting(actor=actor, source=source, reason=reason, using=using) as unit:
+        earlier = unit.find(key)
         if earlier is None:
-            changes.record_state(verb, change, idempotency_key=key)
-            do()
+            unit.record_state(verb, change, idempotency_key=key)
+            if waits:
+                changes.at_commit(do, using)
+            else:
+                do()
             return True
     if (earlier.verb, earlier.after) != (verb, change):
         raise InvalidRequest(f"idempotency key {key!r} was used for something else: {earlier}")

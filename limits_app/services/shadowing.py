@@ -64,8 +64,12 @@ async def afollow(acquisition: Acquisition, requested: Asked) -> Acquisition:
     if shadow is None or not acquisition.admitted:
         return acquisition
     followed = ShadowedAcquisition(acquisition)
-    with followed.trying():
-        followed.tried = await shadow.atry_acquire(_asked_of(shadow, requested))
+    try:
+        with followed.trying():
+            followed.tried = await shadow.atry_acquire(_asked_of(shadow, requested))
+    except BaseException:  # cancelled, so nobody else would give back what was admitted
+        await acquisition.acancel()
+        raise
     return followed
 
 

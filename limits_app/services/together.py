@@ -47,7 +47,7 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     No two shares may have the same resource and entity, and all must be counted in one store.
     In the acquisition, keys are those of the limits after the resource, such as `api:call_count`; what two shares have
     in common is charged as the first one says.
-    Amounts and errors are those of `try_acquire`.
+    Amounts and errors are those of `try_acquire`; no shares at all are an InvalidRequest.
     """
     together = Together(shares)
     acquisition = fresh(*shares[0].key, lambda found: found.try_acquire(together.asked_of(found)), by=together)
@@ -111,6 +111,8 @@ class Together:
     """Resolves all shares of a request; the key that each verb is given is that of one of them."""
 
     def __init__(self, shares: Sequence[Share]) -> None:
+        if not shares:
+            raise InvalidRequest("a request for several resources must have some: give a Share for each")
         self._shares = shares
         self._prefixes = _prefixes(tuple([share.resource for share in shares]))
         self._sets: tuple[ResolvedSet, ...] = ()

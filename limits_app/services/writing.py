@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import router
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -18,60 +18,12 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import AnyLimit
 from limits_app.core.limits import Limit as Definition
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
-from limits_app.models.moments import as_setting
+from limits_app.services.policy_options import PolicyOptions, all_options, checked_moment
 
-__all__ = [
-    "PolicyOptions",
-    "checked_moment",
-    "grant_boost",
-    "policies_of",
-    "set_entity_limits",
-    "set_resource_limits",
-    "set_system_limits",
-]
+__all__ = ["grant_boost", "policies_of", "set_entity_limits", "set_resource_limits", "set_system_limits"]
 
 Limits = Iterable[Definition]
 R = TypeVar("R", Resource, Entity)
-
-
-class PolicyOptions(TypedDict, total=False):
-    """What a policy says besides its limits; the names are those of the model, where each is explained.
-
-    `effect` is `limits`, or `blocked` or `unlimited`, which have no limits.
-    `extends` adds the limits to those of the next broader policy; `shared` are the keys of which there is one bucket
-    for everybody. `enforcement` is `enforce`, `shadow` or `off`, for `rollout_percent` of the entities.
-    `on_unavailable` is `block`, `allow` or `local`, for while the store is down; empty: as the settings say.
-    With dates or weekly hours it is a policy beside the one that always holds; with an end alone it begins now.
-    """
-
-    effect: str
-    extends: bool
-    shared: Collection[str]
-    enforcement: str
-    rollout_percent: int
-    on_unavailable: str
-    valid_from: datetime | None
-    valid_until: datetime | None
-    weekly_hours: str
-    time_zone: str
-    reason: str
-    actor: str
-
-
-_DEFAULTS: Final[Mapping[str, Any]] = PolicyOptions(
-    effect="limits",
-    extends=False,
-    shared=(),
-    enforcement="enforce",
-    rollout_percent=100,
-    on_unavailable="",
-    valid_from=None,
-    valid_until=None,
-    weekly_hours="",
-    time_zone="",
-    reason="",
-    actor="",
-)
 
 
 def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
@@ -116,7 +68,7 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
 
 def _set(resource: str | None, entity: str | None, limits: Limits, options: PolicyOptions) -> Policy:
     definitions = _definitions(limits)
-    fields = _fields(options)
+    fields = all_options(options)
     unshared = sorted(set(fields["shared"]) - {definition.key for definition in definitions})
     if unshared:
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
@@ -125,7 +77,7 @@ def _set(resource: str | None, entity: str | None, limits: Limits, options: Poli
         with audit.acting(actor=fields.pop("actor"), source="service"):
             return _saved(resource, entity, definitions, fields)
     except ValidationError as error:
-        raise InvalidLimit("; ".join(error.messages)) from error
+        raise InvalidLimit(_said(error)) from error
 
 
 def _saved(
@@ -168,34 +120,18 @@ def _definitions(limits: Limits) -> tuple[Definition, ...]:
     return found
 
 
-def _fields(options: PolicyOptions) -> dict[str, Any]:
-    """All options, those that were not said as they are by default; an end without a beginning begins now."""
-    fields: dict[str, Any] = {**_DEFAULTS, **options}
-    unknown = fields.keys() - _DEFAULTS.keys()
-    if unknown:
-        raise TypeError(f"{', '.join(sorted(unknown))} is no option of a policy; there are {', '.join(_DEFAULTS)}")
-    for name, usual in _DEFAULTS.items():
-        if isinstance(usual, str) and not isinstance(fields[name], str):
-            raise InvalidLimit(f"{name} must be text, not {shown(fields[name])}")
-        if usual is None and fields[name] is not None:
-            fields[name] = checked_moment(name, fields[name])
-    if isinstance(fields["shared"], str) or not isinstance(fields["shared"], Collection):
-        raise InvalidLimit(f"shared must be several keys, such as ['tpm'], not {shown(fields['shared'])}")
-    if fields["valid_until"] is not None and fields["valid_from"] is None:
-        fields["valid_from"] = timezone.now()
-    return fields
-
-
-def checked_moment(name: str, moment: object) -> datetime:
-    """Give a moment as the site's settings have it; InvalidLimit where it is none."""
-    if not isinstance(moment, datetime):
-        raise InvalidLimit(f"{name} must be a datetime, not {shown(moment)}")
-    return as_setting(moment)
+def _said(error: ValidationError) -> str:
+    """What validation says, each after the name of its field, where it is about one."""
+    if not hasattr(error, "error_dict"):
+        return "; ".join(error.messages)
+    return "; ".join(
+        message if field == NON_FIELD_ERRORS else f"{field}: {message}"
+        for field, messages in error.message_dict.items()
+        for message in messages
+    )
 
 
 def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
-    if effect not in PolicyEffect.values:
-        raise InvalidLimit(f"effect {shown(effect)} must be one of {', '.join(PolicyEffect.values)}")
     if effect == PolicyEffect.LIMITS and not limits:
         raise InvalidLimit("a policy without limits admits everything: say so with effect='unlimited'")
     return PolicyEffect(effect)

@@ -33,8 +33,8 @@ class Lending:
         loans[claim.number] = (part, claim.amounts, now, now)
 
     def take_back(self, part: Part, claim: Claim, changes: Amounts) -> Amounts:
-        """End the loan of a claim in one scope; returns the changes but for those permits that ran out before,
-        since others may have them.
+        """End the loan of a claim in one scope; returns the changes, or where permits ran out before, since others
+        may have them, others without these.
         """
         loans = self.loans.get(part.key, _NONE)
         loan = loans.pop(claim.number, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from threading import RLock
 from time import monotonic_ns, time_ns
 from typing import Final, TypeVar
@@ -13,7 +14,7 @@ from limits_app.core.clock import as_clock
 from limits_app.core.counting import Batch, hour_ends, hour_of, in_time
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.forking import on_fork
-from limits_app.core.layout import LEASE_US
+from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts
 from limits_app.core.plan import Plan
 from limits_app.core.renewal import Renewer
@@ -49,14 +50,14 @@ class MemoryStore:
 
     def __init__(self, *, clock: Callable[[], int] = monotonic_us, lease_seconds: float = LEASE_US / 1e6) -> None:
         self.clock = as_clock(clock)
-        self.lease_us = round(lease_seconds * 1_000_000)
+        self.lease_us = lease_us_of(lease_seconds)
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
         self._now = clock
         self._version = 0
         self._lending = Lending()
-        self._later: list[tuple[Claim, Amounts]] = []
+        self._later: list[Callable[[], None]] = []
         self._tally = Tally()
         self._shelf = Shelf(self._lending, self._tally)
         self._records: dict[str, Record] = self._shelf.records  # asked for all the time
@@ -132,7 +133,7 @@ class MemoryStore:
             if not lock.acquire(False):  # a keyword costs more
                 acquire_patiently(lock)
             if self._stepping:
-                self._later.append((claim, changes))
+                self._later.append(partial(self._settle_now, claim, changes))
             elif not claim.settled:
                 self._stepping = True
                 try:
@@ -146,19 +147,23 @@ class MemoryStore:
             unlock(lock)
             raise
         lock.release()
-        if self._later:
-            self._catch_up()
         if self.line.busy:
             self.line.notify(claim.plan.scopes)
+        if self._later:
+            self._catch_up()
+
+    def _settle_now(self, claim: Claim, changes: Amounts) -> None:
+        claim.settled = False  # whoever released it takes it as done already
+        self.settle(claim, changes)
 
     def _catch_up(self) -> None:
-        """Settle what finalizers and signal handlers wanted to settle in the middle of a step."""
+        """Do what came up in the middle of a step: finalizers and signal handlers settle, and leases were lost."""
+        while (deed := self._next_deed()) is not None:
+            deed()
+
+    def _next_deed(self) -> Callable[[], None] | None:
         with self._lock:
-            if not self._stepping:
-                while self._later:
-                    claim, changes = self._later.pop(0)
-                    claim.settled = False  # whoever released it takes it as done already
-                    self.settle(claim, changes)
+            return self._later.pop(0) if self._later and not self._stepping else None
 
     def _decide(self, claim: Claim) -> bool:
         plan, amounts, records, after = claim.plan, claim.amounts, self._records, []
@@ -191,8 +196,12 @@ class MemoryStore:
 
     def _settle(self, claim: Claim, changes: Amounts, now: int) -> None:
         plan, records, taken_at = claim.plan, self._records, claim.decided_at
+        kept = changes
         for part in plan.lending:
-            changes = self._lending.take_back(part, claim, changes)
+            kept = self._lending.take_back(part, claim, kept)
+        if kept is not changes:
+            changes = kept
+            self._later.append(claim.lapse)
         for part in plan.parts:
             record = records.get(part.key, part.start)
             if record[-1] is part.layout:

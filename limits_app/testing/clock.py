@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from threading import Lock
 
 from limits_app.core.clock import Clock, Paced
+from limits_app.core.living import Living
 
 __all__ = ["FakeClock"]
 
@@ -24,7 +24,7 @@ class FakeClock(Clock):
         super().__init__(lambda: self.now_us)
         self.now_us = start_us
         self._lock = Lock()
-        self._paced: weakref.WeakSet[Paced] = weakref.WeakSet()
+        self._paced: Living[Paced] = Living()
 
     def attach(self, paced: Paced) -> None:
         """Tell `paced` whenever the clock was moved, and in time for what it wants to do on the way."""
@@ -47,5 +47,5 @@ class FakeClock(Clock):
 
     def _tell(self) -> int | None:
         """Tell everybody the time; returns the next moment that somebody wants."""
-        moments = [paced.moved(self.now_us) for paced in list(self._paced)]
+        moments = [paced.moved(self.now_us) for paced in self._paced.all()]
         return min((moment for moment in moments if moment is not None), default=None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.test.utils import TestContextDecorator
 
+from limits_app.core.limit_set import forget_warnings
 from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
 from limits_app.resolver import resolver
@@ -39,6 +40,7 @@ def _forget_use() -> None:
     desks.clear()
     nearness.clear()
     forget_shadow_refusals()
+    forget_warnings()
 
 
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.utils import timezone
+from pytest_django import Settings
 
 from limits_app import conf, limits
 from limits_app.admin import actions
@@ -18,6 +19,8 @@ from tests.admin.browsing import act, address, said
 from tests.services.failing import FailingStore
 
 TPM = RateLimit("tpm", 1000, 60)
+committed = pytest.mark.django_db(transaction=True)
+"""For what happens when the action is committed."""
 
 
 def tomorrow() -> str:
@@ -59,6 +62,7 @@ def test_policies_are_enforced_tried_or_switched_off(
     assert (event.actor, event.reason, event.after["enforcement"]) == ("admin", "a trial", enforcement)
 
 
+@committed
 def test_what_was_used_is_forgotten(admin_client: Client, policy: Policy) -> None:
     done = act(admin_client, "reset_state", policy, confirmed="yes", reason="sorry", token="t1")
     assert said(done) == ["Reset what was used: done for 1 row."]
@@ -67,6 +71,7 @@ def test_what_was_used_is_forgotten(admin_client: Client, policy: Policy) -> Non
     assert (event.actor, event.reason, event.object_label) == ("admin", "sorry", "user:1 on api")
 
 
+@committed
 def test_credit_is_given_once_however_often_the_button_is_pressed(admin_client: Client, policy: Policy) -> None:
     for _ in range(2):
         act(admin_client, "top_up_state", policy, confirmed="yes", key="tpm", amount="100", token="t1")
@@ -74,6 +79,7 @@ def test_credit_is_given_once_however_often_the_button_is_pressed(admin_client: 
     assert len(events("top_up")) == 1
 
 
+@committed
 def test_resources_are_reset_for_the_site_and_for_what_all_share(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM], shared=["tpm"])
     limits.acquire("api", entity="user:1", requested={"tpm": 400})
@@ -81,6 +87,7 @@ def test_resources_are_reset_for_the_site_and_for_what_all_share(admin_client: C
     assert used() == 0
 
 
+@committed
 def test_entities_are_reset_on_the_resource_that_is_chosen(admin_client: Client, policy: Policy) -> None:
     [entity, api] = [Entity.objects.get(), Resource.objects.get()]
     assert "This field is required" in act(admin_client, "reset_state", entity, confirmed="yes").content.decode()
@@ -189,6 +196,27 @@ def test_a_boost_that_cannot_be_granted_is_explained(admin_client: Client, polic
     assert "It overlaps with the policy that holds" in again.content.decode()
     empty = admin_client.post(address("policy_boost"), {})
     assert "Please correct what is said below." in empty.content.decode()
+
+
+def test_a_boost_cannot_end_after_the_calendar_does(admin_client: Client, policy: Policy, settings: Settings) -> None:
+    settings.TIME_ZONE = "America/Los_Angeles"  # where the year 9999 goes on when it is over in UTC
+    says = {"factor": "2", "until": "9999-12-31T23:59", "reason": "for ever"}
+    granting = admin_client.post(address("policy_boost"), {"entity": "user:1", "resource": policy.resource_id, **says})
+    for answer in (granting, act(admin_client, "boost_entities", policy, confirmed="yes", **says)):
+        assert answer.context["form"].errors == {"until": ["Enter a valid date/time."]}
+    assert Policy.objects.count() == 1
+
+
+@pytest.mark.parametrize("key", ["abc", "\0", "9" * 23, "-1", "1.5", "0"])
+def test_a_resource_that_cannot_be_is_asked_for_again(key: str, admin_client: Client, policy: Policy) -> None:
+    entity = Entity.objects.get()
+    says = {"factor": "2", "until": tomorrow(), "key": "tpm", "amount": "5"}
+    granting = admin_client.post(address("policy_boost"), {"entity": "user:1", "resource": key, **says})
+    actions = ("boost_entities", "reset_state", "top_up_state")
+    asked = [act(admin_client, action, entity, confirmed="yes", resource=key, **says) for action in actions]
+    for answer in (granting, *asked):
+        assert answer.context["form"].errors.keys() == {"resource"}
+    assert (Policy.objects.count(), used()) == (1, 400)
 
 
 def test_no_page_of_ours_has_scripts_or_styles_within(admin_client: Client, policy: Policy) -> None:

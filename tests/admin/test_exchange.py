@@ -14,7 +14,7 @@ from django.test import Client
 from limits_app import limits
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
-from tests.admin.browsing import address, said
+from tests.admin.browsing import address, changelist, said
 
 CSV, JSON = "0", "1"
 
@@ -208,6 +208,17 @@ def test_lists_are_exported_as_they_are_filtered(admin_client: Client) -> None:
         f"{address('entity_export', 'csv')}?q=acme"
         in admin_client.get(address("entity_changelist") + "?q=acme").content.decode()
     )
+
+
+@pytest.mark.parametrize("query", ["?zzz=1", "?id__exact=abc", "?id__exact=abc&e=1"])
+@pytest.mark.parametrize("model", MODELS)
+def test_what_a_list_cannot_be_filtered_by_is_answered_as_the_list_answers_it(
+    model: str, query: str, admin_client: Client
+) -> None:
+    answered = admin_client.get(address(f"{model}_export", "csv") + query, follow=True)
+    listed = changelist(admin_client, model, query)
+    assert answered.redirect_chain == [(address(f"{model}_changelist") + query, 302), *listed.redirect_chain]
+    assert (answered.status_code, answered.request["PATH_INFO"]) == (200, address(f"{model}_changelist"))
 
 
 def test_there_are_two_formats(admin_client: Client) -> None:

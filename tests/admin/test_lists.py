@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.test import Client
 from django.utils import timezone
+from pytest_django import Settings
 
 from limits_app import conf, limits
 from limits_app.admin import large_lists
@@ -103,7 +105,7 @@ def test_while_the_store_is_down_the_list_says_that_use_is_unknown(
 def test_a_row_that_cannot_be_read_makes_the_list_say_unknown(model: str, admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM])
     Entity.objects.create(identifier="user:1")
-    Limit.objects.update(key="a b")
+    QuerySet.update(Limit.objects.all(), key="a b")
     assert "unknown" in text(changelist(admin_client, model))
 
 
@@ -237,6 +239,50 @@ def test_years_and_months_are_offered_for_policies_with_dates(admin_client: Clie
     limits.set_resource_limits("api", [TPM], valid_until=timezone.now() + timedelta(days=400))
     assert "valid_until__year=" in text(changelist(admin_client, "policy", "?holds=dates"))
     assert "valid_until__year=" not in text(changelist(admin_client, "policy"))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
+def test_policies_that_hold_until_the_end_of_the_calendar_are_listed_and_edited(
+    zone: str, admin_client: Client, settings: Settings
+) -> None:
+    settings.TIME_ZONE = zone
+    first, last = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))  # noqa: DTZ901 - it is there
+    policy = limits.set_resource_limits("api", [CallLimit.per_minute(5)], valid_from=first, valid_until=last)
+    for query in ("", "?holds=boosts", "?holds=dates"):
+        assert "resource api" in changelist(admin_client, "policy", query).content.decode()
+    form = admin_client.get(address("policy_change", policy.pk))
+    shown = form.context["adminform"].form
+    [(began, _), (ends, _)] = [
+        shown.fields[name].widget.decompress(getattr(policy, name)) for name in ("valid_from", "valid_until")
+    ]
+    assert (began.year, ends.year) == (1, 9999)
+
+
+@pytest.mark.parametrize(
+    ("model", "query"),
+    [
+        ("policy", "valid_until__year=9999"),
+        ("policy", "valid_until__year=9999&valid_until__month=12"),
+        ("policy", "valid_until__gte=9999-12-31T23:59:59-14:00"),
+        ("auditevent", "when__gte=9999-12-31T23:59:59-14:00"),
+        ("auditevent", "when__lt=0001-01-01T00:00:00%2B14:00"),
+    ],
+)
+def test_dates_beyond_the_calendar_filter_nothing(model: str, query: str, admin_client: Client) -> None:
+    listed = changelist(admin_client, model, f"?{query}")
+    assert listed.redirect_chain == [(f"{address(f'{model}_changelist')}?e=1", 302)]
+
+
+def test_an_end_that_no_database_knows_is_asked_for_again(admin_client: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "America/Los_Angeles"
+    says = {"effect": "blocked", "enforcement": "enforce", "rollout_percent": "100"}
+    until = {"valid_until_0": "9999-12-31", "valid_until_1": "23:59:59"}
+    limits = {"limits-TOTAL_FORMS": "0", "limits-INITIAL_FORMS": "0"}
+    refused = admin_client.post(address("policy_add"), says | until | limits)
+    assert refused.context["adminform"].form.errors == {"valid_until": ["Enter a valid date."]}
+    until["valid_until_1"] = "15:59:59"
+    assert admin_client.post(address("policy_add"), says | until | limits).status_code == 302
+    assert Policy.objects.get().valid_until == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 def test_policies_are_filtered_by_kinds_of_limits(admin_client: Client) -> None:

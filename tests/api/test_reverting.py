@@ -37,6 +37,7 @@ def test_a_change_is_taken_back_and_leaves_an_event(root: APIClient) -> None:
     assert (done.status_code, done.data["after"], done.data["number"]) == (200, changed.before, changed.number + 1)
     assert (done.data["actor"], done.data["source"], done.data["reason"]) == ("root", "api", "too much")
     assert Policy.objects.get().definitions() == (CallLimit(1, 60),)
+    assert done["ETag"] == root.get(f"{ROOT}audit-events/{done.data['id']}/")["ETag"]
 
 
 def test_the_reason_may_be_in_the_header_too(root: APIClient) -> None:

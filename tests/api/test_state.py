@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -78,6 +78,37 @@ def test_an_explanation_of_who_is_blocked_or_of_what_nobody_limits_takes_any_amo
     services.set_resource_limits("closed", [], effect="blocked")
     told = [root.get(f"{ROOT}explain/?resource={name}&requested=frob:1") for name in ("closed", "open")]
     assert [one.data["outcome"]["allowed"] for one in told] == [False, True]
+
+
+def test_an_explanation_goes_as_far_as_the_calendar(root: APIClient) -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    services.set_resource_limits("api", [CallLimit(5, 60)], valid_until=last)
+    told = root.get(f"{ROOT}explain/?resource=api")
+    assert (told.status_code, told.data["changes_at"]) == (200, last.isoformat())
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Los_Angeles"])
+def test_moments_at_the_ends_of_the_calendar_are_read_and_written(
+    zone: str, root: APIClient, settings: Settings
+) -> None:
+    settings.TIME_ZONE = zone
+    ends = {"valid_from": "0001-01-01T00:00:00Z", "valid_until": "9999-12-31T23:59:59.999999Z"}
+    Resource.objects.create(name="api")
+    made = root.post(f"{ROOT}policies/", {"resource": "api", "effect": "blocked", **ends}, format="json")
+    assert made.status_code == 201
+    [listed] = root.get(f"{ROOT}policies/").data["results"]
+    told = [datetime.fromisoformat(listed[name]) for name in ends]
+    assert told == [datetime.fromisoformat(end) for end in ends.values()]
+    assert made.data == listed
+
+
+@pytest.mark.parametrize("until", ["9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59"])
+def test_moments_beyond_the_calendar_are_refused(until: str, root: APIClient, settings: Settings) -> None:
+    settings.TIME_ZONE = "America/Los_Angeles"
+    limit = {"kind": "call", "capacity": 3, "window_seconds": 60}
+    asked = {"entity": "user:1", "resource": "api", "limits": [limit], "until": until, "reason": "for ever"}
+    answers = [root.post(f"{ROOT}boosts/", asked, format="json"), root.get(f"{ROOT}usage/?until={until}")]
+    assert [one.data["errors"][0]["detail"] for one in answers] == ["Datetime value out of range."] * 2
 
 
 def test_an_explanation_knows_the_limits_of_the_members_of_a_pool(root: APIClient) -> None:
@@ -244,6 +275,8 @@ def test_a_boost_is_granted_until_it_ends(root: APIClient) -> None:
     asked = {"entity": "user:1", "resource": "api", "limits": [limit], "until": until, "reason": "launch"}
     made = root.post(f"{ROOT}boosts/", asked, format="json")
     assert (made.status_code, made.data["extends"], made.data["reason"]) == (201, True, "launch")
+    read = root.get(f"{ROOT}policies/{made.data['id']}/")
+    assert (made["ETag"], made["Cache-Control"]) == (read["ETag"], read["Cache-Control"])
     assert sum(bool(services.try_acquire("api", entity="user:1")) for _ in range(9)) == 3
     event = AuditEvent.objects.get(object_type="policy", object_id=made.data["id"])
     assert (event.actor, event.source, event.reason) == ("root", "api", "launch")

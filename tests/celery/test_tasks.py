@@ -13,13 +13,14 @@ from tests.servers.redis import until
 
 
 @pytest.mark.slow  # as long as the limit says
+@pytest.mark.alone
 def test_a_thousand_tasks_end_in_little_more_than_the_least_time_that_the_limit_allows(site: CelerySite) -> None:
     sent = [site.send("work", "bulk", number) for number in range(1000)]
     assert sorted(result.get(timeout=PATIENCE) for result in sent) == list(range(1000))
     moments = [moment for _, moment in site.lines("begun")]
     assert len(moments) == 1000
     least = (1000 - 10) / 100
-    # A quarter more, since the machine is busy with other tests too.
+    # A quarter more, since the machine may be busy with other things.
     assert least * 0.99 <= (max(moments) - min(moments)) / 1_000_000 <= least * 1.25
 
 

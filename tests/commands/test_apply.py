@@ -40,7 +40,7 @@ from limits_app.services.limits_file import Change, InvalidFile
 from limits_app.services.limits_file.document import read_document
 from limits_app.services.limits_file.dropping import DroppedLimits
 from limits_app.services.limits_file.stored import stored_content
-from tests.commands.running import Ran, run
+from tests.commands.running import Ran, run, run_words
 from tests.docs.pages import DOCS, ROOT, blocks
 
 EXAMPLE: Final = blocks(DOCS / "limits-as-a-file.md", "yaml")[0].text
@@ -116,6 +116,10 @@ WRONG: Final = {
     "no time zone": (
         "policies: [{valid_from: 2026-01-02 00:00:00, limits: [x=1/s]}]",
         "valid_from: write a moment with its time zone",
+    ),
+    "a moment after the last one": (
+        "policies:\n- limits: [x=1/s]\n  valid_from: '9999-12-31T23:59:59-14:00'",
+        "line 3: policies[0].valid_from: write a moment from the year 1 to the year 9999 in UTC",
     ),
     "no moment": ("policies: [{valid_from: soon, limits: [x=1/s]}]", "valid_from: write a moment with its time zone"),
     "the 30th of February": (
@@ -499,6 +503,38 @@ def test_what_is_exported_is_what_is_there_whatever_was_applied_before(
     assert not Pool.objects.exists()
     applied(text)
     assert limits_file.export() == text
+
+
+def test_each_file_is_exported_by_its_name_and_what_belongs_to_none_with_every_one(tmp_path: Path) -> None:
+    applied("name: team-a\nresources: {alpha: {}}\nendpoints: [{name: e, path: /a/, resource: alpha}]")
+    applied("name: team b\npolicies: [{resource: beta, limits: [calls=1/s]}, {resource: alpha, limits: [calls=2/s]}]")
+    limits.set_entity_limits("user:1", [CallLimit.per_minute(5)], resource="alpha")
+    left = {
+        "team-a": "Left out: 2 of the file 'team-a', which export --name team-a writes.",
+        "team b": "Left out: 3 of the file 'team b', which export --name 'team b' writes.",
+    }
+    for name in ("team-a", "team b", "limits"):
+        ran = run_words("export", *(() if name == "limits" else ("--name", name)))
+        assert ran.err.splitlines() == [line for other, line in sorted(left.items()) if other != name]
+        checked = given_file(tmp_path, ran.out, "--check")
+        assert (checked.code, checked.out) == (0, ""), checked.err
+        content = limits_file.read_content(ran.out)
+        own = {"team-a": {"resource alpha", "endpoint e"}, "team b": {"resource beta"}}.get(name, set())
+        own |= {"policy resource beta", "policy resource alpha"} if name == "team b" else set()
+        assert {entry.label for entry in content.entries.values()} == own | {
+            "entity user:1",
+            "policy entity user:1 on alpha",
+        }
+        assert limits_file.exported(name=name) == json.loads(
+            run_words("export", "--name", name, "--format", "json").out
+        )
+
+
+def test_what_is_gone_is_not_left_out() -> None:
+    applied("name: team-a\nresources: {alpha: {}}")
+    Resource.objects.all().delete()
+    assert limits_file.left_out() == {}
+    assert run("export --schema").err == ""
 
 
 def test_the_schema_is_one_and_the_example_obeys_it() -> None:

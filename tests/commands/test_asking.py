@@ -259,6 +259,25 @@ def test_a_broken_log_is_an_answer_of_no() -> None:
     assert (found.code, "was changed without an event" in found.out) == (3, True)
 
 
+def test_verifying_says_whether_rows_were_compared() -> None:
+    run("resource set api rpm=5/min")
+    alone, compared = (run(f"audit verify{option}") for option in ("", " --unrecorded"))
+    assert alone.err == "Rows were not compared with the log: --unrecorded does that.\n"
+    assert (compared.err, alone.out) == ("", compared.out)
+    [told] = [json.loads(run("audit verify --format json").out)["unrecorded"]]
+    assert told is None
+    assert json.loads(run("audit verify --unrecorded --format json").out)["unrecorded"] == []
+    assert run("audit verify --format csv").out.splitlines()[1].endswith(",,")
+    broken = json.loads(run(f"audit verify --known 1:{'0' * 64} --unrecorded --format json").out)
+    assert (broken["ok"], broken["unrecorded"]) == (False, None)
+
+
+def test_explain_goes_as_far_as_the_calendar() -> None:
+    assert run("resource set api rpm=5/min --until 9999-12-31T23:59:59.999999Z").code == 0
+    assert "What holds may change at 9999-12-31 23:59:59 UTC." in run("explain api").out
+    assert json.loads(run("explain api --format json").out)["changes_at"] == "9999-12-31T23:59:59.999999+00:00"
+
+
 def test_what_is_asked_about_goes_by_the_keys_that_there_are() -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60)])
     assert run("check api calls=10").code == 0

@@ -69,6 +69,15 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_traceback(environment
         assert (process.returncode, err) == (1, "")
 
 
+def test_a_full_disk_is_told_without_a_traceback(environment: Mapping[str, str]) -> None:
+    words = [*COMMAND, "completion", "bash"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=300, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "CommandError: Reading or writing failed: No space left on device.\n")
+
+
 def test_who_interrupts_a_question_has_changed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Impatient:
         def isatty(self) -> bool:

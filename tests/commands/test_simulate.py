@@ -266,6 +266,7 @@ def test_what_cannot_be_simulated_ends_the_command(tmp_path: Path) -> None:
         (f"simulate --csv {tmp_path}/none.csv", 1, "cannot be read: No such file"),
         (f"simulate --csv {tmp_path}/latin.csv", 2, "codec can't decode byte"),
         ("simulate --resource 4", 2, "resource '4' must be a letter"),
+        ("simulate --since 0001-01-01T00:00+14:00", 2, "is beyond the calendar"),
         ("simulate --since soon", 2, "'soon' cannot be read"),
         ("simulate --most many", 2, "must be a whole number from 1 on"),
     ]:

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from limits_app import signals
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Resource
-from limits_app.models.changes import announce, pending
+from limits_app.models.changes import announce, at_commit, in_transaction, pending
 from tests.configuration.rows import rate
 
 
@@ -123,6 +123,38 @@ def test_other_callbacks_of_the_transaction_are_not_taken_for_announcements() ->
     with transaction.atomic():
         transaction.on_commit(lambda: None)
         assert not pending("default")
+
+
+@pytest.mark.django_db
+def test_the_transaction_of_a_test_is_none_of_the_caller() -> None:
+    assert not in_transaction("default")
+    with transaction.atomic():
+        assert in_transaction("default")
+        with transaction.atomic():
+            assert in_transaction("default")
+    assert not in_transaction("default")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_a_test_case_every_transaction_is_one() -> None:
+    assert not in_transaction("default")
+    with transaction.atomic():
+        assert in_transaction("default")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_changes_are_announced_also_where_what_waited_for_the_commit_fails(announced: list[str]) -> None:
+    def fail() -> None:
+        raise RuntimeError("went wrong")
+
+    def change() -> None:
+        with transaction.atomic():
+            at_commit(fail, "default")
+            Resource.objects.create(name="api")
+
+    with pytest.raises(RuntimeError, match="went wrong"):
+        change()
+    assert announced == ["default"]
 
 
 @pytest.mark.django_db(transaction=True)

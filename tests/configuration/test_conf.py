@@ -125,6 +125,13 @@ BAD_VALUES = [
     ("STORES", {"default": {"KIND": "file"}}, "E011", "KIND must be 'process' or 'memory' or "),
     ("STORES", {"default": {"KIND": "redis", "URL": "http://x"}}, "E011", "URL must be an address that starts with"),
     ("STORES", {"default": {"KIND": "redis", "CLUSTER": 1}}, "E011", "CLUSTER must be True or False, not 1"),
+    (
+        "STORES",
+        {"default": {"KIND": "redis", "CACHE": "default", "URL": "redis://x"}},
+        "E011",
+        "'default' names its server twice, by CACHE and by URL: leave one of them out",
+    ),
+    ("STORES", {"default": {"KIND": "redis", "CLUSTER": True}}, "E011", "CLUSTER takes the URL of one of its servers"),
     ("STORES", {"default": {"KIND": []}}, "E011", "KIND must be 'process' or 'memory' or "),
     ("STORES", {"default": {"KIND": "memory", "MAP_MEGABYTES": 1}}, "E011", "does not take 'MAP_MEGABYTES', only"),
     ("STORES", {"default": {"KIND": "process", "SIZE": 1}}, "E011", "only 'KIND', 'STATE_DIR', 'MAP_MEGABYTES'"),

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from pytest_django import DjangoDbBlocker
 
 from limits_app.core.limits import CallLimit
-from limits_app.models import Entity, Limit, Policy, PolicyScope, Resource, chain
+from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, chain
 from limits_app.models.constraints import NoOverlap, Undated
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
@@ -35,7 +35,7 @@ def vendor(
 
 @pytest.fixture(autouse=True)
 def nothing_yet(vendor: str) -> None:
-    for model in (Limit, Policy, Resource):
+    for model in (Pool, Limit, Policy, Resource):
         model.objects.using(ALIAS).all().delete()
     Entity.objects.using(ALIAS).update(parent=None)
     Entity.objects.using(ALIAS).all().delete()
@@ -115,6 +115,20 @@ def test_dates_that_overlap_are_refused_and_by_postgresql_itself_too(vendor: str
 def test_the_database_itself_refuses_what_cannot_be(fields: dict[str, object], vendor: str) -> None:
     with pytest.raises(Exception, match="limits_app_policy_"):  # of the kind that each driver has
         Policy.objects.using(ALIAS).bulk_create([Policy(**fields)])
+
+
+def test_limits_go_with_the_policy_or_the_member_that_they_are_of() -> None:
+    policies = [put(1, resource=Resource.objects.using(ALIAS).create(name=name)) for name in "abc"]
+    pool = Pool.objects.using(ALIAS).create(name="models")
+    member = PoolMember.objects.using(ALIAS).create(pool=pool, name="one")
+    for owner in ({"policy": policies[1]}, {"policy": policies[2]}, {"member": member}):
+        Limit.objects.using(ALIAS).create(
+            kind="rate", key="tpm", capacity=1, window_seconds=60, algorithm="token_bucket", **owner
+        )
+    policies[0].delete()
+    Policy.objects.using(ALIAS).filter(pk=policies[1].pk).delete()
+    pool.delete()
+    assert [limit.policy_id for limit in Limit.objects.using(ALIAS).filter(key="tpm")] == [policies[2].pk]
 
 
 def test_postgresql_gets_its_constraint_with_the_table_too(vendor: str) -> None:

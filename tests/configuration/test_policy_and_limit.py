@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, models, transaction
 from django.utils import timezone
 
 from limits_app.core.errors import InvalidLimit
@@ -371,3 +371,55 @@ def test_no_way_of_writing_makes_dates_overlap() -> None:
         later.enforcement = "shadow"
         later.save()
     assert Policy.objects.count() == 4
+
+
+def test_no_way_of_writing_makes_a_limit_of_an_entity_shared(api: Resource, user: Entity) -> None:
+    everybody, own = Policy.objects.create(resource=api), Policy.objects.create(resource=api, entity=user)
+    rate(everybody, shared=True).save()
+    rate(own).save()
+    for write in (
+        lambda: own.limits.all().update(shared=True),
+        lambda: Limit.objects.bulk_create([rate(own, "rpm", shared=True)]),
+        lambda: rate(own, "rpm", shared=True).save(),
+        lambda: everybody.limits.all().update(policy=own, key="rpm"),
+        lambda: Policy.objects.filter(pk=everybody.pk).update(entity=Entity.objects.create(identifier="user:43")),
+    ):
+        with pytest.raises(IntegrityError, match="limits of an entity cannot be shared"), transaction.atomic():
+            write()
+    assert [limit.shared for limit in Limit.objects.order_by("pk")] == [True, False]
+
+
+@pytest.mark.parametrize("effect", ["blocked", "unlimited"])
+def test_no_way_of_writing_leaves_limits_with_a_policy_that_has_none(effect: str, policy: Policy) -> None:
+    rate(policy).save()
+    with pytest.raises(IntegrityError, match=f"{effect} has no limits: delete them first"), transaction.atomic():
+        Policy.objects.filter(pk=policy.pk).update(effect=effect)
+    policy.limits.all().delete()
+    Policy.objects.filter(pk=policy.pk).update(effect=effect)
+    with pytest.raises(IntegrityError, match="has no limits"), transaction.atomic():
+        Limit.objects.bulk_create([rate(policy)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [({"key": "a b:c"}, "limit key 'a b:c' must be"), ({"time_zone": "Mars/X"}, "limit 'tokens': .*'Mars/X'")],
+)
+def test_no_way_of_writing_makes_a_limit_that_is_no_definition(
+    fields: dict[str, Any], said: str, policy: Policy
+) -> None:
+    quota(policy).save()
+    with pytest.raises(IntegrityError, match=said), transaction.atomic():
+        policy.limits.all().update(**fields)
+    policy.limits.all().delete()
+    with pytest.raises(IntegrityError, match=said), transaction.atomic():
+        Limit.objects.bulk_create([quota(policy, **{"key": "tokens", **fields})])
+
+
+@pytest.mark.parametrize("sound", [rate, quota, permits])
+def test_what_was_there_already_is_in_nobodys_way(sound: Any, policy: Policy) -> None:
+    limit = sound(policy)
+    limit.save()
+    models.QuerySet.update(Limit.objects.filter(pk=limit.pk), key="a b:c")
+    Policy.objects.filter(pk=policy.pk).update(enforcement="off")
+    policy.limits.all().update(key="sound")
+    assert policy.limits.get().definition().key == "sound"

@@ -57,6 +57,14 @@ def test_a_pool_that_cannot_be_is_refused(fields: dict[str, str], said: str) -> 
         Pool.objects.create(name="", load_balancing="dice")
 
 
+def test_no_way_of_writing_makes_a_limit_of_a_member_that_is_no_definition(member: PoolMember) -> None:
+    of_member(member).save()
+    with pytest.raises(IntegrityError, match="limit key 'a b:c' must be"), transaction.atomic():
+        member.limits.all().update(key="a b:c")
+    member.limits.all().update(key="sound")
+    Pool.objects.update(description="sound too")
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

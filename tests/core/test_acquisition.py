@@ -266,12 +266,18 @@ def test_the_errors_of_a_mapping_are_its_own(store: MemoryStore) -> None:
         limit_set(store, TPM).try_acquire({"tpm": 1}).update(Broken(tpm=1))
 
 
-def test_usage_of_an_unknown_key_can_be_an_error_that_takes_over_nothing(store: MemoryStore, hooks: Hooks) -> None:
+def test_usage_of_an_unknown_key_is_skipped_also_where_requests_must_know_theirs(
+    store: MemoryStore, hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
     acquisition = limit_set(store).try_acquire({"tpm": 5})
     hooks.unknown_keys_raise = lambda: True
-    with pytest.raises(InvalidRequest, match="key 'typo' is none of the limits"):
-        acquisition.update({"tpm": 3, "typo": 5})
-    assert acquisition.acquisitions["tpm"] == LimitUse(5, None)
+    acquisition.update({"tpm": 3, "typo": 5})
+    acquisition.update({"tpm": 3, "rpm": 5})
+    assert acquisition.acquisitions["tpm"] == LimitUse(5, 3)
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "key 'typo' is none of the limits of this request and is skipped; the set has",
+        "key 'rpm' was not requested",
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ over-use

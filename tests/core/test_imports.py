@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import subprocess
 import sys
@@ -26,10 +27,21 @@ FOREIGN = (
 )
 
 
+NEED_SETTINGS = {"limits", "limited", "exempt"}
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run some code in a fresh interpreter, in which no Django is configured unless the environment says so."""
+    kept = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=kept | environment)
+
+
 def loaded_by(code: str) -> set[str]:
     """The names of all modules that a fresh interpreter has loaded after some code."""
-    command = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
-    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    done = run(f"{code}\nimport sys; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
 
 
 def test_the_core_imports_neither_django_nor_any_client_nor_asyncio() -> None:
@@ -46,6 +58,24 @@ def test_a_limit_set_in_memory_needs_none_of_them_either() -> None:
         "assert limits.get_stats()['tpm']['used'] <= 1"
     )
     assert not {name for name in loaded if name.startswith(FOREIGN)}
+
+
+def test_names_of_the_engine_need_no_settings_and_those_of_a_site_do() -> None:
+    engine = ", ".join(name for name in limits_app.__all__ if name not in NEED_SETTINGS)
+    loaded = loaded_by(f"from limits_app import {engine}")
+    assert not {name for name in loaded if name.startswith(FOREIGN)}
+    for names in (*NEED_SETTINGS, "*"):
+        done = run(f"from limits_app import {names}")
+        assert done.returncode == 1
+        assert "ImproperlyConfigured: Requested setting" in done.stderr
+
+
+def test_a_site_gets_all_names_at_once() -> None:
+    code = "import django; django.setup(); from limits_app import *; print(limits.__name__, limited, LimitSet)"
+    done = run(code, DJANGO_SETTINGS_MODULE="project.settings")
+    assert done.stdout.startswith("limits_app.services <class 'limits_app.integrations.decorators.limited'> <class"), (
+        done.stderr
+    )
 
 
 def test_importing_the_package_imports_nothing_of_it() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
+import pytest
+
+from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import lease_key, short_key
-from limits_app.core.layout import LEASE_US, Layout, layout_of
+from limits_app.core.layout import LEASE_US, Layout, layout_of, lease_us_of
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.core.algorithms.driven import NOW, SECOND
 
@@ -24,6 +28,21 @@ def taken(layout: Layout, **amounts: int) -> list[tuple[int, ...]]:
         assert state is not None
         states[index] = state
     return states
+
+
+@pytest.mark.parametrize(
+    ("lease_seconds", "lease_us"), [(10, LEASE_US), (0.001, 1000), (1.5, 1_500_000), (366 * 86_400, 31_622_400_000_000)]
+)
+def test_a_lease_is_of_a_millisecond_or_more(lease_seconds: float, lease_us: int) -> None:
+    assert lease_us_of(lease_seconds) == lease_us
+
+
+@pytest.mark.parametrize(
+    "lease_seconds", [0, -1, 0.0009, 366 * 86_400 + 1, 10**400, float("nan"), float("inf"), True, None, "10"]
+)
+def test_what_a_lease_may_not_be(lease_seconds: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"lease_seconds must be between 0\.001 seconds and 366 days .*, not "):
+        lease_us_of(lease_seconds)
 
 
 def test_the_same_limits_are_compiled_once() -> None:

@@ -133,12 +133,31 @@ def test_only_sets_that_have_all_requested_rates_are_asked(store: MemoryStore) -
     assert set(many(pool, 3, {})) == {"a", "b", "c"}, "a request that names nothing leaves rates alone"
 
 
-def test_a_rate_that_no_set_has_is_an_error(store: MemoryStore) -> None:
-    pool = LimitPool([LimitSet([CALLS, TPM], store=store), LimitSet([RateLimit("out", 5, 60)], store=store)])
-    for requested in ({"typo": 1}, {"tpm": 1, "out": 1}, {"tpm": 1, "typo": 0}):
-        with pytest.raises(InvalidRequest, match="no limit set of the pool has all that is requested: ") as caught:
+def test_a_request_that_names_nothing_is_served_by_sets_from_which_it_takes_something(store: MemoryStore) -> None:
+    limits = {"a": [CALLS, DB], "b": [TPM], "c": [TPM, CALLS], "d": []}
+    pool = LimitPool([LimitSet(some, store=store, config={"name": name}) for name, some in limits.items()])
+    assert many(pool, 6, {}) == "acdacd"
+    assert pool.peek({}).allowed
+    with pytest.raises(InvalidRequest, match=r"nothing is requested of tpm: a rate limit needs \{key: amount\}"):
+        LimitPool([pool[1], LimitSet([TPM], store=store)]).try_acquire({})
+
+
+def test_a_rate_that_no_set_has_is_an_error_that_says_what_they_have(store: MemoryStore) -> None:
+    out = [LimitSet([RateLimit("out", 5, 60)], store=store) for _ in range(2)]
+    pool = LimitPool([LimitSet([CALLS, TPM], store=store), *out])
+    for requested, names_ in (
+        ({"typo": 1}, "'typo'"),
+        ({"tpm": 1, "out": 1}, "'tpm', 'out'"),
+        ({"tpm": 1, "typo": 0}, "'tpm', 'typo'"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
             pool.try_acquire(requested)
         assert isinstance(caught.value, ValueError)
+        assert str(caught.value) == (
+            f"no limit set of the pool has all that is requested: {names_}; sets have: call_count, tpm | out"
+        )
+    with pytest.raises(InvalidRequest, match=r"requested: 'typo'; sets have: nothing$"):
+        LimitPool([LimitSet()]).try_acquire({"typo": 1})
     assert used(pool[0]) == {"call_count": 0, "tpm": 0}
 
 
@@ -387,8 +406,11 @@ def test_a_set_is_put_aside_for_a_number_of_seconds(seconds: Any, store: MemoryS
 
 
 def test_only_sets_of_the_pool_can_be_put_aside(store: MemoryStore) -> None:
-    with pytest.raises(IndexError):
-        pool_of(store, DB).cool_down(3, 1)
+    for which in (3, -4):
+        with pytest.raises(IndexError, match=rf"the pool has no set {which}: it has 3, from 0 to 2"):
+            pool_of(store, DB).cool_down(which, 1)
+        with pytest.raises(IndexError, match=rf"the pool has no set {which}: it has 3, from 0 to 2"):
+            pool_of(store, DB).cooling_seconds(which)
 
 
 # ------------------------------------------------------------------------------------------ what it is
@@ -401,13 +423,14 @@ def test_a_pool_is_made_of_its_sets(store: MemoryStore) -> None:
     assert len(pool) == 3
     assert (pool[0], pool[-1]) == (sets[0], sets[2])
     assert repr(pool).startswith("LimitPool([LimitSet([")
-    with pytest.raises(IndexError):
+    assert pool[1:] == tuple(sets[1:])  # type: ignore[call-overload]
+    with pytest.raises(IndexError, match="the pool has no set 3: it has 3, from 0 to 2"):
         _ = pool[3]
 
 
 def test_a_limit_is_found_by_its_key_in_a_single_set_only(store: MemoryStore) -> None:
     assert pool_of(store, TPM, number=1)["tpm"] == TPM
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="the set has no limit 'rpm', only: tpm"):
         _ = pool_of(store, TPM, number=1)["rpm"]
     with pytest.raises(TypeError, match=r"a pool of 3 sets has no one limit 'tpm': say which set, as in pool\[0\]"):
         _ = pool_of(store, TPM)["tpm"]

@@ -126,6 +126,24 @@ def test_a_task_waits_until_one_is_given_back(near: bool, far: Counting) -> None
     assert not any(one.store.line.busy for one in pool)
 
 
+@pytest.mark.parametrize("near", [True, False])
+def test_a_task_takes_the_least_loaded_behind_others_without_failover(near: bool, far: Counting) -> None:
+    pool = pool_on(
+        [far, MemoryStore() if near else far], ResourceLimit("db", 2), load_balancing="least_loaded", failover=False
+    )
+
+    async def scenario() -> None:
+        full = await pool[0].aacquire({"db": 2})
+        waiter = asyncio.create_task(pool[0].aacquire({"db": 1}))
+        await asyncio.to_thread(far.line.came.wait, 20)
+        for _ in range(2):
+            assert (await pool.aacquire({"db": 1}, timeout=1)).config == {"index": 1}
+        await full.arelease()
+        await (await waiter).arelease()
+
+    run(scenario())
+
+
 def test_a_task_whose_time_is_up_or_that_is_cancelled_leaves_nothing_behind(far: Counting) -> None:
     pool = pool_on([far] * 2, DB)
 

@@ -210,6 +210,46 @@ def test_without_failover_the_next_one_is_waited_for_behind_others(store: Watche
     assert first.result().config == {"name": "a"}
 
 
+def without_failover(store: WatchedStore, *sizes: int) -> tuple[LimitPool, Caller, Acquisition]:
+    """A pool of the least loaded of these permits, while somebody waits in its store for something else."""
+    other = set_of(store, DB)
+    held = other.acquire({"db": 1})
+    waiter = Caller(other.acquire, {"db": 1})
+    store.until_waiting(1)
+    sets = [set_of(store, ResourceLimit("db", size), name=name) for size, name in zip(sizes, "abc", strict=False)]
+    return LimitPool(sets, "least_loaded", failover=False), waiter, held
+
+
+def test_without_failover_the_least_loaded_is_taken_behind_others(store: WatchedStore) -> None:
+    pool, waiter, held = without_failover(store, 2, 2)
+    used_up(pool[0], "db")
+    assert [Caller(pool.acquire, {"db": 1}).result().config["name"] for _ in range(2)] == ["b", "b"]
+    held.release()
+    waiter.result().release()
+
+
+def test_without_failover_turns_are_taken_behind_others_among_equally_loaded_sets(store: WatchedStore) -> None:
+    pool, waiter, held = without_failover(store, 9, 9, 9)
+    assert [Caller(pool.acquire, {"db": 0}).result().config["name"] for _ in range(4)] == ["a", "b", "c", "a"]
+    held.release()
+    waiter.result().release()
+
+
+def test_without_failover_the_least_loaded_is_none_that_is_put_aside_or_can_never_admit(store: WatchedStore) -> None:
+    pool, waiter, held = without_failover(store, 9, 5, 9)
+    assert pool[2].acquire({"db": 4})
+    pool.cool_down(0, 60)
+    assert [Caller(pool.acquire, {"db": 1}).result().config["name"] for _ in range(2)] == ["b", "b"]
+    with pytest.raises(LimitTimeout):
+        pool.acquire({"db": 6}, timeout=0)
+    pool.cool_down(0, 0)
+    assert Caller(pool.acquire, {"db": 6}).result().config == {"name": "a"}
+    with pytest.raises(NeverAdmissible):
+        pool.acquire({"db": 10})
+    held.release()
+    waiter.result().release()
+
+
 def test_sets_that_can_never_admit_are_not_waited_for(store: WatchedStore, clock: FakeClock) -> None:
     pool = two(store, RateLimit("tpm", 5, 5), TEN)
     used_up(pool[1], "tpm")

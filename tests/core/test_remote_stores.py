@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Collection, Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.core.parts import Amounts
 from limits_app.core.waiting import Waiter, WaitingLine
+from limits_app.stores.in_thread import in_thread
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set
 from tests.core.sets import used as exactly_used
@@ -42,7 +44,8 @@ class FarLine(WaitingLine):
         self.came = threading.Event()
 
     def stand(self, waiter: Waiter, buckets: Collection[tuple[str, str]]) -> None:  # type: ignore[override]
-        not_in_a_loop()
+        if buckets:  # to leave takes no time
+            not_in_a_loop()
         super().stand(waiter, buckets)
         self.came.set()
 
@@ -71,13 +74,18 @@ class FarStore(MemoryStore):
         super().peek(claim)
 
     async def aacquire(self, claim: Claim) -> bool:
-        return await asyncio.to_thread(super().acquire, claim)
+        acquire = super().acquire
+        return await in_thread(lambda: claim if acquire(claim) else None, self._give_back) is not None
 
     async def aacquire_first(
         self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
     ) -> C | None:
         ask = partial(super().acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
-        return await asyncio.to_thread(ask)
+        return await in_thread(ask, self._give_back)
+
+    def _give_back(self, claim: Claim | None) -> None:
+        if claim is not None:
+            self.settle(claim, [-amount for amount in claim.amounts])
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         if self.down:
@@ -179,6 +187,28 @@ def test_a_task_waits_until_another_one_releases(far: FarStore) -> None:
     run(scenario())
     assert used(limits) == {"db": 0}
     assert not far.line.busy
+
+
+def test_a_waiter_that_is_cancelled_when_it_is_admitted_has_it_or_leaves_nothing(far: FarStore) -> None:
+    limits = limit_set(far, TPM, DB)
+
+    async def scenario(steps: int) -> None:
+        held = await limits.atry_acquire({"tpm": 0, "db": 1})
+        far.line.came.clear()
+        waiter = asyncio.create_task(limits.aacquire({"tpm": 5, "db": 1}))
+        await asyncio.to_thread(far.line.came.wait, PATIENCE_SECONDS)
+        held.update({"tpm": 0})
+        await held.arelease()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiter.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await waiter).acancel()
+
+    for steps in range(40):
+        run(scenario(steps))
+        assert used(limits) == {"tpm": 0, "db": 0}
+        assert not far.line.busy
 
 
 def test_a_waiter_that_is_cancelled_leaves_nothing(far: FarStore) -> None:

@@ -234,6 +234,37 @@ def test_a_release_while_it_is_renewed_is_no_loss(clock: FakeClock, hooks: Hooks
     assert lost == []
 
 
+def test_a_holder_that_releases_while_its_loss_is_found_is_told_once(clock: FakeClock, hooks: Hooks) -> None:
+    lost: list[Claim] = []
+    hooks.lease_lost.append(lost.append)
+
+    class Slow(MemoryStore):
+        """A store whose holder releases before or after it is found that its lease is lost."""
+
+        releases_first = True
+
+        def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+            if self.releases_first:
+                held[-1].release()
+            found = super().renew(claims)
+            if not self.releases_first:
+                held[-1].release()
+            return found
+
+    store, held = Slow(clock=clock), list[Acquisition]()
+    limits = limit_set(store, ONE)
+    for store.releases_first in (True, False):
+        held.append(limits.acquire())
+        # As if the process had been stopped for a minute: the clock went on, and nobody renewed.
+        clock.now_us += 60_000_000
+        other = limits.try_acquire({"db": 1})
+        clock.advance(5)
+        assert lost == held
+        other.release()
+    clock.advance(60)
+    assert lost == held
+
+
 def test_a_store_that_is_down_for_a_moment_loses_no_lease(
     clock: FakeClock, caplog: pytest.LogCaptureFixture, hooks: Hooks
 ) -> None:

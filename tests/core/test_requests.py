@@ -17,7 +17,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.claim import Claim
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, NeverAdmissible
 from limits_app.core.hooks import Hooks
-from limits_app.core.limit_set import LimitSet
+from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -201,7 +201,16 @@ def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("limits", [(), (TPM,), (CALLS, DB), (TPM, CALLS, DB)], ids=len)
 @pytest.mark.parametrize(
-    ("amount", "said"), [(-1, "not be negative"), (-0.001, "not be negative"), ("5", "be a number")]
+    ("amount", "said"),
+    [
+        (-1, "not be negative"),
+        (-0.001, "not be negative"),
+        ("5", "be a number"),
+        (True, "be a number, not a boolean"),
+        (float("nan"), "be a finite number"),
+        (float("inf"), "be a finite number"),
+        (Decimal("NaN"), "be a number"),
+    ],
 )
 def test_an_amount_that_no_limit_could_have_is_refused_also_of_an_unknown_key(
     verb: Verb, limits: tuple[Limit, ...], amount: Any, said: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
@@ -235,8 +244,9 @@ def test_an_unknown_key_can_be_an_error(store: MemoryStore, hooks: Hooks, caplog
     limits = limit_set(store)
     assert limits.try_acquire({"tpm": 1, "typo": 5})
     hooks.unknown_keys_raise = lambda: True
+    said = "^key 'typo' is none of the limits of this request; the set has: "
     for _ in range(2):
-        with pytest.raises(InvalidRequest, match="key 'typo' is none of the limits"):
+        with pytest.raises(InvalidRequest, match=said):
             limits.try_acquire({"tpm": 1, "typo": 5})
     assert used(limits)["tpm"] == 1
     assert len(caplog.messages) == 1
@@ -391,6 +401,8 @@ EMPTY_ERRORS = [
     ({"tpm": -5}, "amount of 'tpm' must not be negative, not -5"),
     ({"tpm": 1, "rpm": Decimal("-0.5")}, "amount of 'rpm' must not be negative"),
     ({"tpm": "5"}, "amount of 'tpm' must be a number, not '5'"),
+    ({"tpm": True}, "amount of 'tpm' must be a number, not a boolean, not True"),
+    ({"tpm": float("nan")}, "amount of 'tpm' must be a finite number, not nan"),
     (["tpm"], r"must map keys to amounts, not \['tpm'\]"),
     (5, "must map keys to amounts, not 5"),
 ]
@@ -401,6 +413,30 @@ EMPTY_ERRORS = [
 def test_an_empty_set_admits_nothing_that_cannot_be(verb: Verb, requested: Any, rule: str) -> None:
     with pytest.raises(InvalidRequest, match=rule):
         verb(LimitSet(store=Untouchable()), requested)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_to_an_empty_set_every_key_is_unknown(verb: Verb, hooks: Hooks, caplog: pytest.LogCaptureFixture) -> None:
+    limits = LimitSet(store=Untouchable())
+    for _ in range(3):
+        assert verb(limits, {"tpm": 5})
+    assert caplog.messages == ["key 'tpm' is none of the limits of this request and is skipped; the set has: none"]
+    hooks.unknown_keys_raise = lambda: True
+    with pytest.raises(InvalidRequest, match="key 'tpm' is none of the limits of this request"):
+        verb(limits, {"tpm": 5})
+    assert verb(limits, {})
+    assert verb(limits, None)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_where_nothing_is_limited_no_key_is_a_mistake(
+    verb: Verb, hooks: Hooks, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks.unknown_keys_raise = lambda: True
+    assert verb(Unlimited(), {"tpm": 5})
+    with pytest.raises(InvalidRequest, match="must not be negative"):
+        verb(Unlimited(), {"tpm": -5})
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("usage", "rule"), EMPTY_ERRORS)
@@ -431,7 +467,7 @@ def test_an_empty_set_has_nothing_in_it() -> None:
     assert list(limits) == []
     assert limits.rates == []
     assert limits.acquire().config == {"region": "eu"}
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="the set has no limit 'tpm', only: none"):
         limits["tpm"]
 
 
@@ -453,7 +489,7 @@ def test_a_set_is_a_collection_of_its_limits(store: MemoryStore) -> None:
     assert TPM in limits
     assert "typo" not in limits
     assert RateLimit("tpm", 5, 5) not in limits
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="the set has no limit 'typo', only: tpm, rpm, call_count, db"):
         limits["typo"]
     assert repr(TPM) in repr(limits)
 
@@ -467,6 +503,12 @@ def test_keys_inside_one_set_differ(store: MemoryStore) -> None:
 def test_a_set_is_made_of_limits(limits: Any, store: MemoryStore) -> None:
     with pytest.raises(InvalidLimit, match="is no limit"):
         LimitSet(limits, store=store)
+
+
+@pytest.mark.parametrize("config", [5, "eu", [], [("region", "eu")], {"eu"}, 0, ""])
+def test_a_config_maps_names_to_values(config: Any, store: MemoryStore) -> None:
+    with pytest.raises(InvalidRequest, match=r"config must map names to values, as in config=\{'region': 'eu'\}, not "):
+        LimitSet([TPM], store=store, config=config)
 
 
 @pytest.mark.parametrize("limits", [TPM, DB, None, 5])

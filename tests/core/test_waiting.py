@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from threading import Event, Thread
@@ -24,8 +24,8 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.parts import ScopedLimits
-from limits_app.core.waiting import WaitingLine
+from limits_app.core.parts import Bucket, ScopedLimits
+from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, reported, used, used_up
@@ -628,6 +628,82 @@ def test_those_who_are_gone_without_leaving_are_passed_over() -> None:
     crowd[3].woken = -100
     line.notify_all()
     assert line.watched() == []
+
+
+def test_those_who_died_in_line_are_taken_out_and_the_next_is_woken() -> None:
+    told: list[str] = []
+    line = WaitingLine(unwatch=told.append)
+    crowd = [Somebody(ticket) for ticket in range(3)]
+    for one in crowd[:2]:
+        line.stand(one, [("a", "tpm"), ("b", "tpm")])
+    line.stand(crowd[2], [("a", "tpm")])
+    del one
+    del crowd[0]
+    assert [one.woken for one in crowd] == [2, 0], "it is the first of two lines now"
+    assert line.ahead(crowd[1], [("a", "tpm")]) == [("a", "tpm")]
+    del crowd[0]
+    assert crowd[0].woken == 1
+    assert line.watched() == ["a"]
+    last = crowd.pop()
+    line.stand(last, ())
+    assert not line.busy
+    assert sorted(told) == ["a", "b"]
+
+
+def test_who_dies_while_others_are_at_the_lines_is_taken_out_after_that() -> None:
+    line, crowd = WaitingLine(), [Somebody(ticket) for ticket in range(3)]
+    for one in crowd[:2]:
+        line.stand(one, [("a", "tpm")])
+    del one
+
+    class Dying(Somebody):
+        """Somebody in whose place in line another one dies."""
+
+        def gone(self) -> bool:
+            if len(crowd) == 3:
+                del crowd[0]
+            return False
+
+    dying = Dying(-1)
+    line.stand(dying, [("a", "tpm")])
+    assert line.ahead(crowd[-1], [("a", "tpm")]) == [("a", "tpm")]
+    assert len(crowd) == 2
+    line.stand(dying, ())
+    assert crowd[0].woken == 1
+    line.stand(crowd[0], ())
+    assert line.watched() == []
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_an_interrupt_while_leaving_the_line_holds_up_nobody(moment: int) -> None:
+    class Interrupted(WaitingLine):
+        """A line that one cannot leave undisturbed."""
+
+        left = 0
+
+        def stand(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
+            if buckets:
+                super().stand(waiter, buckets)
+                return
+            self.left += 1
+            if self.left == 1 and moment == 0:
+                raise KeyboardInterrupt
+            if self.left == 1 and moment == 1:
+                waiter.standing = ()  # as if it had not been noted yet
+                raise KeyboardInterrupt
+            super().stand(waiter, buckets)
+            if self.left == 1:
+                raise KeyboardInterrupt
+
+    store = MemoryStore()
+    store.line = Interrupted()
+    limits = limit_set(store, DB)
+    held = limits.acquire({"db": 3})
+    with pytest.raises(KeyboardInterrupt):
+        limits.acquire({"db": 1}, timeout=0.01)
+    held.release()
+    assert not store.line.busy
+    limits.acquire({"db": 3}, timeout=0).release()
 
 
 def test_waiting_is_not_logged(store: WatchedStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:

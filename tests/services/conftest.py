@@ -8,6 +8,7 @@ import pytest
 from pytest_django import Settings
 
 from limits_app import conf
+from limits_app.core.limit_set import forget_warnings
 from limits_app.resolver import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -21,5 +22,6 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore(clock=clock))
     resolver.clear()
+    forget_warnings()
     yield clock
     resolver.clear()

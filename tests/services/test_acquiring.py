@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -263,3 +264,20 @@ def test_amounts_of_unknown_keys_have_to_be_amounts(resource: str) -> None:
     for verb in (limits.try_acquire, limits.acquire, limits.check):
         with pytest.raises(InvalidRequest, match="'typo' must not be negative"):
             verb(resource, requested={"typo": -1})
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        (CallLimit(5, 60), r"as in default_limits=\[limit\], not CallLimit"),
+        (None, r"as in default_limits=\[limit\], not None"),
+        (("tpm",), "'tpm' is no limit: use RateLimit"),
+        ([RateLimit("tpm", 5, 60), RateLimit("tpm", 6, 60)], "limit 'tpm' is there twice"),
+    ],
+)
+def test_default_limits_that_cannot_be_are_named(defaults: Any, message: str) -> None:
+    for ask in (limits.try_acquire, limits.check, limits.explain, limits.limit_set):
+        with pytest.raises(InvalidLimit, match=message):
+            ask("api", default_limits=defaults)
+    with pytest.raises(InvalidLimit, match=message):
+        asyncio.run(limits.atry_acquire("api", default_limits=defaults))

@@ -275,7 +275,7 @@ def test_hours_of_one_scope_do_not_overlap() -> None:
         ({"weekly_hours": "mon", "time_zone": "Mars/Olympus"}, "'Mars/Olympus' is no time zone"),
         ({"rollout_percent": 101}, "100"),
         ({"rollout_percent": -1}, "0"),
-        ({"enforcement": "sometimes"}, "'sometimes' is not a valid choice"),
+        ({"enforcement": "sometimes"}, "enforcement must be one of .*, not 'sometimes'"),
         ({"effect": "blocked", "extends": True, "limits": []}, "a policy that extends has the effect limits"),
     ],
 )

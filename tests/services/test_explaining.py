@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db.models.signals import post_save
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
@@ -87,6 +89,40 @@ def test_an_entity_that_is_blocked_itself() -> None:
         "What counts is the entity itself (blocked).",
         "It replaces the policy of the entity on all resources (limits).",
     ]
+
+
+def test_whoever_is_blocked_is_told_that_nothing_but_an_administrator_helps() -> None:
+    limits.set_resource_limits("api", [], effect="blocked")
+    assert limits.explain("api").text() == (
+        "the site itself on api: refused now.\n"
+        "What counts is the policy of the resource (blocked).\n"
+        "blocked: nothing is admitted until somebody takes the block back."
+    )
+
+
+def test_a_block_that_ends_by_itself_says_so() -> None:
+    tomorrow = timezone.now() + timedelta(days=1)
+    limits.set_resource_limits("api", [], effect="blocked", valid_until=tomorrow)
+    [*_, blocked, changes] = limits.explain("api").text().splitlines()
+    assert blocked == "blocked: nothing is admitted until its policy ends."
+    assert changes == f"What holds may change at {tomorrow:%Y-%m-%d %H:%M:%S} UTC."
+
+
+def test_a_block_that_is_tried_in_the_shadow_is_told_as_one() -> None:
+    limits.set_system_limits([CallLimit(5, 60)])
+    limits.set_resource_limits("api", [], effect="blocked", enforcement="shadow")
+    assert "In the shadow, blocked: nothing is admitted; it would refuse." in limits.explain("api").text()
+
+
+@pytest.mark.parametrize("edge", ["valid_from", "valid_until"])
+def test_what_changes_at_the_end_of_the_calendar_is_explained(edge: str) -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    options: Any = {"valid_until": last} if edge == "valid_until" else {"valid_from": last}
+    limits.set_resource_limits("api", [CallLimit(5, 60)], **options)
+    explanation = limits.explain("api")
+    assert explanation.changes_at == last
+    assert explanation.text().endswith("What holds may change at 9999-12-31 23:59:59 UTC.")
+    assert explanation.as_dict()["changes_at"] == "9999-12-31T23:59:59.999999+00:00"
 
 
 def test_the_limits_of_the_call_are_explained_too() -> None:

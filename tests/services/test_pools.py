@@ -406,6 +406,17 @@ def test_an_explanation_of_nothing_in_particular_shows_what_a_member_alone_limit
     assert [limit.key for limit in named.pool.members[0].limits] == ["tpm"]
 
 
+def test_an_explanation_of_a_blocked_resource_promises_nothing_of_its_members() -> None:
+    serve("chat", make_pool({"a": [TPM], "b": [ResourceLimit("slots", 2)]}))
+    limits.set_resource_limits("chat", [], effect="blocked")
+    for requested in (None, {"tpm": 5}):
+        lines = limits.explain("chat", requested=requested).text().splitlines()
+        assert "blocked: nothing is admitted until somebody takes the block back." in lines
+        assert "none of its members would serve" in lines[3]
+        assert lines[4].startswith("a: refuses, since everything is blocked; tpm: 60 of 60 left, ")
+        assert not any("given back" in line for line in lines)
+
+
 def test_an_explanation_of_what_nobody_could_ever_serve() -> None:
     serve("chat", make_pool({"a": [TPM], "b": [TPM]}, failover=False))
     found = limits.explain("chat", requested={"tpm": 61})

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import QuerySet
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
@@ -93,7 +94,7 @@ def test_an_entity_may_be_blocked_or_free_whatever_policies_say(flag: str, *, ad
 
 def test_limits_left_over_on_a_blocked_or_free_policy_do_not_count() -> None:
     policy = limits.set_resource_limits("api", [CallLimit(1, 60)])
-    Policy.objects.filter(pk=policy.pk).update(effect=PolicyEffect.UNLIMITED)
+    QuerySet.update(Policy.objects.filter(pk=policy.pk), effect=PolicyEffect.UNLIMITED)
     assert [bool(limits.try_acquire("api")) for _ in range(3)] == [True] * 3
 
 

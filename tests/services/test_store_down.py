@@ -489,7 +489,7 @@ def test_asyncio_is_answered_by_policy_alike(store: FailingStore, clock: FakeClo
 
 
 def test_an_empty_policy_word_is_the_only_other_one() -> None:
-    with pytest.raises(InvalidLimit, match="not a valid choice"):
+    with pytest.raises(InvalidLimit, match="on_unavailable must be one of empty, block, allow, local"):
         limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="perhaps")
 
 
@@ -516,6 +516,15 @@ def test_while_the_database_is_down_a_setting_decides_about_the_unknown(settings
             limits.acquire("api", entity="a")
         assert caught.value.retry_after == 0.5
     assert limits.store_health()["default"].state is BreakerState.CLOSED
+
+
+def test_what_is_not_known_to_be_limited_makes_no_key_a_mistake(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "ON_UNRESOLVED": "allow", "UNKNOWN_KEYS": "raise"}
+    with connection.execute_wrapper(_unreachable):
+        assert limits.acquire("api", entity="a", requested={"tokens": 5})
+    assert not [message for message in caplog.messages if "tokens" in message]
 
 
 def test_a_guarded_store_leaves_its_guard_behind_when_it_is_sent_away(tmp_path: object, settings: Settings) -> None:

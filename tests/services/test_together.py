@@ -175,3 +175,8 @@ def test_never_more_than_there_is_under_many_threads(settings: Settings) -> None
     with ThreadPoolExecutor(16) as pool:
         assert Counter(pool.map(one, range(1_000))) == {True: 60, False: 940}
     assert (left("api"), left("exports")) == ({"call_count": 40}, {"call_count": 0})
+
+
+def test_no_shares_at_all_are_an_error_that_says_so() -> None:
+    with pytest.raises(InvalidRequest, match="give a Share for each"):
+        try_acquire_all([])

@@ -169,6 +169,14 @@ def test_a_key_that_was_used_for_something_else_is_an_error() -> None:
             again()
 
 
+@pytest.mark.parametrize("key", ["", "k" * 256, 7, b"ticket"], ids=["empty", "long", "number", "bytes"])
+def test_a_key_that_cannot_be_is_an_error_before_anything_is_looked_up(key: Any) -> None:
+    with pytest.raises(InvalidRequest, match="must be text of 1 to 255 characters"):
+        limits.top_up("no such name", key="tpm", amount=2, idempotency_key=key)
+    with pytest.raises(InvalidRequest, match="idempotency key"):
+        limits.reset("no such name", idempotency_key=key)
+
+
 def test_what_the_store_cannot_do_can_be_asked_again_with_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
     spend(10)

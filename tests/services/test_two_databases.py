@@ -12,7 +12,8 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 
 from limits_app import CallLimit, InvalidLimit, limits
-from limits_app.models import Entity, Policy
+from limits_app.integrations.endpoints import endpoints
+from limits_app.models import Endpoint, Entity, Policy, Resource
 from tests.stores.database.databases import ALIAS, migrated, sqlite_in
 
 
@@ -57,6 +58,16 @@ def test_a_chain_is_read_where_it_was_written() -> None:
     primary.filter(identifier="user:1").update(parent=primary.get(identifier="tenant:acme"), cascade=True)
     assert [bool(limits.try_acquire("api", entity="user:1")) for _ in range(2)] == [True, False]
     assert limits.explain("api", entity="user:1").chain[1].entity == "tenant:acme"
+
+
+def test_an_endpoint_counts_on_the_next_request() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    endpoints.clear()
+    assert endpoints.current().find("/new/", None, "GET") is None
+    api = Resource.objects.using("default").get()
+    Endpoint.objects.using("default").create(name="new", path="/new/", resource=api)
+    assert endpoints.current().find("/new/", None, "GET") is not None
+    endpoints.clear()
 
 
 def test_what_is_wrong_is_found_where_it_would_be_written() -> None:

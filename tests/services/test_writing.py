@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from datetime import timezone as offset
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -14,6 +15,7 @@ from limits_app import CallLimit, InvalidLimit, InvalidRequest, RateLimit, Resou
 from limits_app.core.limits import Blocked
 from limits_app.models import AuditEvent, Entity, Policy, Resource
 
+BEYOND = datetime.max.replace(tzinfo=offset(timedelta(hours=-14)))
 LIMITS = [CallLimit(10, 60), RateLimit("tpm", 1000, 60), ResourceLimit("db", 2)]
 
 
@@ -67,12 +69,17 @@ def test_an_entity_on_a_resource_is_apart_from_the_entity() -> None:
         (lambda: limits.set_entity_limits("user:1", LIMITS, resource=""), "resource '' must be"),
         (lambda: limits.set_entity_limits("a\0b", LIMITS), "NUL"),
         (lambda: limits.set_system_limits([]), "effect='unlimited'"),
-        (lambda: limits.set_system_limits(LIMITS, effect="shadow"), "effect 'shadow' must be one of limits, blocked"),
+        (
+            lambda: limits.set_system_limits(LIMITS, effect="shadow"),
+            "effect must be one of limits, blocked, .*'shadow'",
+        ),
         (lambda: limits.set_system_limits(LIMITS, effect="blocked"), "has no limits"),
         (lambda: limits.set_system_limits([LIMITS[0], LIMITS[0]]), "has a limit with this key already"),
         (lambda: limits.set_system_limits([Blocked()]), "make the policy “blocked”"),
         (lambda: limits.set_system_limits([RateLimit("call_count", 1, 1)]), "call_count"),
-        (lambda: limits.set_system_limits(LIMITS, reason="a\0b"), "NUL"),
+        (lambda: limits.set_system_limits(LIMITS, reason="a\0b"), "^reason: .*NUL"),
+        (lambda: limits.set_system_limits(LIMITS, weekly_hours="xx"), "^weekly_hours: .*'xx'"),
+        (lambda: limits.set_entity_limits("user:1", LIMITS, shared=["tpm"]), "^shared: Only limits of a resource"),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(bad: object, message: str) -> None:
@@ -208,6 +215,30 @@ BAD = {
     "a limit for several": (lambda: limits.set_system_limits(LIMITS[0]), InvalidLimit, "limits must be several"),
     "letters": (lambda: limits.set_system_limits("ab"), InvalidLimit, "limits must be several"),
     "no reason": (lambda: limits.set_system_limits(LIMITS, reason=None), InvalidLimit, "reason must be text, not None"),
+    "another effect": (lambda: limits.set_system_limits(LIMITS, effect=["limits"]), InvalidLimit, "effect must be one"),
+    "no enforcement": (
+        lambda: limits.set_system_limits(LIMITS, enforcement="no"),
+        InvalidLimit,
+        "enforcement must be one of enforce, shadow, off, not 'no'",
+    ),
+    "no policy for outages": (
+        lambda: limits.set_system_limits(LIMITS, on_unavailable="xx"),
+        InvalidLimit,
+        "on_unavailable must be one of empty, block, allow, local, not 'xx'",
+    ),
+    "perhaps": (
+        lambda: limits.set_system_limits(LIMITS, extends="maybe"),
+        InvalidLimit,
+        "extends must be True or False, not 'maybe'",
+    ),
+    **{
+        f"a rollout of {percent!r}": (
+            lambda percent=percent: limits.set_system_limits(LIMITS, rollout_percent=percent),
+            InvalidLimit,
+            "rollout_percent must be a whole number from 0 to 100, not",
+        )
+        for percent in (101, -1, 10.7, "x", True, None)
+    },
     "a key alone": (lambda: limits.set_system_limits(LIMITS, shared="tpm"), InvalidLimit, "several keys"),
     "a beginning": (
         lambda: limits.set_system_limits(LIMITS, valid_from="x"),
@@ -215,6 +246,11 @@ BAD = {
         "valid_from must be a date",
     ),
     "until": (lambda: limits.grant_boost("u", None, LIMITS, "tomorrow", "x"), InvalidLimit, "until must be a datetime"),
+    "beyond the calendar": (
+        lambda: limits.grant_boost("u", None, LIMITS, BEYOND, "x"),
+        InvalidLimit,
+        "until must be a moment of the years 1 to 9999 in UTC too",
+    ),
     "a moment": (lambda: limits.delete_system_limits(valid_at="x"), InvalidLimit, "valid_at must be a datetime"),
     "since": (lambda: limits.usage(since="x"), InvalidRequest, "since must be a datetime or None, not 'x'"),
     "infinite": (lambda: limits.boost("u", None, float("inf"), timezone.now(), "x"), InvalidRequest, "gives nothing"),

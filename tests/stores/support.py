@@ -127,13 +127,13 @@ def holders(limits: LimitSet, key: str = "db") -> object:
 
 def count_entries(store: ProcessStore) -> int:
     """How many entries the file of a store holds."""
-    with store._file.reading() as txn:
+    with store._file.open().begin() as txn:
         return int(txn.stat()["entries"])
 
 
 def entries(store: ProcessStore, prefix: bytes) -> list[bytes]:
     """The keys in the file of a store that start with a prefix."""
-    with store._file.reading() as txn:
+    with store._file.open().begin() as txn:
         return [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(prefix)]
 
 

@@ -56,6 +56,13 @@ class NeverLosesALease(MemoryStore):
         return []
 
 
+class TellsNobody(MemoryStore):
+    """Takes a late release for one in time."""
+
+    def _catch_up(self) -> None:
+        self._later.clear()
+
+
 class ChoosesBlindly(MemoryStore):
     """Asks in the order given, whatever is wanted."""
 
@@ -113,6 +120,10 @@ WRONG: dict[str, tuple[Callable[[FakeClock], Store], Callable[[StoreConformance,
     "never_loses_a_lease": (
         lambda clock: NeverLosesALease(clock=clock),
         lambda suite, store, clock: suite.test_renewal_never_revives_a_lease_that_has_ended(store, clock),
+    ),
+    "tells_nobody": (
+        lambda clock: TellsNobody(clock=clock),
+        lambda suite, store, clock: suite.test_whoever_is_told_may_ask_the_store(store, clock),
     ),
     "chooses_blindly": (
         lambda clock: ChoosesBlindly(clock=clock),

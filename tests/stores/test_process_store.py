@@ -69,7 +69,7 @@ def test_a_reset_reads_them_too(process_store: ProcessStore) -> None:
 def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: ProcessStore) -> None:
     with running(writing, process_store.directory) as other:
         assert other.hear()
-    with process_store._file.writing() as txn:
+    with process_store._file.open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
             txn.delete(key)
     limits = limits_of(process_store, RateLimit("gcra", 12, DAY))
@@ -83,7 +83,7 @@ def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(process_store:
     process_store.close()
     reopened = ProcessStore(process_store.directory, map_megabytes=2)
     assert entries(reopened, short_key("open"))
-    with reopened._file.writing() as txn:
+    with reopened._file.open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
             txn.delete(key)
     assert collected(reopened) == {}
@@ -92,7 +92,7 @@ def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(process_store:
 
 
 def test_a_record_of_which_nobody_knows_anything_is_forgotten(process_store: ProcessStore) -> None:
-    with process_store._file.writing() as txn:
+    with process_store._file.open().begin(write=True) as txn:
         txn.put(b"?" * 16, b"!" * 40)
     for number in range(50):
         assert limits_of(process_store, CallLimit(5, DAY), entity=f"{number}").try_acquire()
@@ -103,7 +103,7 @@ def test_a_record_of_limits_that_are_not_known_yet_counts_as_unused(process_stor
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     (scope,) = [key for key in entries(process_store, b"") if len(key) == 16]
-    with process_store._file.writing() as txn:
+    with process_store._file.open().begin(write=True) as txn:
         txn.put(scope, b"newer..." + b"\0" * 16)
         txn.put(b"dnewer...", b'[10000000, [["a later kind", "call_count", 5, 86400]]]')
     assert used(limits) == 0
@@ -113,7 +113,7 @@ def test_a_record_of_limits_that_are_not_known_yet_counts_as_unused(process_stor
 def test_a_log_that_is_lost_counts_as_empty(process_store: ProcessStore) -> None:
     limits = limits_of(process_store, RateLimit("x", 10, DAY, RateLimitAlgorithm.SLIDING_WINDOW))
     assert limits.try_acquire({"x": 4})
-    with process_store._file.writing() as txn:
+    with process_store._file.open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if len(key) > 16 and key[16:17] == b"g"]:
             txn.delete(key)
     assert used(limits, "x") == 4
@@ -186,7 +186,7 @@ def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStor
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     (scope,) = [key for key in entries(process_store, b"") if len(key) == 16]
-    with process_store._file.writing() as txn:
+    with process_store._file.open().begin(write=True) as txn:
         txn.put(scope, txn.get(scope, b"")[:-1])
     assert used(limits) == 0
     assert limits.try_acquire()

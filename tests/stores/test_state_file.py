@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, default_process_store
 from limits_app.stores.process.files import default_directory
+from limits_app.stores.process.state_file import Txn
+from limits_app.testing.conformance.contract import taken
 from tests.stores.support import MULTI_THREADED_FORK, limits_of, running, used
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
@@ -71,6 +76,36 @@ VERBS: dict[str, Callable[[LimitSet, Acquisition], object]] = {
     "version": lambda limits, acquired: limits.store.version(),
     "advance_version": lambda limits, acquired: limits.store.advance_version(),
 }
+
+
+FIRST: dict[str, Callable[[ProcessStore, LimitSet], object]] = {
+    "peek": lambda store, limits: limits.get_stats(),
+    "version": lambda store, limits: store.version(),
+    "advance_version": lambda store, limits: store.advance_version(),
+    "reset": lambda store, limits: store.reset([limits.scoped[0].scope.key]),
+    "collect_counts": lambda store, limits: store.collect_counts(),
+    "renew": lambda store, limits: store.renew([lost_elsewhere(limits)]),
+}
+
+
+def lost_elsewhere(limits: LimitSet) -> Claim:
+    """A claim of a permit, as the store will not know it."""
+    return taken(limits_of(MemoryStore(), *limits, ResourceLimit("db", 1)))
+
+
+def finding_damage(_: Txn) -> None:
+    """A step that finds the file damaged."""
+    raise lmdb.CorruptedError("a page of another kind")
+
+
+def beginning_with(pipe: Connection, directory: Path, verb: str) -> None:
+    """Use a store for the first time with a verb, and then as usual."""
+    logging.getLogger("limits_app").setLevel(logging.ERROR)
+    store = ProcessStore(directory, map_megabytes=2)
+    limits = limits_of(store, LIMIT)
+    FIRST[verb](store, limits)
+    assert limits.try_acquire()
+    pipe.send(f"used {used(limits)}")
 
 
 def filled(directory: Path) -> Path:
@@ -133,6 +168,40 @@ class TestADamagedFile:
             assert process.ended() == 0
             assert process.hear() == "used 20"
         assert list(path.parent.glob("data.mdb.unreadable-*"))
+
+    @pytest.mark.parametrize("damage", ["zeros_after_its_head", "noise_after_its_head"])
+    @pytest.mark.parametrize("verb", FIRST)
+    def test_whatever_a_process_does_first_the_damaged_file_is_set_aside(
+        self, tmp_path: Path, damage: str, verb: str
+    ) -> None:
+        path = filled(tmp_path)
+        DAMAGED[damage](path)
+        # In a process of its own, so that a crash would be seen as one.
+        with running(beginning_with, tmp_path, verb) as process:
+            assert process.hear() == "used 1"
+            assert process.ended() == 0
+        assert len(list(path.parent.glob("data.mdb.unreadable-*"))) == 1
+
+    @pytest.mark.parametrize("ask", ["read", "write"])
+    def test_damage_that_is_found_again_is_an_error_that_names_the_file_and_says_what_to_do(
+        self, process_store: ProcessStore, ask: str
+    ) -> None:
+        path = process_store.directory / "state" / "data.mdb"
+        with pytest.raises(StoreUnavailable, match=rf"{path} cannot be used .*stop all processes .* and delete it"):
+            getattr(process_store._file, ask)(finding_damage)
+        assert len(list(path.parent.glob("data.mdb.unreadable-*"))) == 1
+
+    def test_the_file_of_a_step_that_is_under_way_stays(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, LIMIT)
+        assert limits.try_acquire()
+
+        def looking(txn: Txn) -> None:
+            with pytest.raises(StoreUnavailable, match="cannot be used"):
+                process_store._file.read(finding_damage)
+            assert txn.get(b"version") is None
+
+        process_store._file.write(looking)
+        assert used(limits) == 1
 
     def test_what_is_known_of_a_file_is_not_taken_for_granted_in_the_next_one(self, tmp_path: Path) -> None:
         store = ProcessStore(tmp_path, map_megabytes=2)
@@ -206,7 +275,7 @@ def crowding(pipe: Connection, directory: Path) -> None:
     """Make the file larger, and use what was gained."""
     pipe.recv()
     store = ProcessStore(directory, map_megabytes=4)
-    with store._file.writing() as txn:
+    with store._file.open().begin(write=True) as txn:
         for number in range(2000):
             txn.put(b"something else %d" % number, bytes(1024))
     assert store._file.open().info()["last_pgno"] * PAGE > 2.2 * 1024 * 1024

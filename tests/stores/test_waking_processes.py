@@ -124,7 +124,7 @@ class TestWaitersOfOneProcess:
 
     def test_who_is_written_down_already_is_counted_once(self, watched_store: ProcessStore, lookout: Lookout) -> None:
         held = limits_of(watched_store, DB).try_acquire()
-        with watched_store._file.writing() as txn:
+        with watched_store._file.open().begin(write=True) as txn:
             watch(txn, held.limit_set.scoped[0].scope.key, watched_store._file.identity())
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits_of(watched_store, DB).acquire, None, PATIENCE)
@@ -147,7 +147,7 @@ class TestWaitersOfOneProcess:
     def test_a_watcher_that_is_gone_is_forgotten(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, DB)
         scope = limits.scoped[0].scope.key
-        with process_store._file.writing() as txn:
+        with process_store._file.open().begin(write=True) as txn:
             watch(txn, scope, b"\1" * ID_LENGTH)
             watch(txn, "v1:elsewhere:-", b"\2" * ID_LENGTH)
         with limits.try_acquire() as held:

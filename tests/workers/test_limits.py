@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_the_init_of_a_worker_can_acquire() -> None:
 def test_no_limits_admit_everything(limits: LimitSet | None) -> None:
     with Clerk.options(limits=limits).init() as clerk:
         assert clerk.take(1000).result(SECONDS) == 1000
+
+
+@pytest.mark.parametrize("limits", [None, []])
+def test_where_no_limits_are_given_no_key_is_a_mistake(limits: list[CallLimit] | None, settings: Any) -> None:
+    settings.LIMITS = {**settings.LIMITS, "UNKNOWN_KEYS": "raise"}
+    assert Clerk(limits_needed=1).take(3) == 3
+    with Clerk.options(limits=limits).init(limits_needed=1) as clerk:
+        assert clerk.take(3).result(SECONDS) == 3
 
 
 @pytest.mark.parametrize("mode", ["sync", "thread", "asyncio"])

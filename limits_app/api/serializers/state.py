@@ -6,7 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from limits_app.api.serializers.policies import MOST_PARTS, LimitSerializer, several
-from limits_app.api.serializers.strict import AmountField, Exact, StrictSerializer
+from limits_app.api.serializers.strict import AmountField, Exact, MomentField, StrictSerializer
 from limits_app.models import AuditEvent, Bucket
 
 __all__ = [
@@ -80,20 +80,20 @@ class UseSerializer(UsedSerializer):
     key = _text()
     resource = _name()
     entity = _name()
-    start = serializers.DateTimeField(allow_null=True)
+    start = MomentField(allow_null=True)
 
 
 class DenialSerializer(StrictSerializer):
     """How often a limit refused in a minute, and when first and last; an empty entity is the site itself."""
 
-    minute = serializers.DateTimeField()
+    minute = MomentField()
     resource = _text()
     bucket = serializers.ChoiceField(Bucket.choices)
     entity = serializers.CharField(allow_blank=True)
     key = _text()
     count = serializers.IntegerField()
-    first = serializers.DateTimeField()
-    last = serializers.DateTimeField()
+    first = MomentField()
+    last = MomentField()
 
 
 class MineSerializer(StrictSerializer):
@@ -291,5 +291,5 @@ class BoostSerializer(StrictSerializer):
     entity = Exact(max_length=255)
     resource = Exact(required=False, allow_null=True, default=None, max_length=64)
     limits = several(LimitSerializer, required=True, min_length=1)
-    until = serializers.DateTimeField()
+    until = MomentField()
     reason = serializers.CharField(max_length=1000)

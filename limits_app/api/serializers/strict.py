@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
 
 from django.core.exceptions import NON_FIELD_ERRORS
 from django.core.exceptions import ValidationError as Invalid
 from django.db import models
+from django.utils.timezone import is_naive
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -23,6 +25,7 @@ from limits_app.models.limit_columns import amount_of
 __all__ = [
     "AmountField",
     "Exact",
+    "MomentField",
     "NameField",
     "ObjectField",
     "RowSerializer",
@@ -74,6 +77,23 @@ class ObjectField(serializers.JSONField):
     """A JSON object."""
 
 
+class MomentField(serializers.DateTimeField):
+    """A moment, also at the ends of the calendar, of which the site's clock has no more than UTC has."""
+
+    def enforce_timezone(self, value: datetime) -> datetime:
+        """Give the moment by the site's clock, or in UTC where only that can tell it."""
+        try:
+            if is_naive(value):
+                return super().enforce_timezone(value)
+            value = value.astimezone(UTC)
+        except OverflowError:
+            self.fail("overflow")
+        try:
+            return super().enforce_timezone(value)
+        except serializers.ValidationError:
+            return value
+
+
 class NameField(serializers.SlugRelatedField[Any]):
     """Another row, by its name."""
 
@@ -108,6 +128,7 @@ class RowSerializer(StrictSerializer, serializers.ModelSerializer[C]):
 
     serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | {
         ExactTextField: Exact,
+        models.DateTimeField: MomentField,
         models.DecimalField: AmountField,
         models.JSONField: ObjectField,
     }

@@ -51,6 +51,14 @@ class ApiView(APIView):
         """Problem details."""
         return problems.answer
 
+    def answered(self, request: Request, data: Any, status: int = 200) -> Response:
+        """Give the representation with its tag, or say that the reader has it already."""
+        tag = tag_of(data)
+        headers = {"ETag": tag, "Cache-Control": _REVALIDATE}
+        if request.method in {"GET", "HEAD"} and is_known(request, tag):
+            return Response(status=304, headers=headers)
+        return Response(data, status=status, headers=headers)
+
 
 class NowhereView(ApiView):
     """Addresses that there are not, as problem details too."""
@@ -84,14 +92,6 @@ class ListView(ApiView, generics.GenericAPIView[Any]):
         """List."""
         page = self.paginate_queryset(self.rows(request))
         return self.answered(request, self.get_paginated_response(self.get_serializer(page, many=True).data).data)
-
-    def answered(self, request: Request, data: Any, status: int = 200) -> Response:
-        """Give the representation with its tag, or say that the reader has it already."""
-        tag = tag_of(data)
-        headers = {"ETag": tag, "Cache-Control": _REVALIDATE}
-        if request.method in {"GET", "HEAD"} and is_known(request, tag):
-            return Response(status=304, headers=headers)
-        return Response(data, status=status, headers=headers)
 
 
 class ConfigurationView(viewsets.ViewSetMixin, ListView):

@@ -84,6 +84,7 @@ class RevertView(ApiView):
     permission_classes = (permissions.Permission,)
     permission = permissions.REVERT
     queryset = AuditEvent.objects.all()
+    tagged = True
 
     @extend_schema(request=RevertSerializer, responses=AuditEventSerializer)
     def post(self, request: Request, pk: int) -> Response:
@@ -97,4 +98,4 @@ class RevertView(ApiView):
         with transaction.atomic(using=using):  # in which nobody else appends to the log
             audit.revert(event, reason=asked["reason"] or reason_of(request), force=asked["force"], **who(request))
             left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]
-        return Response(AuditEventSerializer(left).data)
+        return self.answered(request, AuditEventSerializer(left).data)

@@ -188,6 +188,7 @@ class BoostView(ApiView):
 
     permission_classes = (permissions.Permission,)
     permission = permissions.BOOST
+    tagged = True
 
     @extend_schema(request=state.BoostSerializer, responses={201: PolicySerializer})
     def post(self, request: Request) -> Response:
@@ -196,7 +197,7 @@ class BoostView(ApiView):
         limits = [definition_of(given, number) for number, given in enumerate(asked["limits"])]
         with changing(request):
             policy = services.grant_boost(asked["entity"], asked["resource"], limits, asked["until"], asked["reason"])
-        return Response(PolicySerializer(Policy.objects.get(pk=policy.pk)).data, status=201)
+        return self.answered(request, PolicySerializer(Policy.objects.get(pk=policy.pk)).data, 201)
 
 
 def _now(data: Any) -> Response:

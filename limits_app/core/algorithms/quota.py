@@ -34,6 +34,8 @@ def compile_quota(limit: QuotaLimit) -> Rule:
         if now >= end or not count:
             start, end = period_at(now)
             count = 0
+        # While the clock is back, the period goes on: what is taken in it now comes back in it too.
+        start = min(start, now)
         count += amount
         return (start, end, count) if count <= capacity else None
 
@@ -47,7 +49,7 @@ def compile_quota(limit: QuotaLimit) -> Rule:
         if now >= end or not count:
             start, end = period_at(now)
             count = 0
-        return start, end, min(count + change, DEBT_PARTS)
+        return min(start, now), end, min(count + change, DEBT_PARTS)
 
     def used(state: State, now: int) -> int:
         return state[2] if now < state[1] else 0
@@ -60,14 +62,15 @@ def compile_quota(limit: QuotaLimit) -> Rule:
             return now, period_at(now)[1], count
         if replace(old.limit, capacity=capacity, soft=limit.soft) == limit:
             return state
-        start = state[0]
-        now = max(now, start)
+        # The start may have been taken back by a clock that went back; the end never is.
+        began = max(state[0], _start_of_period(old.limit, state[1]))
+        now = max(now, began)
         end = period_at(now)[1]
         if calendar is None and old.limit.period is None:
             # A session goes on with its new length, unless it would have ended by now: no use is forgotten.
-            ends = period_at(start)[1]
+            ends = period_at(began)[1]
             end = ends if ends > now else end
-        return start, end, count
+        return state[0], end, count
 
     return Rule(
         limit=limit,
@@ -90,6 +93,11 @@ def compile_quota(limit: QuotaLimit) -> Rule:
 def _calendar(limit: QuotaLimit) -> Calendar | None:
     zone = zone_of(limit.time_zone)
     return None if limit.period is None or zone is None else Calendar(QuotaPeriod(limit.period), zone)
+
+
+def _start_of_period(limit: QuotaLimit, end: int) -> int:
+    calendar = _calendar(limit)
+    return end - _session_us(limit) if calendar is None else calendar.period_at(end - 1)[0]
 
 
 def _session_us(limit: QuotaLimit) -> int:

@@ -82,9 +82,11 @@ def _errors_as_messages() -> Iterator[None]:
         fail(str(error) or type(error).__name__)
     except DatabaseError as error:
         fail(f"The database cannot answer: {str(error).strip()}. Is it there, and migrated (manage.py migrate)?")
-    except BrokenPipeError:
-        # Whoever reads has seen enough; nothing is left to be flushed when Python ends.
+    except OSError as error:
+        # Nothing is left to be flushed when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(ExitCode.ERROR)
+        if isinstance(error, BrokenPipeError):  # whoever reads has seen enough
+            sys.exit(ExitCode.ERROR)
+        fail(f"Reading or writing failed: {error.strerror or error}.")
     except KeyboardInterrupt:
         raise CommandError("Interrupted.", returncode=ExitCode.INTERRUPTED) from None

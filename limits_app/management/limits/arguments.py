@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeVar
 
 from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive, make_aware
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidLimit
@@ -21,6 +22,7 @@ __all__ = [
     "AGES",
     "Holding",
     "age",
+    "ahead",
     "amounts",
     "entity_name",
     "holding",
@@ -86,7 +88,11 @@ def _moment(text: str) -> datetime:
         raise InvalidLimit(f"{text!r} is no moment: {error}") from error
     if found is None:
         raise InvalidLimit(f"{text!r} is no moment: write 2026-01-31, or 2026-01-31T12:00+01:00")
-    return as_setting(found)
+    try:
+        aware = make_aware(found) if is_naive(found) else found
+        return as_setting(aware.astimezone(UTC))  # as every database keeps it
+    except OverflowError:
+        raise InvalidLimit(f"{text!r} is beyond the calendar, which has the years 1 to 9999 in UTC") from None
 
 
 def _age(text: str) -> datetime:
@@ -98,6 +104,13 @@ def _age(text: str) -> datetime:
         raise InvalidLimit(f"{text!r} cannot be read {AGES}") from None
     except OverflowError:
         raise InvalidLimit(f"{text!r} is too long ago") from None
+
+
+def _ahead(text: str) -> datetime:
+    try:
+        return as_setting(datetime.now(UTC) + timedelta(seconds=parse_seconds(text)))
+    except OverflowError:
+        raise InvalidLimit(f"{text!r} is too long: that is after the year 9999") from None
 
 
 def _positive(text: str) -> int:
@@ -119,6 +132,7 @@ limit = _read(parse_limit)
 seconds = _read(parse_seconds)
 moment = _read(_moment)
 age = _read(_age)
+ahead = _read(_ahead)
 positive = _read(_positive)
 percent = _read(_percent)
 

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from limits_app.management.limits.changing import actor
@@ -108,13 +109,16 @@ def _export(options: Namespace, out: Output) -> ExitCode:
         fail("A limits file is YAML or JSON: leave --format out, or say --format json.", ExitCode.USAGE)
     if options.schema:
         out.write(json.dumps(limits_file.schema(), indent=2))
-    elif out.form is Format.JSON:
+        return ExitCode.OK
+    if out.form is Format.JSON:
         out.write(json.dumps(limits_file.exported(name=options.name), indent=2, ensure_ascii=False))
     else:
         try:
             out.write(limits_file.export(name=options.name))
         except ImportError:
             fail("YAML needs a package: pip install 'limits-app[yaml]'. Or say --format json.")
+    for name, count in limits_file.left_out(name=options.name).items():
+        out.note(printable(f"Left out: {count} of the file {name!r}, which export --name {quote(name)} writes."))
     return ExitCode.OK
 
 
@@ -124,7 +128,11 @@ def _applying(parser: ArgumentParser) -> None:
 
 
 def _exporting(parser: ArgumentParser) -> None:
-    parser.add_argument("--name", default=limits_file.DEFAULT_NAME, help="what the file is called inside")
+    parser.add_argument(
+        "--name",
+        default=limits_file.DEFAULT_NAME,
+        help="what the file is called inside; what belongs to files of other names is left out",
+    )
     parser.add_argument("--schema", action="store_true", help="write the JSON schema of such files instead")
 
 
@@ -136,7 +144,7 @@ APPLY: Final = Subcommand(
     writes=True,
 )
 EXPORT: Final = Subcommand(
-    "Write the site's limits as a file, which `apply` reads.",
+    "Write the site's limits as a file, which `apply` reads; those of files of other names stay out of it.",
     _export,
     _exporting,
     ("export > limits.yaml", "export --format json", "export --schema > limits.schema.json"),

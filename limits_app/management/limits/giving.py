@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from datetime import timedelta
 from typing import Final
-
-from django.utils import timezone
 
 from limits_app import services as limits
 from limits_app.core.notation import Noted
 from limits_app.management.limits.arguments import (
+    ahead,
     entity_name,
     holding,
     key,
     limit,
     moment,
     resource_name,
-    seconds,
     takes_entity,
     takes_resource,
 )
@@ -39,9 +36,8 @@ def _boost(options: Namespace, out: Output) -> ExitCode:
     given = holding(options.limits)
     if given.shared:
         fail(f"{', '.join(given.shared)} cannot be shared: a boost is for one entity.", ExitCode.USAGE)
-    until = options.until or timezone.now() + timedelta(seconds=options.duration)
     with changing(options, out):
-        limits.grant_boost(options.entity, options.resource, given.limits, until, options.reason)
+        limits.grant_boost(options.entity, options.resource, given.limits, options.until, options.reason)
     return ExitCode.OK
 
 
@@ -98,7 +94,7 @@ def _takes_boost(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone")
     end = parser.add_mutually_exclusive_group(required=True)
-    end.add_argument("--for", dest="duration", type=seconds, metavar="TIME", help="how long, such as 2h or 7d")
+    end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d")
     end.add_argument("--until", type=moment, metavar="MOMENT", help="until when, such as 2026-01-31T18:00")
     end.add_argument("--end", action="store_true", help="end the boost that it has now")
 

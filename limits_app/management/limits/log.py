@@ -42,12 +42,15 @@ def _show(options: Namespace, out: Output) -> ExitCode:
 def _verify(options: Namespace, out: Output) -> ExitCode:
     with out.working("Following the log"):
         report = audit.verify(known=options.known)
-        strange = [*map(str, audit.unrecorded())] if options.unrecorded and report.ok else []
+        strange = [*map(str, audit.unrecorded())] if options.unrecorded and report.ok else None
     broken = None if report.broken is None else str(report.broken)
     head = ("ok", "events", "number", "digest", "broken", "unrecorded")
     row = (report.ok and not strange, report.events, report.number, report.digest, broken, strange)
     table = Table(head, [row])
-    out.show(table, data=table.as_data()[0], text="\n".join([f"{report}.", *(f"{one}." for one in strange)]))
+    out.show(table, data=table.as_data()[0], text="\n".join([f"{report}.", *(f"{one}." for one in strange or ())]))
+    if strange is None:
+        why = "it is broken." if options.unrecorded else "--unrecorded does that."
+        out.note(f"Rows were not compared with the log: {why}")
     return ExitCode.OK if report.ok and not strange else ExitCode.NO
 
 

@@ -21,9 +21,9 @@ class ExitCode(IntEnum):
     OK = 0
     """It is done, or the answer is yes."""
     ERROR = 1
-    """It could not be done: something is not there, or cannot be reached, or nobody said yes."""
+    """It could not be done: something is not there, or cannot be reached, or the answer to a question was not yes."""
     USAGE = 2
-    """The command line cannot be understood: an option, a name or a limit that cannot be."""
+    """The command line cannot be understood: an option, a name or a limit that cannot be, or nobody is there to ask."""
     NO = 3
     """The answer is no: refused, different, broken."""
     INTERRUPTED = 130

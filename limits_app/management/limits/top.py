@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from threading import Event
+from threading import TIMEOUT_MAX, Event
 from typing import Final, NoReturn
 
 from limits_app import services as limits
+from limits_app.core.notation import seconds_text
 from limits_app.management.limits.arguments import positive, seconds
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
@@ -30,8 +31,8 @@ def _top(options: Namespace, out: Output) -> ExitCode:
             fail("The store cannot be asked: what is used is not known.")
         out.show(_table(states, options.lines))
         return ExitCode.OK
-    if options.interval <= 0:
-        fail("The interval must be more than 0.", ExitCode.USAGE)
+    if not 0 < options.interval <= TIMEOUT_MAX:
+        fail(f"The interval must be more than 0, and at most {seconds_text(TIMEOUT_MAX)}.", ExitCode.USAGE)
     try:
         _refresh(options, out)
     except KeyboardInterrupt:

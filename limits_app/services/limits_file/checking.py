@@ -145,7 +145,11 @@ class Checker:
         if not isinstance(moment, datetime) or moment.tzinfo is None:
             self.wrong("write a moment with its time zone, such as 2026-03-01T00:00:00+01:00", node, path)
             return ""
-        return moment.astimezone(UTC).isoformat()
+        try:
+            return moment.astimezone(UTC).isoformat()
+        except OverflowError:
+            self.wrong("write a moment from the year 1 to the year 9999 in UTC", node, path)
+            return ""
 
 
 def _nearest(word: str, known: Collection[str]) -> str:

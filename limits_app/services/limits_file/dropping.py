@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from limits_app.models import Enforcement, PolicyEffect
+from limits_app.services.dropped import Broader, Ruling
 from limits_app.services.limits_file.checking import noted
 from limits_app.services.limits_file.shape import LIMITS, Entry
 
@@ -30,62 +32,31 @@ class DroppedLimits:
     """Says of policies which limits they drop; the rule is that of `services.dropped`."""
 
     def __init__(self, policies: Iterable[Entry]) -> None:
-        self._scopes: dict[tuple[str, str], list[Entry]] = {}
-        self._everybody: dict[str, list[Entry]] = {}
-        self._resources_of: dict[str, list[str]] = {}
-        for policy in policies:
-            resource, entity, *_ = policy.key
-            if policy.state["enforcement"] == Enforcement.OFF:
-                continue
-            self._scopes.setdefault((resource, entity), []).append(policy)
-            if entity:
-                self._resources_of.setdefault(entity, []).append(resource)
-                continue
-            for key in _keys(policy):
-                self._everybody.setdefault(key, []).append(policy)
+        self._broader = Broader(map(_ruling, policies), datetime.now(UTC))
 
     def of(self, policy: Entry) -> Iterator[Dropped]:
         """The keys that the replaced policies limit and this one does not."""
-        if policy.state["effect"] != PolicyEffect.LIMITS or policy.state["extends"]:
-            return
-        kept = {*_keys(policy)}
-        for key, levels in self._replaced(policy):
-            if key not in kept and levels:
-                yield Dropped(key, policy.label, levels[0].label, len(levels))
-
-    def _replaced(self, policy: Entry) -> Iterator[tuple[str, list[Entry]]]:
-        resource, entity, valid_from, hours = policy.key
-        if valid_from or hours:
-            always = [one for one in self._scopes.get((resource, entity), ()) if one.key[2:] == ("", "")]
-            if always:
-                yield from _by_key(always)
-                return
-        if entity and not resource:
-            own = {*self._resources_of.get(entity, ())} - {""}
-            for key, levels in self._everybody.items():
-                yield key, [one for one in levels if one.key[0] not in own]
-            return
-        for scope in _broader(resource, entity):
-            if found := self._scopes.get(scope):
-                yield from _by_key(found)
-                return
+        for key, levels in self._broader.dropped_by(_ruling(policy)):
+            yield Dropped(key, policy.label, levels[0].label, len(levels))
 
 
-def _broader(resource: str, entity: str) -> list[tuple[str, str]]:
-    """The scopes that are asked after this one, in order."""
-    if not resource:
-        return []
-    return [("", entity), (resource, ""), ("", "")] if entity else [("", "")]
+def _ruling(policy: Entry) -> Ruling:
+    resource, entity, valid_from, hours = policy.key
+    state = policy.state
+    has_limits = state["effect"] == PolicyEffect.LIMITS
+    return Ruling(
+        label=policy.label,
+        scope=(resource, entity),
+        has_limits=has_limits,
+        keys=tuple(noted(text).limit.key for text in state[LIMITS]) if has_limits else (),
+        extends=state["extends"],
+        is_enforced=state["enforcement"] == Enforcement.ENFORCE,
+        rollout_percent=state["rollout_percent"],
+        begins=_moment(valid_from),
+        ends=_moment(state["valid_until"]),
+        is_weekly=bool(hours),
+    )
 
 
-def _by_key(policies: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
-    found: dict[str, list[Entry]] = {}
-    for policy in policies:
-        for key in _keys(policy):
-            found.setdefault(key, []).append(policy)
-    yield from found.items()
-
-
-def _keys(policy: Entry) -> list[str]:
-    """What a policy limits; nothing where it has another effect."""
-    return [noted(text).limit.key for text in policy.state[LIMITS]] if policy.state["effect"] == "limits" else []
+def _moment(text: str) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

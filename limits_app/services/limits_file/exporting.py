@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from django.db import router
 
 from limits_app.models import Policy
+from limits_app.services.limits_file.owning import managed
 from limits_app.services.limits_file.reading import DEFAULT_NAME
 from limits_app.services.limits_file.shape import LIMITS, SECTIONS, Entry, Section, State
-from limits_app.services.limits_file.stored import stored_content
+from limits_app.services.limits_file.stored import stored_content, stored_keys
 
-__all__ = ["export", "exported"]
+__all__ = ["export", "exported", "left_out"]
 
 
 def export(*, name: str = DEFAULT_NAME) -> str:
-    """Give the configuration as the text of a limits file, which applied where it comes from changes nothing."""
+    """Give the configuration as the text of a limits file, which applied where it comes from changes nothing.
+
+    It has what the file of this name manages and what no file does; `left_out` tells what files of other names have.
+    """
     import yaml
 
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -26,14 +31,26 @@ def export(*, name: str = DEFAULT_NAME) -> str:
 def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
     """Give the same as plain data; what goes without saying is left out."""
     found: dict[str, Any] = {"version": 1, "name": name}
-    stored = stored_content(router.db_for_write(Policy))
+    using = router.db_for_write(Policy)
+    _, others = managed(name, using)
+    stored = stored_content(using)
     for section in SECTIONS.values():
-        entries = [one.entry for (name, _), one in stored.items() if name == section.name]
+        of_section = (one for (place, _), one in stored.items() if place == section.name)
+        entries = [one.entry for one in of_section if (section.kind, one.pk) not in others]
         if entries and section.named:
             found[section.name] = {entry.key[0]: _said(section, entry.state) for entry in entries}
         elif entries:
             found[section.name] = [_identity(entry) | _said(section, entry.state) for entry in entries]
     return found
+
+
+def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
+    """How many objects a file of this name leaves out, by the names of the files that they belong to."""
+    using = router.db_for_write(Policy)
+    _, others = managed(name, using)
+    there = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
+    counted = Counter(owner for key, owner in others.items() if key in there)
+    return {owner: counted[owner] for owner in sorted(counted)}
 
 
 def _identity(entry: Entry) -> dict[str, Any]:

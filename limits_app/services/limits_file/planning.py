@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from limits_app.models import Manifest
 from limits_app.services.limits_file.dropping import DroppedLimits
+from limits_app.services.limits_file.owning import managed
 from limits_app.services.limits_file.reading import Content
 from limits_app.services.limits_file.shape import LIMITS, SECTIONS, Entry, Key, State, references
 from limits_app.services.limits_file.stored import Stored, stored_content
@@ -82,7 +82,7 @@ class Plan:
 def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     """Compare a file with the database; InvalidFile where the two cannot go together."""
     stored = stored_content(using)
-    mine, others = _managed(content.name, using)
+    mine, others = managed(content.name, using)
     own = {name for name, one in stored.items() if one.pk in mine.get(_kind(name), ())}
     wanted = _with_implied(content, stored.keys() - own)
     deleted = {name: stored[name] for name in stored if name in own and name not in wanted}
@@ -126,19 +126,6 @@ def _step(entry: Entry, stored: Stored | None) -> Step:
     if stored is None:
         return Step(Change.CREATE, None, entry)
     return Step(Change.UNCHANGED if stored.entry.state == entry.state else Change.UPDATE, stored, entry)
-
-
-def _managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str, Any], str]]:
-    """The primary keys that a file manages by kind, and those of other files, with their names."""
-    mine: dict[str, set[Any]] = {}
-    others: dict[tuple[str, Any], str] = {}
-    for manifest in Manifest._default_manager.using(using).all():
-        for kind, keys in manifest.objects_of.items():
-            if manifest.name == name:
-                mine[kind] = {*keys}
-            else:
-                others |= {(kind, key): manifest.name for key in keys}
-    return mine, others
 
 
 def _kind(name: Name) -> str:

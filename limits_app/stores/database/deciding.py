@@ -13,7 +13,7 @@ from limits_app.stores.database.counted import begun, settled_in
 from limits_app.stores.database.records import Record
 from limits_app.stores.settling import settle_under
 
-__all__ = ["admitted", "charged", "check", "forgotten", "refused", "renewed", "seen", "settled"]
+__all__ = ["admitted", "charged", "check", "forgotten", "refused", "renewed", "seen", "settled", "without_lost"]
 
 
 def check(plan: Plan, version: int) -> None:
@@ -62,15 +62,18 @@ def charged(claim: Claim, process: int, found: Sequence[Record], now: int) -> li
 
 def settled(  # noqa: PLR0917 - the last two are given later
     claim: Claim, process: int, changes: Amounts, found: Sequence[Record], now: int
-) -> list[Record]:
-    """The records with the changes of a claim, by the parts among them; they may be those of other layouts."""
+) -> list[Record] | None:
+    """The records with the changes of a claim, by the parts among them; they may be those of other layouts.
+
+    None when a permit is given back of which the lease has run out, since others may have it.
+    """
     after = {record.scope: record.copy() for record in found}
     for ask, change in claim.plan.beside(changes):
         record = after[ask.part.short_key]
         if ask.lease_key is not None:
             leases = lending.take_back(record.leases, _name(ask, claim, process))
             if leases is None:
-                continue
+                return None
             after[record.scope] = record = _lending(record, leases)
         if record.codec.layout is ask.part.layout:
             record.states[ask.index] = ask.rule.settled(
@@ -90,6 +93,15 @@ def settled(  # noqa: PLR0917 - the last two are given later
         if part.counts:
             after[part.short_key] = settled_in(after[part.short_key], part, changes, claim.decided_at)
     return list(after.values())
+
+
+def without_lost(claim: Claim, process: int, changes: Amounts, found: Sequence[Record]) -> Amounts:
+    """The changes of a claim but for those permits of which the leases have run out."""
+    leases, kept = {record.scope: record.leases for record in found}, list(changes)
+    for place, ask in claim.plan.leases:
+        if lending.take_back(leases[ask.part.short_key], _name(ask, claim, process)) is None:
+            kept[place] = 0
+    return kept
 
 
 def renewed(claim: Claim, process: int, found: dict[bytes, Record], now: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -16,7 +15,7 @@ from django.db import Error, connections
 from django.utils.connection import ConnectionDoesNotExist
 
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.forking import on_fork
+from limits_app.core.forking import around_fork
 from limits_app.stores.database.mysql import MySQLLink
 from limits_app.stores.database.opening import in_time
 from limits_app.stores.database.postgresql import PostgresLink
@@ -56,8 +55,7 @@ class LinkPool:
         self._busy: set[Link] = set()
         self.turn = RLock()
         """For those who are to take turns, and around every fork."""
-        on_fork(self)
-        _LIVING.add(self)
+        around_fork(self)
 
     def take(self) -> Link:
         """A link for one step; StoreUnavailable when none can be opened."""
@@ -123,21 +121,3 @@ def _close_all(links: deque[Link]) -> None:
     while links:
         with suppress(IndexError):  # another thread may take it
             links.pop().close()
-
-
-_LIVING: Final[weakref.WeakSet[LinkPool]] = weakref.WeakSet()
-_WAITING: Final[list[LinkPool]] = []
-
-
-def _before_fork() -> None:
-    for pool in list(_LIVING):
-        pool.before_fork()
-        _WAITING.append(pool)
-
-
-def _after_fork_in_parent() -> None:
-    while _WAITING:
-        _WAITING.pop().turn.release()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_WAITING.clear)

@@ -16,13 +16,23 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
-from limits_app.core.layout import LEASE_US
+from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts
 from limits_app.core.renewal import Renewer
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.database.choosing import Choice, charge_first
 from limits_app.stores.database.clock import ServerClock
-from limits_app.stores.database.deciding import admitted, charged, check, forgotten, refused, renewed, seen, settled
+from limits_app.stores.database.deciding import (
+    admitted,
+    charged,
+    check,
+    forgotten,
+    refused,
+    renewed,
+    seen,
+    settled,
+    without_lost,
+)
 from limits_app.stores.database.ledger import Decide, Ledger, Page
 from limits_app.stores.database.links import Link, LinkOptions, new_stamp
 from limits_app.stores.database.pool import LinkPool
@@ -30,6 +40,7 @@ from limits_app.stores.database.records import Record
 from limits_app.stores.database.sqlite import system_us
 from limits_app.stores.database.steps import Steps
 from limits_app.stores.database.tallying import Tallying
+from limits_app.stores.in_thread import in_thread
 
 __all__ = ["DatabaseStore", "open_database_store"]
 
@@ -63,7 +74,7 @@ class DatabaseStore:
         connect_timeout: float = 0.2,
         lease_seconds: float = LEASE_US / 1e6,
     ) -> None:
-        self.lease_us = round(lease_seconds * 1_000_000)
+        self.lease_us = lease_us_of(lease_seconds)
         options = {"lock_timeout": lock_timeout, "connect_timeout": connect_timeout, "lease_seconds": lease_seconds}
         self._restorable = None if clock is not None else (using, options)
         self._pool = LinkPool(using, LinkOptions(lock_timeout, connect_timeout, reads_clock=clock is None))
@@ -108,14 +119,11 @@ class DatabaseStore:
     ) -> C | None:
         """`acquire_first` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
         ask = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
-        asked = asyncio.ensure_future(asyncio.to_thread(ask))
-        try:
-            return await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            admitted = await asked
-            if admitted is not None:
-                await asyncio.to_thread(self.settle, admitted, [-amount for amount in admitted.amounts])
-            raise
+        return await in_thread(ask, self._give_back)
+
+    def _give_back(self, claim: Claim | None) -> None:
+        if claim is not None:
+            self.settle(claim, [-amount for amount in claim.amounts])
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
@@ -129,13 +137,8 @@ class DatabaseStore:
 
     async def aacquire(self, claim: Claim) -> bool:
         """`acquire` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
-        asked = asyncio.ensure_future(asyncio.to_thread(self.acquire, claim))
-        try:
-            return await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            if await asked:
-                await asyncio.to_thread(self.settle, claim, [-amount for amount in claim.amounts])
-            raise
+        asked = await in_thread(lambda: claim if self.acquire(claim) else None, self._give_back)
+        return asked is not None
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio, in a thread; it is done even when the task is cancelled."""
@@ -227,11 +230,21 @@ class DatabaseStore:
     def _settle(self, claim: Claim, changes: Amounts, link: Link) -> None:
         parts = claim.plan.parts
         decide: Decide = partial(settled, claim, self._process, changes)
-        concluded = partial(_concluded, claim)
-        done = self._ledger.swap(link, parts, None, decide=decide, conclude=concluded)
+        done = self._ledger.swap(link, parts, None, decide=decide, conclude=partial(_concluded, claim))
         while not done:
-            page = self._ledger.open(link, parts, as_stored=True)
-            done = self._ledger.write(link, page, decide(page.records, page.now) or (), concluded)
+            page, concluded = self._ledger.open(link, parts, as_stored=True), partial(_concluded, claim)
+            after = decide(page.records, page.now)
+            if after is None:
+                kept, concluded = (
+                    without_lost(claim, self._process, changes, page.records),
+                    partial(self._lapsed, claim),
+                )
+                after = settled(claim, self._process, kept, page.records, page.now)
+            done = self._ledger.write(link, page, after or (), concluded)
+
+    def _lapsed(self, claim: Claim, _: Sequence[Record], __: int) -> None:
+        claim.settled = True
+        self._steps.do_later(claim.lapse)
 
     def _renew(self, claims: Sequence[Claim], link: Link) -> list[Claim]:
         scopes = {ask.part.short_key for claim in claims for _, ask in claim.plan.leases}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Final, Literal, TypeVar
 
@@ -21,7 +21,7 @@ from limits_app.stores.process.tallying import Tallying
 from limits_app.stores.process.watching import Watcher, is_watched, watchers
 from limits_app.stores.settling import settled_under
 
-__all__ = ["VERSION", "Deciding", "version_in"]
+__all__ = ["VERSION", "Deciding", "advance_version_in", "version_in"]
 
 C = TypeVar("C", bound=Claim)
 
@@ -34,7 +34,7 @@ _MOST_LOOKED: Final = 1024
 
 
 class Deciding:
-    """The steps of a process store; `clock` returns microseconds.
+    """The steps of a process store; `clock` returns microseconds, and `do_later` does something after the step.
 
     Those that change something commit what they did themselves.
     """
@@ -47,12 +47,14 @@ class Deciding:
         housekeeping: Housekeeping,
         *,
         clock: Callable[[], int],
+        do_later: Callable[[Callable[[], None]], None],
     ) -> None:
         self._records = records
         self._leasing = leasing
         self._tallying = tallying
         self._housekeeping = housekeeping
         self._now = clock
+        self._do_later = do_later
         self._one_scope = OneScope(records, leasing.identity)
         self._ways = self._one_scope.ways
         self._looked: dict[bytes, float] = {}
@@ -162,8 +164,10 @@ class Deciding:
     def _settle_parts(self, txn: Txn, claim: Claim, changes: Amounts, now: int) -> None:
         plan, records = claim.plan, self._records
         records.newcomer = False
-        if plan.lent:
-            changes = self._leasing.take_back(txn, claim, changes)
+        kept = self._leasing.take_back(txn, claim, changes) if plan.lent else changes
+        if kept is not changes:
+            changes = kept
+            self._do_later(claim.lapse)
         for part in plan.parts:
             record = records.current(txn, part, now)
             layout = record[-1].layout
@@ -176,6 +180,14 @@ class Deciding:
             records.write(txn, part.short_key, record)
         if records.newcomer:
             self._housekeeping.step(txn, now)
+
+    def reset(self, txn: Txn, scopes: Sequence[bytes], keys: Collection[str] | None) -> Sequence[Watcher]:
+        """Forget what was used in scopes; gives who wants to hear about it."""
+        for scope in scopes:
+            record = self._records.stored(txn, scope)
+            if record is not None:
+                self._records.write(txn, scope, record[-1].layout.forgetful(record, keys))
+        return watchers(txn, scopes)
 
     def _refuse(self, txn: Txn, claim: Claim, now: int) -> bool:
         """Note the refusal; says whether anything was written."""
@@ -223,6 +235,13 @@ class Deciding:
 def version_in(txn: Txn) -> int:
     """The version of the configuration."""
     return int.from_bytes(txn.get(VERSION) or b"")
+
+
+def advance_version_in(txn: Txn) -> tuple[int, Sequence[Watcher]]:
+    """Write the next version of the configuration; gives it, and everybody who wants to hear about anything."""
+    version = version_in(txn) + 1
+    txn.put(VERSION, version.to_bytes(8))
+    return version, watchers(txn)
 
 
 def _check(txn: Txn, plan: Plan) -> None:

@@ -18,6 +18,7 @@ from limits_app.core.errors import StoreUnavailable
 
 __all__ = [
     "UNREADABLE",
+    "data_file",
     "default_directory",
     "file_number",
     "guard",
@@ -95,9 +96,14 @@ def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
     return environment
 
 
+def data_file(state: Path) -> Path:
+    """The file itself."""
+    return state / _DATA
+
+
 def file_number(state: Path) -> int:
     """What tells the file from another one in its place."""
-    return (state / _DATA).stat().st_ino
+    return data_file(state).stat().st_ino
 
 
 def set_aside(state: Path, error: Exception, number: int) -> None:

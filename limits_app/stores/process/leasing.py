@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Final
 
@@ -47,8 +47,8 @@ class Leasing:
             txn.put(lease_key + holder, _written(claim.amounts[place], now + lease_us, now + hold_us))
 
     def take_back(self, txn: lmdb.Transaction[bytes], claim: Claim, changes: Amounts) -> Amounts:
-        """End the leases of a claim; returns the changes but for those permits whose leases had run out before,
-        since others may have them.
+        """End the leases of a claim; returns the changes, or where leases had run out before, since others may have
+        the permits, others without these.
         """
         holder = self._holder(claim)
         for place, permit in claim.plan.lent:
@@ -66,6 +66,10 @@ class Leasing:
                 return False
             txn.put(lease_key + holder, _written(*again))
         return True
+
+    def renew_all(self, txn: lmdb.Transaction[bytes], claims: Iterable[Claim], now: int) -> list[Claim]:
+        """The same for many claims; returns those that have lost one."""
+        return [claim for claim in claims if not self.renew(txn, claim, now)]
 
     def counted(self, txn: lmdb.Transaction[bytes], lease_key: bytes, state: State, now: int) -> State:
         """The state as the leases say that have not run out; reads only."""

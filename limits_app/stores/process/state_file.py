@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -13,9 +11,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import lmdb
 
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.forking import on_fork
+from limits_app.core.forking import around_fork
 from limits_app.stores.locking import acquire_patiently, unlock
-from limits_app.stores.process.files import UNREADABLE, file_number, open_environment, private_directory, set_aside
+from limits_app.stores.process.files import (
+    UNREADABLE,
+    data_file,
+    file_number,
+    open_environment,
+    private_directory,
+    set_aside,
+)
 from limits_app.stores.process.presence import Presence, is_alive
 
 __all__ = ["StateFile", "Txn"]
@@ -59,8 +64,7 @@ class StateFile:
         self._stepping = 0
         self._later: list[Callable[[], None]] = []
         self.open()
-        on_fork(self)
-        _LIVING.add(self)
+        around_fork(self)
 
     def before_fork(self) -> None:
         """Close the file for a while: no transaction survives a fork, and neither process could open it twice."""
@@ -170,28 +174,39 @@ class StateFile:
             self._catch_up()
         return done
 
+    def write(self, step: Callable[[Txn], T], *, mending: bool = True) -> T:
+        """Take one step in a write transaction, which is committed at its end; for all else."""
+        return self.transact(_committed, step, None, mending=mending)
+
+    def read(self, step: Callable[[Txn], T], *, mending: bool = True) -> T:
+        """Take one step in a transaction that changes nothing; mends the file as `transact` does."""
+        try:
+            with self.turn, (self.environment or self.open()).begin() as txn:
+                return step(txn)
+        except lmdb.Error as error:
+            self._mend(error, possible=mending)
+        return self.read(step, mending=False)
+
     def _catch_up(self) -> None:
-        while self._later:
-            self._later.pop(0)()
+        while (deed := self._next_deed()) is not None:
+            deed()
+
+    def _next_deed(self) -> Callable[[], None] | None:
+        with self.turn:
+            return self._later.pop(0) if self._later else None
 
     def _mend(self, error: lmdb.Error, *, possible: bool) -> None:
         """Make the file ready for another try, or raise what its error means to the caller."""
+        possible = possible and not self.is_stepping()
         if possible and isinstance(error, lmdb.MapFullError):
             with suppress(StoreUnavailable):
                 self._make_room()
         elif possible and isinstance(error, lmdb.MapResizedError):
-            self._reopen()
+            self._reopen()  # another process has made it larger
         elif possible and isinstance(error, UNREADABLE):
             self._replace(error)
         else:
             raise self.failure(error) from error
-
-    def _begin(self, *, write: bool) -> Txn:
-        try:
-            return (self.environment or self.open()).begin(write=write)
-        except lmdb.MapResizedError:
-            self._reopen()  # another process has made it larger
-            return self.open().begin(write=write)
 
     def is_stepping(self) -> bool:
         """Whether the running thread is in the middle of a step: what asks now is a finalizer or a signal handler."""
@@ -201,47 +216,19 @@ class StateFile:
         """Do something once the step that is under way has been taken."""
         self._later.append(deed)
 
-    @contextmanager
-    def reading(self) -> Iterator[Txn]:
-        """A transaction that changes nothing."""
-        with self._failing_clearly(), self.turn, self._begin(write=False) as txn:
-            yield txn
-
-    @contextmanager
-    def writing(self) -> Iterator[Txn]:
-        """A transaction that is committed at the end of the block, or not at all."""
-        with self._failing_clearly(), self.turn, self._begin(write=True) as txn:
-            yield txn
-
     def failure(self, error: lmdb.Error) -> StoreUnavailable:
         """What an error of the file means to the caller."""
         if isinstance(error, lmdb.MapFullError):
             return StoreUnavailable(
                 f"all {self._map_megabytes} MB of {self.directory} are in active use: raise LIMITS['MAP_MEGABYTES']"
             )
-        return StoreUnavailable(f"the state file in {self.directory} cannot be used: {error}")
-
-    @contextmanager
-    def _failing_clearly(self) -> Iterator[None]:
-        try:
-            yield
-        except lmdb.Error as error:
-            raise self.failure(error) from error
+        return StoreUnavailable(
+            f"the state file {data_file(self.directory)} cannot be used ({error}): if that goes on, stop all processes "
+            "that use it and delete it, and counting starts anew"
+        )
 
 
-_LIVING: Final[weakref.WeakSet[StateFile]] = weakref.WeakSet()
-_WAITING: Final[list[StateFile]] = []
-
-
-def _before_fork() -> None:
-    for file in list(_LIVING):
-        file.before_fork()
-        _WAITING.append(file)
-
-
-def _after_fork_in_parent() -> None:
-    while _WAITING:
-        _WAITING.pop().turn.release()
-
-
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_WAITING.clear)
+def _committed(txn: Txn, step: Callable[[Txn], T], _: None) -> T:
+    done = step(txn)
+    txn.commit()
+    return done

@@ -15,16 +15,16 @@ from limits_app.core.clock import as_clock
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable
 from limits_app.core.keys import short_key
-from limits_app.core.layout import LEASE_US
+from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts
 from limits_app.core.renewal import Renewer
-from limits_app.stores.process.deciding import VERSION, Deciding, version_in
+from limits_app.stores.process.deciding import Deciding, advance_version_in, version_in
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.tallying import Tallying
-from limits_app.stores.process.watching import Watching, watchers
+from limits_app.stores.process.watching import Watching
 
 __all__ = ["ProcessStore", "open_process_store"]
 
@@ -62,7 +62,7 @@ class ProcessStore:
     ) -> None:
         self.directory = Path(directory)
         self.clock = as_clock(clock)
-        self.lease_us = round(lease_seconds * 1_000_000)
+        self.lease_us = lease_us_of(lease_seconds)
         self._now = clock
         self._map_megabytes = map_megabytes
         self._records = Records()
@@ -71,7 +71,8 @@ class ProcessStore:
         self._tallying = Tallying(self._records)
         self._housekeeping = Housekeeping(self._records, self._leasing, self._tallying, self._file.is_crowded)
         self._watching = Watching(self._file)
-        self._deciding = Deciding(self._records, self._leasing, self._tallying, self._housekeeping, clock=clock)
+        parts = (self._records, self._leasing, self._tallying, self._housekeeping)
+        self._deciding = Deciding(*parts, clock=clock, do_later=self._file.do_later)
         self._swept_at = -_SECOND
         self.line = self._watching.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -111,47 +112,33 @@ class ProcessStore:
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
-        with self._file.writing() as txn:
-            now = self._now()
-            return [claim for claim in claims if not self._leasing.renew(txn, claim, now)]
+        return self._file.write(lambda txn: self._leasing.renew_all(txn, claims, self._now()))
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
-        with self._file.reading() as txn:
-            self._deciding.look(txn, claim)
+        self._file.read(lambda txn: self._deciding.look(txn, claim))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
         shorts = [short_key(scope) for scope in scopes]
-        with self._file.writing() as txn:
-            for short in shorts:
-                record = self._records.stored(txn, short)
-                if record is not None:
-                    self._records.write(txn, short, record[-1].layout.forgetful(record, keys))
-            others = watchers(txn, shorts)
+        others = self._file.write(lambda txn: self._deciding.reset(txn, shorts, keys))
         self._watching.tell(scopes, others)
 
     def collect_counts(self) -> Batch | None:
         """See `CountingStore.collect_counts`."""
-        with self._file.writing() as txn:
-            return self._tallying.collect(txn, self._now())
+        return self._file.write(lambda txn: self._tallying.collect(txn, self._now()))
 
     def forget_counts(self, name: str) -> None:
         """See `CountingStore.forget_counts`."""
-        with self._file.writing() as txn:
-            self._tallying.forget(txn, name)
+        self._file.write(lambda txn: self._tallying.forget(txn, name))
 
     def version(self) -> int:
         """See `Store.version`."""
-        with self._file.reading() as txn:
-            return version_in(txn)
+        return self._file.read(version_in)
 
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
-        with self._file.writing() as txn:
-            version = version_in(txn) + 1
-            txn.put(VERSION, version.to_bytes(8))
-            others = watchers(txn)
+        version, others = self._file.write(advance_version_in)
         self.line.notify_all()
         self._watching.tell((), others)
         return version
@@ -170,8 +157,7 @@ class ProcessStore:
         self._housekeeping.start_over()
         more = True
         while more:
-            with self._file.writing() as txn:
-                more = self._housekeeping.make_room(txn, now)
+            more = self._file.write(lambda txn: self._housekeeping.make_room(txn, now), mending=False)
 
 
 _OPENED: Final[dict[str, ProcessStore]] = {}

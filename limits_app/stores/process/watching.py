@@ -41,9 +41,7 @@ class Watching:
         short, presence = short_key(scope), self._file.shown()
         self._watched[short] = scope
         presence.listen(self._hear)
-        with self._file.writing() as txn:
-            if txn.put(_PREFIX + short + presence.identity, b"", overwrite=False):
-                _count(txn, 1)
+        self._file.write(lambda txn: _add(txn, short + presence.identity))
 
     def _unwatch(self, scope: str) -> None:
         short = short_key(scope)
@@ -63,10 +61,7 @@ class Watching:
             self._remove(gone)
 
     def _remove(self, gone: list[Watcher]) -> None:
-        with self._file.writing() as txn:
-            for scope, process in gone:
-                if txn.delete(_PREFIX + scope + process):
-                    _count(txn, -1)
+        self._file.write(lambda txn: _delete(txn, gone))
 
 
 def is_watched(txn: lmdb.Transaction[bytes]) -> bool:
@@ -80,6 +75,17 @@ def watchers(txn: lmdb.Transaction[bytes], scopes: Iterable[bytes] = (b"",)) -> 
         return []
     keys = [key for scope in scopes for key, _ in under(txn, _PREFIX + scope)]
     return [(key[len(_PREFIX) : -ID_LENGTH], key[-ID_LENGTH:]) for key in keys]
+
+
+def _add(txn: lmdb.Transaction[bytes], watcher: bytes) -> None:
+    if txn.put(_PREFIX + watcher, b"", overwrite=False):
+        _count(txn, 1)
+
+
+def _delete(txn: lmdb.Transaction[bytes], gone: Iterable[Watcher]) -> None:
+    for scope, process in gone:
+        if txn.delete(_PREFIX + scope + process):
+            _count(txn, -1)
 
 
 def _count(txn: lmdb.Transaction[bytes], change: int) -> None:

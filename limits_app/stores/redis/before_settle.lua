@@ -1,1 +1,2 @@
-local settle = {}
+-- Whether permits are given back that were not lent any more.
+local settle, lapsed = {}, false

@@ -170,15 +170,19 @@ class RedisClusterStore(RedisStore):
         if claim.settled:
             return
         done = (self._partly.take(claim) if self._partly else None) or set()
+        lapsed = False
         try:
             for group in self._grouped(claim.plan):
                 if group.beside(claim.plan, changes) and group not in done:
-                    self._settle_in(claim, changes, group)
+                    lapsed = self._settle_in(claim, changes, group) or lapsed
                     done.add(group)
+            self._settled(claim)
         except BaseException:
             self._partly.keep(claim, done)
             raise
-        self._settled(claim)
+        finally:
+            if lapsed:
+                claim.lapse()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`; one call for each tag."""

@@ -12,13 +12,25 @@ from limits_app.stores.redis.moments import Moments, moment_of
 from limits_app.stores.redis.plans import PreparedPlan, Records
 from limits_app.stores.redis.refusals import Refusals
 
-__all__ = ["ADMITTED", "CHANGED", "DONE", "FOUND", "NEVER_LEARNED", "NEWCOMERS", "NOT_YET", "REFUSED", "Decisions"]
+__all__ = [
+    "ADMITTED",
+    "CHANGED",
+    "DONE",
+    "FOUND",
+    "LAPSED",
+    "NEVER_LEARNED",
+    "NEWCOMERS",
+    "NOT_YET",
+    "REFUSED",
+    "Decisions",
+]
 
 C = TypeVar("C", bound=Claim)
 
 # How replies start.
 DONE: Final = ord("A")
 NEWCOMERS: Final = ord("N")
+LAPSED: Final = ord("L")
 REFUSED: Final = ord("R")
 FOUND: Final = ord("F")
 CHANGED: Final = ord("C")

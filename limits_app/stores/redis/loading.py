@@ -67,8 +67,11 @@ class Loader:
                 return
         raise StoreUnavailable(_TOO_FAST)
 
-    def settle(self, changes: Charges, taken_at: int, member: bytes) -> Calls:
-        """Settle in scopes of which some have other limits by now; `member` is how the holder's leases start."""
+    def settle(self, changes: Charges, taken_at: int, member: bytes) -> Generator[Call, Any, bool]:
+        """Settle in scopes of which some have other limits by now; `member` is how the holder's leases start.
+
+        Returns whether permits are given back that were not lent any more.
+        """
         parts = list(dict.fromkeys(ask.part for ask, _ in changes))
         for _ in range(_MOST_TRIES):
             now, scopes = yield from self.load([part.short_key for part in parts], parts, None)
@@ -76,19 +79,20 @@ class Loader:
             for part, loaded in by_part.items():
                 if loaded.codec is None:
                     loaded.codec, loaded.states = self._codecs.of(part.layout), list(part.layout.start)
-            returned = []
+            returned, lapsed = [], False
             for ask, change in changes:
                 loaded = by_part[ask.part]
                 if ask.lease_key is not None:
                     mine = [name for name in loaded.leases.get(ask.key, {}) if name.startswith(member)]
                     if not mine:
+                        lapsed = True
                         continue
                     returned += [(loaded, ask.key, name) for name in mine]
                 settle_loaded(loaded, ask, change=change, now=now, taken_at=taken_at)
             swapped = [(loaded, loaded.codec, loaded.states) for loaded in scopes if loaded.codec is not None]
             settled = Settled(changes, taken_at, permits=False)
             if (yield from self._swap(now, swapped, returned=returned, settled=settled)):
-                return
+                return lapsed
         raise StoreUnavailable(_TOO_FAST)
 
     def reset(self, scopes: Sequence[bytes], keys: Collection[str] | None) -> Calls:

@@ -29,7 +29,10 @@ end
 
 -- @settle undo
 function settle.permits(s, o, now, change, capacity, lease_us, hold_us, key)
-  if call('ZREM', key, lease(-change, admitted_at, hold_us)) == 0 then return 0 end
+  if call('ZREM', key, lease(-change, admitted_at, hold_us)) == 0 then
+    lapsed = true
+    return 0
+  end
   s[o], s[o + 1] = max(s[o] + change, 0), max(s[o + 1] - 1, 0)
   return now + lease_us
 end

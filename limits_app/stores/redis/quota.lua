@@ -21,7 +21,7 @@ function take.quota(s, o, now, amount, capacity, session, c)
   end
   count = count + amount
   if count > capacity then return nil end
-  s[o], s[o + 1], s[o + 2] = start, ends, count
+  s[o], s[o + 1], s[o + 2] = min(start, now), ends, count
   return count > 0 and ends or 0
 end
 
@@ -36,6 +36,7 @@ function settle.quota(s, o, now, change, capacity, session, c)
     s[o], s[o + 1] = period_at(now, session, c)
     s[o + 2] = 0
   end
+  s[o] = min(s[o], now)
   s[o + 2] = min(s[o + 2] + change, 4503599627370496)
   return s[o + 1]
 end

@@ -1,5 +1,5 @@
 -- Change what was charged, and give permits back. Replies: C another layout, T another time, A done,
--- N done with newcomers.
+-- N done with newcomers, L done with permits that were not lent any more, and maybe newcomers.
 local first_wanted, scopes, moment, begins = wanted, count, admitted_at, false
 for _ = 1, asks do
   local name, scope, offset, a, b, c, key, _, change

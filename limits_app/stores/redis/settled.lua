@@ -8,4 +8,4 @@ for index = 1, count do
   end
 end
 for index = 1, #writes do call(unpack(writes[index])) end
-return recorded(newcomers and 'N' or 'A')
+return recorded(lapsed and 'L' or newcomers and 'N' or 'A')

@@ -10,12 +10,12 @@ from typing import TypeVar
 from limits_app.core.claim import Claim
 from limits_app.core.errors import NotShareable
 from limits_app.core.parts import Amounts
+from limits_app.stores.in_thread import in_thread
 from limits_app.stores.redis.choosing import Choice
 from limits_app.stores.redis.deciding import ADMITTED, DONE, FOUND, NEVER_LEARNED, NEWCOMERS, NOT_YET, REFUSED
 from limits_app.stores.redis.links import Unanswered
 from limits_app.stores.redis.opened import open_store
 from limits_app.stores.redis.plans import PreparedPlan
-from limits_app.stores.redis.tasks import in_thread
 from limits_app.stores.redis.verbs import Verbs
 
 __all__ = ["RedisStore"]
@@ -55,7 +55,7 @@ class RedisStore(Verbs):
             return await self._first_in_thread([claim]) is not None
         status = self._decisions.fill(claim, prepared, reply, forgotten)
         if status == NEWCOMERS:
-            await asyncio.to_thread(self._prepared.define_anew, prepared.codecs)
+            await self._define(prepared, claim)
         return status != REFUSED
 
     async def aacquire_first(
@@ -73,8 +73,16 @@ class RedisStore(Verbs):
             return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
         chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
         if newcomer is not None:
-            await asyncio.to_thread(self._prepared.define_anew, newcomer.codecs)
+            await self._define(newcomer, chosen)
         return chosen
+
+    async def _define(self, prepared: PreparedPlan, admitted: Claim | None) -> None:
+        """Define layouts anew for an admitted claim, which is given back when the task is cancelled meanwhile."""
+        try:
+            await asyncio.to_thread(self._prepared.define_anew, prepared.codecs)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().run_in_executor(None, self._give_back, admitted)
+            raise
 
     async def _first_in_thread(
         self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
@@ -105,10 +113,8 @@ class RedisStore(Verbs):
     def _finish_settling(self, claim: Claim, changes: Amounts, prepared: PreparedPlan, reply: bytes) -> None:
         if reply[0] in NOT_YET:
             self.settle(claim, changes)
-            return
-        if reply[0] == NEWCOMERS:
-            self._prepared.define_anew(prepared.codecs)
-        self._settled(claim)
+        else:
+            self._settled(claim, lapsed=self._heard_settled(prepared, reply))
 
     async def apeek(self, claim: Claim) -> None:
         """`peek` for asyncio."""

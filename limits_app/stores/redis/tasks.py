@@ -9,28 +9,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
+from limits_app.stores.in_thread import in_thread
 from limits_app.stores.redis.commands import Call
 from limits_app.stores.redis.links import CHUNK, LOST, Idle, Link, Links, ServerError
 
-__all__ = ["TaskLinks", "in_thread"]
-
-R = TypeVar("R")
-
-
-async def in_thread(work: Callable[[], R], abandoned: Callable[[R], None]) -> R:
-    """Have something done in a thread; when the task is cancelled meanwhile, `abandoned` is told the result, there."""
-    working = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        with suppress(StoreUnavailable):
-            result = await working
-            await asyncio.to_thread(abandoned, result)
-        raise
+__all__ = ["TaskLinks"]
 
 
 class TaskLinks:

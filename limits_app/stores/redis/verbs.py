@@ -11,7 +11,7 @@ from limits_app.core.clock import Clock, as_clock
 from limits_app.core.counting import Batch
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
-from limits_app.core.layout import LEASE_US
+from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.renewal import Renewer
 from limits_app.stores.redis.choosing import ask_one_after_the_other
@@ -20,6 +20,8 @@ from limits_app.stores.redis.commands import Plain, Slot
 from limits_app.stores.redis.counting import Collecting
 from limits_app.stores.redis.deciding import (
     CHANGED,
+    DONE,
+    LAPSED,
     NEWCOMERS,
     NOT_YET,
     REFUSED,
@@ -87,7 +89,7 @@ class Verbs:
         self._now = clock
         self._moments = Moments(clock, idle_factor, _LEAST_IDLE_US)
         self.clock = Clock(self._moments.estimate) if clock is None else as_clock(clock)
-        self.lease_us = round(lease_seconds * 1_000_000)
+        self.lease_us = lease_us_of(lease_seconds)
         self._names, self._links = self._open_links(connect_seconds, reply_seconds)
         self._codecs = Codecs()
         self._loader = Loader(self._names, self._codecs, self._moments)
@@ -146,10 +148,10 @@ class Verbs:
         """See `Store.settle`; what was never answered may be settled again, and is settled once."""
         if not claim.settled:
             prepared = self._prepared.plan(claim.plan)
-            self._settle_in(claim, changes, prepared)
-            self._settled(claim)
+            self._settled(claim, lapsed=self._settle_in(claim, changes, prepared))
 
-    def _settle_in(self, claim: Claim, changes: Amounts, prepared: PreparedPlan) -> None:
+    def _settle_in(self, claim: Claim, changes: Amounts, prepared: PreparedPlan) -> bool:
+        """Settle in the scopes of a plan; says whether permits were not lent any more."""
         earlier = self._unsettled.take((claim, prepared)) if self._unsettled else None
         try:
             reply = self._links.run(self._phrases.changing(claim, changes, prepared), earlier)
@@ -160,15 +162,19 @@ class Verbs:
             if earlier is not None:
                 self._unsettled.keep((claim, prepared), earlier)
             raise
+        if reply[0] == CHANGED:
+            member = self._phrases.member(claim) if claim.plan.permits else b""
+            settling = self._loader.settle(prepared.beside(claim.plan, changes), claim.decided_at, member)
+            return bool(self._drive(settling))
         if reply[0] in NOT_YET:
-            if reply[0] == CHANGED:
-                member = self._phrases.member(claim) if claim.plan.permits else b""
-                self._drive(self._loader.settle(prepared.beside(claim.plan, changes), claim.decided_at, member))
-            else:
-                self._moments.heard(moment_of(reply))
-                self._settle_in(claim, changes, prepared)
-        elif reply[0] == NEWCOMERS:
+            self._moments.heard(moment_of(reply))
+            return self._settle_in(claim, changes, prepared)
+        return self._heard_settled(prepared, reply)
+
+    def _heard_settled(self, prepared: PreparedPlan, reply: bytes) -> bool:
+        if reply[0] != DONE:
             self._prepared.define_anew(prepared.codecs)
+        return reply[0] == LAPSED
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
@@ -238,11 +244,13 @@ class Verbs:
         else:
             self._moments.heard(moment_of(reply))
 
-    def _settled(self, claim: Claim) -> None:
+    def _settled(self, claim: Claim, *, lapsed: bool = False) -> None:
         claim.settled = True
         self._refusals.forget()
         if self.line.busy:
             self.line.notify(claim.plan.scopes)
+        if lapsed:
+            claim.lapse()
 
     def _drive(self, calls: Calls) -> Any:
         """Run calls one after the other, each told the reply to the one before."""

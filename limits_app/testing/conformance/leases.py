@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.claim import Claim
 from limits_app.core.hooks import HOOKS
-from limits_app.core.limits import ResourceLimit
+from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
-from limits_app.testing.conformance.contract import Contract, give_back, limits_in, limits_of, scoped, taken
+from limits_app.testing.conformance.contract import (
+    Contract,
+    available,
+    give_back,
+    limits_in,
+    limits_of,
+    scoped,
+    taken,
+)
 
 __all__ = ["Leases"]
+
+RELEASES: dict[str, Callable[[Acquisition], None]] = {
+    "release": Acquisition.release,
+    "cancel": Acquisition.cancel,
+    "block": lambda held: held.__exit__(None, None, None),
+    "task": lambda held: asyncio.run(held.arelease()),
+}
 
 
 class Leases(Contract):
@@ -159,20 +177,111 @@ class Leases(Contract):
         clock.move(2 * store.lease_us)
         assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
 
-    def test_a_holder_that_outlives_its_lease_is_told(
-        self, store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        limits, lost = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30)), list[Claim]()
+    @pytest.fixture
+    def lost(self) -> Iterator[list[Claim]]:
+        """Those who are told that they have lost a lease."""
+        lost = list[Claim]()
         HOOKS.lease_lost.append(lost.append)
-        try:
-            held = limits.try_acquire()
-            with caplog.at_level(logging.WARNING, "limits_app"):
-                clock.advance(60)
-        finally:
-            HOOKS.lease_lost.remove(lost.append)
+        yield lost
+        HOOKS.lease_lost.remove(lost.append)
+
+    def test_a_holder_that_outlives_its_lease_is_told(
+        self, store: Store, clock: FakeClock, lost: list[Claim], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30))
+        held = limits.try_acquire()
+        with caplog.at_level(logging.WARNING, "limits_app"):
+            clock.advance(60)
         assert lost == [held]
         assert "db" in caplog.text
         other = taken(limits)
         held.release()
         assert not taken(limits).admitted
         assert other.admitted
+        assert lost == [held], "once"
+
+    @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+    def test_a_holder_that_finds_out_when_it_releases_is_told_then(  # noqa: PLR0917 - fixtures, by name
+        self,
+        store: Store,
+        clock: FakeClock,
+        lost: list[Claim],
+        caplog: pytest.LogCaptureFixture,
+        release: Callable[[Acquisition], None],
+    ) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        held = limits.try_acquire()
+        _freeze(store, clock)
+        assert taken(limits).admitted
+        with caplog.at_level(logging.WARNING, "limits_app"):
+            release(held)
+        assert lost == [held]
+        assert caplog.text.count("the lease of db ran out") == 1
+        release(held)
+        clock.advance(60)
+        assert lost == [held], "once"
+
+    def test_whoever_is_told_may_ask_the_store(self, store: Store, clock: FakeClock) -> None:
+        limits, seen = limits_of(store, ResourceLimit("db", 1)), list[object]()
+
+        def look(_: Claim) -> None:
+            seen.append(limits.get_stats()["db"]["holders"])
+            seen.append(bool(limits.try_acquire({"db": 1})))
+
+        held = limits.try_acquire()
+        _freeze(store, clock)
+        assert taken(limits).admitted
+        HOOKS.lease_lost.append(look)
+        try:
+            held.release()
+        finally:
+            HOOKS.lease_lost.remove(look)
+        assert seen == [1, False]
+
+    def test_a_holder_is_told_once_however_much_of_it_is_lost(
+        self, store: Store, clock: FakeClock, lost: list[Claim]
+    ) -> None:
+        names = [f"{number}" for number in range(4)]
+        parts = [scoped(store, ResourceLimit("db", 1), RateLimit("tokens", 9, 60), entity=who) for who in names]
+        family, first = limits_in(store, *parts), limits_in(store, parts[0])
+        some, all_of_it = limits_in(store, parts[0], parts[1]), limits_in(store, parts[2], parts[3])
+        held = [some.try_acquire({"tokens": 5}), all_of_it.try_acquire({"tokens": 5})]
+        for one in held:
+            one.update({"tokens": 1})
+        _freeze(store, clock)
+        assert taken(first).admitted
+        held[0].release()
+        assert lost == held[:1]
+        assert taken(all_of_it).admitted
+        held[1].release()
+        assert lost == held
+        assert [available(limits_in(store, part), "tokens") for part in family.scoped] == [9] * 4
+
+    def test_a_holder_is_told_where_its_limits_have_changed_since(
+        self, store: Store, clock: FakeClock, lost: list[Claim]
+    ) -> None:
+        before, after = [limits_of(store, ResourceLimit("db", capacity)) for capacity in (1, 2)]
+        held = before.try_acquire()
+        _freeze(store, clock)
+        assert taken(after, {"db": 2}).admitted
+        held.release()
+        assert lost == [held]
+        assert after.get_stats()["db"]["available"] == 0
+
+    @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+    def test_a_holder_that_has_lost_nothing_is_told_nothing(
+        self, store: Store, clock: FakeClock, lost: list[Claim], release: Callable[[Acquisition], None]
+    ) -> None:
+        parts = [scoped(store, ResourceLimit("db", 1), entity=who) for who in ("one", "two")]
+        for limits in (limits_in(store, *parts), limits_in(store, parts[0])):
+            held = limits.try_acquire()
+            clock.move(3 * store.lease_us)
+            release(held)
+            release(held)
+            clock.move(3 * store.lease_us)
+        assert lost == []
+
+
+def _freeze(store: Store, clock: FakeClock) -> None:
+    """Let a lease go by, as for a process that stands still: nobody renews."""
+    clock.now_us += store.lease_us

@@ -91,6 +91,21 @@ class Quotas(Contract):
         old.release()
         assert available(limits) == 2
 
+    @pytest.mark.parametrize("soft", [False, True])
+    @every_quota
+    def test_what_was_taken_while_the_clock_was_back_is_given_back_in_its_period(
+        self, store: Store, clock: FakeClock, *, quota: QuotaLimit, soft: bool
+    ) -> None:
+        clock.move(us_of("2026-03-01 00:00") - clock.now_us)
+        limits = limits_of(store, replace(quota, soft=soft))
+        assert limits.try_acquire({KEY: 2})
+        clock.advance(-2 * HOUR)
+        early = limits.try_acquire({KEY: 5})
+        clock.advance(2 * HOUR + 1)
+        early.update({KEY: 1})
+        early.release()
+        assert available(limits) == 7
+
     @every_quota
     def test_over_use_is_debt_in_the_period_in_which_it_is_reported(
         self, store: Store, clock: FakeClock, quota: QuotaLimit

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
-from pytest_django import DjangoAssertNumQueries
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
 from limits_app.models import AuditEvent, Bucket, Denial, Entity, Limit, Policy, Pool, PoolMember, Resource
@@ -142,6 +142,18 @@ def test_an_explanation_tells_of_dates_hours_and_rollouts(admin_client: Client) 
     assert "until" in page
     assert "What holds may change at" in page
     assert str(dated.pk)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_a_policy_until_the_end_of_the_calendar_is_explained(
+    zone: str, admin_client: Client, settings: Settings
+) -> None:
+    settings.TIME_ZONE = zone
+    last = datetime.max.replace(tzinfo=UTC)
+    limits.set_resource_limits("api", [CallLimit.per_minute(5)], valid_until=last)
+    assert "What holds may change at Dec. 31, 9999, 11:59 p.m. (UTC)" in words(
+        get(admin_client, EXPLAIN, resource="api")
+    )
 
 
 @pytest.mark.parametrize("query", [{"resource": "no such name"}, {"resource": "api", "entity": "x" * 300}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 
 import pytest
@@ -82,6 +83,36 @@ def test_what_was_not_used_comes_back_only_in_the_period_in_which_it_was_taken(l
     assert tested.used(later + 1) == 5
     tested.settle(later + 1, -3, taken_at=later)
     assert tested.used(later + 1) == 2
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("limit", [DAILY, SESSION], ids=["day", "session"])
+def test_what_was_taken_while_the_clock_was_back_comes_back_too(limit: QuotaLimit, soft: bool) -> None:
+    tested, begins = Driven(replace(limit, soft=soft)), MIDNIGHT + HOUR
+    assert tested.take(begins, 2)
+    assert tested.take(begins - SECOND, 5)
+    tested.settle(begins + SECOND, -4, taken_at=begins - SECOND)
+    assert tested.used(begins + SECOND) == 3
+    tested.settle(begins + SECOND, -3, taken_at=begins - 2 * SECOND)
+    assert tested.used(begins + SECOND) == 3, "nobody took anything then"
+
+
+@pytest.mark.parametrize("limit", [DAILY, SESSION], ids=["day", "session"])
+def test_what_a_soft_quota_took_as_debt_while_the_clock_was_back_comes_back_too(limit: QuotaLimit) -> None:
+    tested, begins = Driven(replace(limit, soft=True)), MIDNIGHT + HOUR
+    assert tested.take(begins, 2)
+    assert tested.take(begins - SECOND, 50)
+    tested.settle(begins, -49, taken_at=begins - SECOND)
+    assert tested.used(begins) == 3
+
+
+def test_a_period_ends_when_it_ends_however_far_the_clock_was_back() -> None:
+    tested = Driven(SESSION)
+    assert tested.take(NOW, 2)
+    assert tested.take(NOW - 5 * HOUR, 2)
+    assert tested.wait(NOW, 10) == HOUR
+    assert tested.used(NOW + HOUR - 1) == 4
+    assert tested.used(NOW + HOUR) == 0
 
 
 def test_a_refund_that_comes_when_nobody_has_used_the_new_period_lifts_nothing() -> None:
@@ -270,6 +301,24 @@ def test_a_change_while_the_clock_is_back_ends_no_period_early() -> None:
     hourly = tested.carried_into(QuotaLimit.per_hour("k", 10), MIDNIGHT - 3 * HOUR)
     assert hourly.used(MIDNIGHT - 3 * HOUR) == 10
     assert not hourly.fits(MIDNIGHT, 1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [QuotaLimit.per_hour("k", 10), QuotaLimit.per_session("k", 10, 7200), DAILY],
+    ids=["hour", "longer", "day"],
+)
+@pytest.mark.parametrize("limit", [DAILY, SESSION], ids=["day", "session"])
+def test_a_change_while_the_clock_is_back_ends_no_period_early_for_what_is_taken_then(
+    limit: QuotaLimit, changed: QuotaLimit
+) -> None:
+    tested, begins = Driven(limit), MIDNIGHT + HOUR
+    assert tested.take(begins, 5)
+    assert tested.take(begins - 5 * HOUR, 5)
+    after = tested.carried_into(changed, begins - 5 * HOUR)
+    assert after.used(begins + HOUR - 1) == 10
+    after.settle(begins, -5, taken_at=begins - 5 * HOUR)
+    assert after.used(begins) == 5
 
 
 @pytest.mark.parametrize("quota", [DAILY, WEEKLY, SESSION])

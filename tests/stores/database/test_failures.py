@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from threading import Barrier, Event, Thread, current_thread
 from time import monotonic
 
@@ -233,6 +234,41 @@ def test_a_thousand_acquisitions_are_charged_and_settled_once_each_when_a_fifth_
     loser.share = 0
     assert lossy.lost > 150
     assert [used(limits_in(lossy_store, part), "units") for part in parts] == [pytest.approx(3000, abs=2)] * len(people)
+
+
+class Told(Claim):
+    """A claim that counts how often it is told that it has lost permits."""
+
+    times = 0
+
+    def lapse(self) -> None:
+        self.times += 1
+
+
+@pytest.mark.parametrize("people", [["one"], ["one", "two"]], ids=["one_scope", "two_scopes"])
+def test_whoever_has_lost_permits_is_told_once_when_a_fifth_of_the_replies_is_lost(
+    lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, people: list[str]
+) -> None:
+    def limits(*, max_hold_seconds: float) -> LimitSet:
+        db = ResourceLimit("db", 1, max_hold_seconds=max_hold_seconds)
+        return limits_in(lossy_store, *[scoped(lossy_store, db, entity=who) for who in people])
+
+    def admitted(hold: LimitSet) -> bool:
+        claim = claim_of(hold)
+        claims.append(Told(claim.plan, claim.amounts))
+        again(lambda: lossy_store.acquire(claims[-1]))
+        return claims[-1].admitted is True
+
+    short, long = limits(max_hold_seconds=0.001), limits(max_hold_seconds=60)
+    claims, loser.share = list[Told](), 0.2
+    for hold in [short] * 60 + [long]:
+        until(partial(admitted, hold))
+    held = [claim for claim in claims if claim.admitted]
+    for one in held:
+        again(partial(lossy_store.settle, one, one.plan.given_back(one.amounts)))
+    loser.share = 0
+    assert lossy.lost > 10
+    assert [one.times for one in held] == [1] * 60 + [0]
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(

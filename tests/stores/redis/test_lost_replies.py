@@ -8,6 +8,7 @@ from random import Random
 from threading import Lock
 
 import pytest
+from redis import Redis
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_pool import LimitPool
@@ -94,7 +95,9 @@ def test_what_was_chosen_is_charged_once(
     assert [used(limits) for limits in sets] == [pytest.approx(70, abs=0.01)] * 3
 
 
-def test_settlements_are_done_once_each(open_store: Callable[[], RedisStore], lossy: Proxy, loser: Loser) -> None:
+def test_settlements_are_done_once_each(
+    open_store: Callable[[], RedisStore], lossy: Proxy, loser: Loser, caplog: pytest.LogCaptureFixture
+) -> None:
     store = open_store()
     limits = limits_of(store, RateLimit("tokens", 10**6, 366 * DAY), ResourceLimit("db", 300))
     held = [limits.try_acquire({"tokens": 10}) for _ in range(300)]
@@ -108,6 +111,20 @@ def test_settlements_are_done_once_each(open_store: Callable[[], RedisStore], lo
     assert lossy.lost > 40
     assert used(limits, "tokens") == pytest.approx(3 * 300, abs=0.1)
     assert used(limits, "db") == 0
+    assert "ran out" not in caplog.text
+
+
+def test_a_holder_is_told_once_although_the_reply_that_says_so_is_lost(
+    open_store: Callable[[], RedisStore], redis: RedisServer, loser: Loser, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store()
+    held = limits_of(store, ResourceLimit("db", 1)).try_acquire()
+    with Redis(port=redis.port) as client:
+        client.flushall()
+    loser.next = 1
+    held.release()
+    assert loser.next == 0
+    assert caplog.text.count("the lease of db ran out") == 1
 
 
 def test_a_settlement_that_was_never_answered_is_done_once_when_it_is_asked_for_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -10,6 +11,7 @@ import pytest
 from django.test import override_settings
 from redis import Redis
 
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.hooks import HOOKS
 from limits_app.core.limit_set import LimitSet
@@ -74,6 +76,20 @@ def test_a_server_that_has_forgotten_everything_starts_anew(store: RedisStore, c
     assert not limits.try_acquire()
     client.flushall()
     assert limits.try_acquire()
+
+
+def test_holders_are_told_when_the_server_has_forgotten_everything(
+    store: RedisStore, client: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.preparing._SECONDS_BETWEEN_DEFINITIONS", 0)
+    limits = limits_of(store, ResourceLimit("db", 1))
+    for release in (Acquisition.release, lambda held: asyncio.run(held.arelease())):
+        caplog.clear()
+        held = limits.try_acquire()
+        client.flushall()
+        release(held)
+        assert caplog.messages == ["the lease of db ran out while it was held: others may hold the permit now"]
+        assert list(client.scan_iter(f"{store.prefix}definitions:*"))
 
 
 def test_it_says_what_the_server_forgets_when_its_memory_is_full(store: RedisStore, client: Redis) -> None:

@@ -1,0 +1,194 @@
+"""Transactions that may not see what others have committed: what they read is used once, and not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.test import override_settings
+from pytest_django import DjangoAssertNumQueries, DjangoDbBlocker
+
+from limits_app import CallLimit, limits
+from limits_app.integrations.endpoints import endpoints
+from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.models.changes import may_be_kept
+from limits_app.resolver import resolver
+from tests.stores.database.databases import ALIAS, Settings, There, forget, migrated, served, use
+
+PRESENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "sqlite_that_keeps_writers_out": ("sqlite", {"transaction_mode": "IMMEDIATE"}),
+    "sqlite_with_a_journal": ("sqlite", {"init_command": "PRAGMA journal_mode=DELETE"}),
+    "postgres_at_read_committed": ("postgres", {}),
+    "mariadb_at_read_committed": ("mariadb", {}),
+}
+SNAPSHOTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sqlite_with_a_write_ahead_log": ("sqlite", {}),
+    "postgres_at_repeatable_read": ("postgres", {"options": r"-c default_transaction_isolation=repeatable\ read"}),
+    "postgres_serializable": ("postgres", {"options": "-c default_transaction_isolation=serializable"}),
+    "mariadb_at_repeatable_read": ("mariadb", {"isolation_level": "repeatable read"}),
+}
+in_the_present = pytest.mark.parametrize("site", PRESENT.values(), ids=PRESENT, indirect=True)
+in_a_snapshot = pytest.mark.parametrize("site", SNAPSHOTS.values(), ids=SNAPSHOTS, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Settings]]:
+    """Gives a database of each kind, with all tables; its server runs until the tests here end."""
+    known: dict[str, Settings] = {}
+    with ExitStack() as running:
+
+        def prepare(vendor: str, directory: Path) -> Settings:
+            settings = running.enter_context(served(vendor, directory))
+            with migrated(settings, "limits_app"):
+                return settings
+
+        def find(vendor: str) -> Settings:
+            if vendor not in known:
+                known[vendor] = prepare(vendor, tmp_path_factory.mktemp(vendor))
+            return known[vendor]
+
+        yield find
+
+
+@pytest.fixture
+def site(
+    request: pytest.FixtureRequest, prepared: Callable[[str], Settings], django_db_blocker: DjangoDbBlocker
+) -> Iterator[Any]:
+    """The configuration is in a database of a kind, which is connected to with some options; gives the connection."""
+    vendor, options = request.param
+    endpoints.clear()
+    with django_db_blocker.unblock(), override_settings(DATABASE_ROUTERS=[There()]):
+        settings = prepared(vendor)
+        use(settings | {"OPTIONS": settings.get("OPTIONS", {}) | options})
+        yield connections[ALIAS]
+        for model in (Endpoint, Limit, Policy, Resource, Pool):
+            model._default_manager.all().delete()
+    endpoints.clear()
+    forget()
+
+
+def elsewhere(change: Callable[[], object]) -> None:
+    """Change something on another connection, which is committed when this returns."""
+
+    def change_and_leave() -> None:
+        try:
+            change()
+        finally:
+            connections[ALIAS].close()
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(change_and_leave).result()
+
+
+def capacity(entity: str = "user:1") -> float:
+    [status] = limits.check("api", entity=entity).passed
+    return status.capacity
+
+
+def set_to(number: int) -> None:
+    limits.set_resource_limits("api", [CallLimit(number, 60)])
+
+
+@in_a_snapshot
+def test_limits_that_are_out_of_date_are_not_kept(site: Any) -> None:
+    set_to(100)
+    with transaction.atomic(ALIAS):
+        assert not Entity.objects.exists()  # the snapshot is of now
+        elsewhere(partial(set_to, 5))
+        assert capacity() == 100
+    assert capacity() == 5
+
+
+@in_a_snapshot
+def test_a_pool_that_is_out_of_date_is_not_kept(site: Any) -> None:
+    pool = Pool.objects.create(name="regions")
+    member = PoolMember.objects.create(pool=pool, name="only")
+    Limit.from_definition(member, CallLimit(100, 60)).save()
+    Resource.objects.create(name="api", pool=pool)
+    with transaction.atomic(ALIAS):
+        assert not Entity.objects.exists()
+        elsewhere(lambda: Limit.objects.filter(member=member).update(capacity=5))
+        assert capacity("user:1") == 100
+    assert capacity("user:2") == 5
+
+
+@in_a_snapshot
+def test_endpoints_that_are_out_of_date_are_not_kept(site: Any) -> None:
+    api = Resource.objects.create(name="api")
+    with transaction.atomic(ALIAS):
+        assert not Entity.objects.exists()
+        elsewhere(lambda: Endpoint.objects.create(name="new", path="/new/", resource=api))
+        assert endpoints.current().find("/new/", None, "GET") is None
+    assert endpoints.current().find("/new/", None, "GET") is not None
+
+
+@in_the_present
+def test_what_is_read_in_another_transaction_is_kept(
+    site: Any, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    set_to(5)
+    Resource.objects.update(pool=Pool.objects.create(name="regions"))
+    resolver.clear()
+    with transaction.atomic(ALIAS):
+        assert not Entity.objects.exists()
+        with django_assert_num_queries(3, connection=site):
+            limits.limit_set("api", "user:1")  # with its pool
+            endpoints.current()
+        with django_assert_num_queries(1, connection=site):
+            limits.limit_set("api", "user:2")
+            limits.limit_set("api", "user:1")
+            endpoints.current()
+
+
+@pytest.mark.parametrize("site", [PRESENT["postgres_at_read_committed"]], ids=["postgres"], indirect=True)
+def test_a_transaction_that_sees_what_others_commit_keeps_it(site: Any) -> None:
+    set_to(100)
+    with transaction.atomic(ALIAS):
+        assert capacity() == 100
+        elsewhere(partial(set_to, 5))
+        assert capacity() == 5
+        kept = resolver.kept("api", "user:1")
+        assert kept is not None
+        assert kept.version == kept.store.version()
+
+
+@in_a_snapshot
+def test_one_that_is_over_keeps_others_from_nothing(
+    site: Any, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    with transaction.atomic(ALIAS):
+        assert not may_be_kept(ALIAS)
+    with django_assert_num_queries(1, connection=site):
+        for _ in range(3):
+            limits.limit_set("api")
+
+
+@pytest.mark.parametrize(
+    "site", [*SNAPSHOTS.values(), PRESENT["sqlite_that_keeps_writers_out"]], ids=[*SNAPSHOTS, "sqlite"], indirect=True
+)
+def test_autocommit_that_is_switched_off_is_a_transaction(site: Any) -> None:
+    transaction.set_autocommit(False, using=ALIAS)
+    try:
+        assert not may_be_kept(ALIAS)
+        with transaction.atomic(ALIAS):  # which begins with a savepoint, and locks nobody out
+            assert not may_be_kept(ALIAS)
+        transaction.rollback(using=ALIAS)
+    finally:
+        transaction.set_autocommit(True, using=ALIAS)
+    assert may_be_kept(ALIAS)
+
+
+@pytest.mark.parametrize("site", [PRESENT["sqlite_with_a_journal"]], ids=["unknown"], indirect=True)
+def test_of_other_databases_nothing_that_a_transaction_reads_is_kept(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "vendor", "unknown")
+    assert may_be_kept(ALIAS)
+    with transaction.atomic(ALIAS):
+        assert not may_be_kept(ALIAS)

@@ -1,0 +1,107 @@
+"""What a task leaves to a thread, and who tidies up when the task is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from limits_app.stores.in_thread import in_thread
+
+PATIENCE = 20
+
+
+class Work:
+    """Something that takes as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = Event(), Event()
+        self.told: list[str] = []
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.may_end.wait(PATIENCE)
+        return "done"
+
+    def task(self) -> asyncio.Task[str]:
+        return asyncio.create_task(in_thread(self, self.told.append))
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+def test_the_result_is_the_task_s(work: Work) -> None:
+    work.may_end.set()
+    assert asyncio.run(in_thread(work, work.told.append)) == "done"
+    assert work.told == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_task_that_is_cancelled_is_not_kept_waiting_and_its_result_is_told(work: Work, times: int) -> None:
+    async def scenario() -> None:
+        task = work.task()
+        await asyncio.to_thread(work.begun.wait, PATIENCE)
+        for _ in range(times):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert work.told == []
+        work.may_end.set()
+
+    asyncio.run(scenario())  # which waits for threads
+    assert work.told == ["done"]
+
+
+def test_a_result_that_nobody_has_taken_yet_is_told(work: Work) -> None:
+    work.may_end.set()
+
+    async def scenario() -> None:
+        task = work.task()
+        await asyncio.sleep(0)
+        # The loop does not run meanwhile, so the task does not know that it is done.
+        with ThreadPoolExecutor(1) as executor:
+            executor.submit(work.begun.wait, PATIENCE).result(PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert work.told == ["done"]
+
+
+def test_what_has_not_begun_is_never_done(work: Work) -> None:
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        other = Work()
+        before = other.task()
+        task = work.task()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        other.may_end.set()
+        await before
+
+    asyncio.run(scenario())
+    assert not work.begun.is_set()
+    assert work.told == []
+
+
+def test_errors_of_who_tidies_up_are_logged(work: Work, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(_: str) -> None:
+        raise OSError("no way back")
+
+    async def scenario() -> None:
+        task = asyncio.create_task(in_thread(work, fails))
+        await asyncio.to_thread(work.begun.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        work.may_end.set()
+
+    asyncio.run(scenario())
+    assert "could not be given back" in caplog.text
