@@ -185,11 +185,11 @@ def test_whatever_a_request_may_have_in_its_headers_arrives(server: LimitedServe
 
 
 def test_cookies_of_one_answer_are_not_sent_with_the_next_request(server: LimitedServer) -> None:
-    client = HttpClient(server.url)
-
     async def twice() -> None:
+        client = HttpClient(server.url)
         for _ in range(2):
             await client.send(Request(path="/cookie"))
+        await client.aclose()
 
     asyncio.run(twice())
     assert [headers.get("cookie") for headers in server.seen_headers] == [None, None]
