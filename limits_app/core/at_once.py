@@ -33,13 +33,11 @@ SettleAll: TypeAlias = "Callable[[dict[str, Record], Loans, int, Claim, Amounts]
 """(records, loans, now, claim, changes): True when all is settled and the loans are ended; None when that would take
 more, and nothing was done."""
 
-_FIND: Final = "r{0} = records.get(key_{0})\n  if r{0} is None or r{0}[-1] is not note_{0}{1}: return None"
-_FIND_PLACE: Final = "l{0} = loans.get(key_{0})\n  if l{0} is None: return None"
+# Where something is not there it raises, since to ask first costs as much as the arithmetic of a limit.
+_FIND: Final = "[{1}] = records[key_{0}]\n  if tail is not note_{0}{2}: return None"
+_FIND_PLACE: Final = "l{0} = loans[key_{0}]"
 _LEND: Final = "l{0}[number] = part_{0}, amounts, now, now"
-_FIND_LOAN: Final = (
-    "l{0} = loans.get(key_{0})\n  loan = None if l{0} is None else l{0}.get(number)\n"
-    "  if loan is None or loan[1] is not amounts: return None"
-)
+_FIND_LOAN: Final = "l{0} = loans[key_{0}]\n  if l{0}[number][1] is not amounts: return None"
 _END_LOAN: Final = "del l{0}[number]"
 
 
@@ -84,9 +82,9 @@ def _taking_all(shapes: tuple[Shape, ...], amounts: int) -> Callable[..., object
     lines = ["amounts = claim.amounts", f"[{names('a{}', range(amounts))}] = amounts"]
     for number, shape in enumerate(shapes):
         steps, result = shape.charged("False", number)
-        over = f" or now >= r{number}[-2]" if shape.counts else ""
+        over = " or now >= until" if shape.counts else ""
         place = [_FIND_PLACE.format(number)] if shape.permits else []
-        lines += [_FIND.format(number, over), *place, f"{shape.record()}= r{number}", *steps, f"r{number} = ({result})"]
+        lines += [_FIND.format(number, shape.record(), over), *place, *steps, f"r{number} = ({result})"]
     lines += _for_permits(shapes, [_LEND])
     return _over_all(shapes, "records, loans, now, claim", lines, names("r{}", range(len(shapes))))
 
@@ -97,8 +95,8 @@ def _settling_all(shapes: tuple[Shape, ...], amounts: int) -> Callable[..., obje
     lines += _for_permits(shapes, [_FIND_LOAN])
     for number, shape in enumerate(shapes):
         steps, result = shape.settled("u{0} + a{1}", number)
-        late = [f"if not {IN_TIME}: return None"] if shape.counts else []
-        lines += [_FIND.format(number, ""), f"{shape.record()}= r{number}", *late, *steps, f"r{number} = ({result})"]
+        late = f" or not {IN_TIME}" if shape.counts else ""
+        lines += [_FIND.format(number, shape.record(), late), *steps, f"r{number} = ({result})"]
     lines += _for_permits(shapes, [_END_LOAN])
     return _over_all(shapes, "records, loans, now, claim, changes", lines, "True")
 
@@ -112,4 +110,5 @@ def _for_permits(shapes: Sequence[Shape], lines: Iterable[str]) -> list[str]:
 def _over_all(shapes: Sequence[Shape], arguments: str, lines: list[str], result: str) -> Callable[..., object]:
     bound = "".join([f"key_{i}, note_{i}, part_{i}, {shape.steps(i)}" for i, shape in enumerate(shapes)])
     kept = [f"records[key_{number}] = r{number}" for number in range(len(shapes))]
-    return written_out(bound=bound, arguments=arguments, lines=[*lines, *kept], result=result)
+    lines = [*lines, *kept]
+    return written_out(bound=bound, arguments=arguments, lines=lines, result=result, unless=(KeyError, ValueError))

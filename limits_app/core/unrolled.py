@@ -226,13 +226,19 @@ def names(pattern: str, things: Iterable[object]) -> str:
     return "".join(f"{pattern.format(thing)}, " for thing in things)
 
 
-def written_out(*, bound: str, arguments: str, lines: Iterable[str], result: str) -> Callable[..., object]:
+def written_out(
+    *, bound: str, arguments: str, lines: Iterable[str], result: str, unless: Iterable[type[Exception]] = ()
+) -> Callable[..., object]:
     """Compile a function of `arguments`; what is returned makes it from what is `bound`.
 
-    No part of the source may come from outside.
+    It gives None where one of the errors `unless` is raised. No part of the source may come from outside.
     """
-    body = "".join(f"  {line}\n" for line in lines)
-    source = f"def bind({bound}):\n def function({arguments}):\n{body}  return ({result})\n return function\n"
+    body = "".join(f"  {line}\n" for line in (*lines, f"return ({result})"))
+    errors = names("{0.__name__}", unless)
+    if errors:
+        indented = body.replace("\n ", "\n  ")
+        body = f"  try:\n {indented}  except ({errors}): return None\n"
+    source = f"def bind({bound}):\n def function({arguments}):\n{body} return function\n"
     made: dict[str, Callable[..., Callable[..., object]]] = {}
     exec(source, made)  # noqa: S102 - of the patterns and numbers above
     return made["bind"]
