@@ -674,6 +674,42 @@ def test_who_dies_while_others_are_at_the_lines_is_taken_out_after_that() -> Non
     assert line.watched() == []
 
 
+def test_who_dies_while_all_are_woken_is_passed_over() -> None:
+    line, crowd = WaitingLine(), [Somebody(2), Somebody(3)]
+
+    class Killing(Somebody):
+        """Somebody who takes another one along when woken."""
+
+        def wake(self) -> None:
+            super().wake()
+            del crowd[0]
+
+    killing = Killing(1)
+    for one in (killing, *crowd):
+        line.stand(one, [("a", "tpm")])
+    del one
+    line.moved(0)
+    assert (killing.woken, [one.woken for one in crowd]) == (1, [1])
+
+
+def test_the_dead_at_the_head_of_a_line_are_never_the_first() -> None:
+    line, crowd = WaitingLine(), [Somebody(1), Somebody(2)]
+    for one in crowd:
+        line.stand(one, [("a", "tpm")])
+    del one
+    with line._alone():  # so that nobody takes the dead out
+        del crowd[0]
+        assert line._first("a", "tpm") is crowd[0]
+
+
+def test_one_may_leave_lines_in_which_one_does_not_stand() -> None:
+    line, one, other = WaitingLine(), Somebody(1), Somebody(2)
+    line.stand(other, [("a", "tpm")])
+    one.standing = (("a", "tpm"), ("b", "tpm"))
+    line.stand(one, ())
+    assert line.watched() == ["a"]
+
+
 @pytest.mark.parametrize("moment", range(3))
 def test_an_interrupt_while_leaving_the_line_holds_up_nobody(moment: int) -> None:
     class Interrupted(WaitingLine):

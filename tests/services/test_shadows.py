@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import pytest
 from asgiref.sync import async_to_sync
 
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits, signals
+from limits_app.core.amounts import Amount
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.models import Entity, Policy
 from limits_app.resolver import resolve
@@ -242,3 +245,18 @@ def test_an_extending_shadow_tries_the_whole() -> None:
 def test_a_store_of_its_own_is_not_needed() -> None:
     shadow(CallLimit(1, 60))
     assert resolve("api", None).limit_set.shadow.store.store is registry.store()
+
+
+def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admitted() -> None:
+    class Cancelled(LimitSet):
+        """Limits in the shadow whose store is asked when the task is cancelled."""
+
+        async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> NoReturn:
+            raise asyncio.CancelledError
+
+    limits.set_resource_limits("api", [ResourceLimit("db", 2)])
+    found = limits.limit_set("api")
+    found.try_out(Cancelled([ResourceLimit("db", 1)], store=found.store))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(shadowing.afollow(found.try_acquire(), None))
+    assert found.get_stats()["db"]["holders"] == 0

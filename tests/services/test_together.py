@@ -180,3 +180,10 @@ def test_never_more_than_there_is_under_many_threads(settings: Settings) -> None
 def test_no_shares_at_all_are_an_error_that_says_so() -> None:
     with pytest.raises(InvalidRequest, match="give a Share for each"):
         try_acquire_all([])
+
+
+def test_a_share_of_rates_must_say_how_much() -> None:
+    limit("models", RateLimit("tpm", 10, 60))
+    limit("api", CallLimit(10, 60))
+    with pytest.raises(InvalidRequest, match="nothing is requested of tpm of models: a rate needs"):
+        try_acquire_all([Share("api", "ann"), Share("models", "ann")])

@@ -174,6 +174,18 @@ def test_a_cancelled_task_that_would_have_been_refused_changes_nothing(
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
 
 
+def test_a_task_that_is_cancelled_while_it_defines_a_layout_gives_back_what_it_was_admitted(
+    store: RedisStore, redis: RedisServer, taken: LimitSet
+) -> None:
+    claim = taken.claim({"tokens": 50})
+    assert store.acquire(claim)
+    store._prepared._defined.clear()
+    cancelled(redis, store._define(store._prepared.plan(claim.plan), claim), redis.resume)
+    assert claim.settled
+    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
+    assert used(taken, "db") == 1
+
+
 def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
     claim = taken.claim({"tokens": 50})
     assert asyncio.run(store.aacquire(claim))
