@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from limits_app import signals
 from limits_app.usage import denials
 from tests.turns import turn
 
@@ -31,3 +32,16 @@ def _nothing_denied() -> Iterator[None]:
     """What one test was refused is no other test's."""
     yield
     denials.clear()
+
+
+@pytest.fixture
+def announced() -> Iterator[list[str]]:
+    """The databases whose changes were announced, in order."""
+    heard: list[str] = []
+
+    def hear(using: str, **details: object) -> None:
+        heard.append(using)
+
+    signals.limits_changed.connect(hear)
+    yield heard
+    signals.limits_changed.disconnect(hear)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from pytest_django import Settings
 
-from limits_app import signals
 from limits_app.models import Entity, Policy, Resource
 
 
@@ -30,16 +27,3 @@ def user(db: None) -> Entity:
 @pytest.fixture
 def policy(api: Resource) -> Policy:
     return Policy.objects.create(resource=api)
-
-
-@pytest.fixture
-def announced() -> Iterator[list[str]]:
-    """The databases whose changes were announced, in order."""
-    heard: list[str] = []
-
-    def hear(using: str, **details: object) -> None:
-        heard.append(using)
-
-    signals.limits_changed.connect(hear)
-    yield heard
-    signals.limits_changed.disconnect(hear)

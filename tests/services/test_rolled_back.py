@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 from django.db import transaction
 
-from limits_app import CallLimit, RateLimit, audit, conf, limits, signals
+from limits_app import CallLimit, RateLimit, audit, conf, limits
 from limits_app.core.errors import StoreUnavailable
 from limits_app.models import AuditEvent, Limit
 from limits_app.resolver import resolver
@@ -50,19 +50,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> FailingStore:
     forget_guards()
     resolver.clear()
     return failing
-
-
-@pytest.fixture
-def announced() -> Iterator[list[str]]:
-    """The databases whose changes were announced, in order."""
-    heard: list[str] = []
-
-    def hear(using: str, **details: object) -> None:
-        heard.append(using)
-
-    signals.limits_changed.connect(hear)
-    yield heard
-    signals.limits_changed.disconnect(hear)
 
 
 def left() -> object:
