@@ -40,8 +40,8 @@ help:  ## list the targets
 demo: $(STAMP)  ## show limits at work under real traffic, and check every figure
 	$(PY) -m project.demo
 
-run: $(STAMP)  ## serve the demo site with seeded data
-	$(PY) -m project.demo --serve
+run: $(STAMP)  ## serve the demo site with seeded data; on another port as ARGS="--port 8001"
+	$(PY) -m project.demo --serve $(ARGS)
 
 test: $(STAMP)  ## run all tests, for two cores: three at a time, since many wait
 	$(PY) -m pytest -n 3 --dist load --no-cov $(ARGS)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     ResourceChoice = forms.ModelChoiceField  # it takes no parameter when the code runs
 
-__all__ = ["BoostForm", "GrantForm", "ReasonForm", "TopUpForm", "of_resource"]
+__all__ = ["BoostForm", "GrantForm", "ReasonForm", "RequiredReasonForm", "RevertForm", "TopUpForm", "of_resource"]
 
 _MINUTE: Final = "%Y-%m-%dT%H:%M"
 
@@ -42,7 +42,21 @@ class ReasonForm(forms.Form):
     )
 
 
-class BoostForm(ReasonForm):
+class RequiredReasonForm(ReasonForm):
+    """Why it is done, which has to be said."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["reason"].required = True
+
+
+class RevertForm(ReasonForm):
+    """Why a change is taken back, and whether later ones are too."""
+
+    force = forms.BooleanField(label=_("Also if it was changed since, which undoes the later changes"), required=False)
+
+
+class BoostForm(RequiredReasonForm):
     """How much more, and until when."""
 
     factor = forms.DecimalField(
@@ -71,7 +85,7 @@ class BoostForm(ReasonForm):
         return until
 
 
-class TopUpForm(ReasonForm):
+class TopUpForm(RequiredReasonForm):
     """How much credit of which limit."""
 
     key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("Its key, such as “tpm”."))

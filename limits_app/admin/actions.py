@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import router, transaction
 from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.translation import gettext, ngettext
 
 from limits_app.core.errors import LimitsError, StoreUnavailable
@@ -47,16 +48,25 @@ class ConfirmedAction:
     """An action for the `actions` of an admin page; `allowed` is its permission, as `has_<allowed>_permission`.
 
     `do` changes one row. What it refuses, as a LimitsError, is said, and leaves no event; other rows go on.
+    `warn` gets the primary keys of the changed rows, and gives a warning or nothing.
     """
 
     def __init__(
-        self, name: str, description: Any, *, allowed: str, form: type[forms.Form], do: Callable[[Any, Ask], None]
+        self,
+        name: str,
+        description: Any,
+        *,
+        allowed: str,
+        form: type[forms.Form],
+        do: Callable[[Any, Ask], None],
+        warn: Callable[[Sequence[int]], str] = lambda _keys: "",
     ) -> None:
         self.__name__ = name
         self.short_description = description
         self.allowed_permissions = [allowed]
         self._form = form
         self._do = do
+        self._warn = warn
 
     def __call__(self, page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
         """Ask, or do what was confirmed."""
@@ -78,6 +88,7 @@ class ConfirmedAction:
             "opts": page.opts,
             "rows": rows,
             "form": form,
+            "back": reverse(f"{page.admin_site.name}:{page.opts.app_label}_{page.opts.model_name}_changelist"),
             "media": page.media + form.media,
             "action": self.__name__,
             "checkbox": ACTION_CHECKBOX_NAME,
@@ -87,7 +98,7 @@ class ConfirmedAction:
 
     def _done(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], says: dict[str, Any]) -> None:
         token = request.POST.get("token", "")[:64] or uuid.uuid4().hex
-        done = 0
+        done: list[int] = []
         for row in rows:
             ask = Ask(
                 request.user.get_username(), says, f"admin:{self.__name__}:{row._meta.model_name}:{row.pk}:{token}"
@@ -101,7 +112,9 @@ class ConfirmedAction:
                 if isinstance(error, StoreUnavailable):
                     break  # the others would wait for it too
             else:
-                done += 1
+                done.append(row.pk)
         if done:
-            said = ngettext("%(action)s: done for %(count)s row.", "%(action)s: done for %(count)s rows.", done)
-            page.message_user(request, said % {"action": self.short_description, "count": done}, messages.SUCCESS)
+            said = ngettext("%(action)s: done for %(count)s row.", "%(action)s: done for %(count)s rows.", len(done))
+            page.message_user(request, said % {"action": self.short_description, "count": len(done)}, messages.SUCCESS)
+        if warning := self._warn(done):
+            page.message_user(request, warning, messages.WARNING)

@@ -16,8 +16,16 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit
-from limits_app.admin.moments import DatedListAdmin
+from limits_app.admin.action_forms import RevertForm
+from limits_app.admin.audit_words import (
+    KindFilter,
+    SourceFilter,
+    field_in_words,
+    kind_in_words,
+    source_in_words,
+)
 from limits_app.admin.primary_keys import is_primary_key
+from limits_app.admin.sound_lists import SoundListAdmin
 from limits_app.models import AuditEvent
 
 if TYPE_CHECKING:
@@ -36,21 +44,21 @@ _TABLE: Final = "<table><thead><tr><th>{}</th><th>{}</th><th>{}</th><th>{}</th><
 _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
-class AuditEventAdmin(DatedListAdmin):
+class AuditEventAdmin(SoundListAdmin):
     """Who changed what."""
 
     class Media:
         css = {"all": ["limits_app/lists.css"]}
 
-    list_display = ["number", "when", "actor", "verb", "object_type", "object_label", "reason", "source"]
-    list_filter = ["when", "verb", "object_type", "source"]
+    list_display = ["number", "when", "actor", "verb", "kind", "object_label", "reason", "way"]
+    list_filter = ["when", "verb", ("object_type", KindFilter), ("source", SourceFilter)]
     search_fields = ["actor", "object_label", "reason"]
     search_help_text = _("Who did it, to what, or why.")
     date_hierarchy = "when"
     actions = None
     change_form_template = "admin/limits_app/auditevent/change_form.html"
     fieldsets = [
-        (None, {"fields": ["number", "when", "actor", "source", "verb", "object_type", "object_label", "reason"]}),
+        (None, {"fields": ["number", "when", "actor", "way", "verb", "kind", "object_label", "reason"]}),
         (_("What changed"), {"fields": ["differences"]}),
         (
             _("In full"),
@@ -78,19 +86,14 @@ class AuditEventAdmin(DatedListAdmin):
             raise Http404(gettext("There is no such event."))
         if not self._may_revert(request, event):
             raise PermissionDenied
-        if request.method != "POST":
-            return self._confirmation(request, event)
+        form = RevertForm(request.POST if request.method == "POST" else None)
+        if not form.is_valid():
+            return self._confirmation(request, event, form)
         try:
-            audit.revert(
-                event,
-                actor=request.user.get_username(),
-                source="admin",
-                reason=request.POST.get("reason", ""),
-                force="force" in request.POST,
-            )
+            audit.revert(event, actor=request.user.get_username(), source="admin", **form.cleaned_data)
         except audit.CannotRevert as error:
             self.message_user(request, str(error), messages.ERROR)
-            return self._confirmation(request, event)
+            return self._confirmation(request, event, form)
         self.message_user(request, gettext("Event %(number)s was reverted.") % {"number": event.number})
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_auditevent_changelist"))
 
@@ -106,11 +109,25 @@ class AuditEventAdmin(DatedListAdmin):
         """Nobody."""
         return False
 
+    @admin.display(description=_("type of object"), ordering="object_type")
+    def kind(self, event: AuditEvent) -> str:
+        """Say what kind of object it is about."""
+        return kind_in_words(event.object_type)
+
+    @admin.display(description=_("source"), ordering="source")
+    def way(self, event: AuditEvent) -> str:
+        """Say which way it came in."""
+        return source_in_words(event.source)
+
     @admin.display(description=_("differences"))
     def differences(self, event: AuditEvent) -> SafeString:
         """Show each field that is not as it was."""
         found = audit.differences(event.before, event.after)
-        rows = [(one.field, _CHANGES[one.change], _words(one.before), _words(one.after)) for one in found]
+        kind = event.object_type
+        rows = [
+            (field_in_words(kind, one.field), _CHANGES[one.change], _words(one.before), _words(one.after))
+            for one in found
+        ]
         body = format_html_join("", _ROW, rows)
         return format_html(_TABLE, gettext("field"), gettext("change"), gettext("before"), gettext("after"), body)
 
@@ -135,13 +152,16 @@ class AuditEventAdmin(DatedListAdmin):
         except audit.CannotRevert:
             return False
 
-    def _confirmation(self, request: HttpRequest, event: AuditEvent) -> HttpResponse:
+    def _confirmation(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
             "title": gettext("Revert event %(number)s?") % {"number": event.number},
             "opts": self.opts,
             "event": event,
-            "differences": self.differences(AuditEvent(before=event.after, after=event.before)),
+            "form": form,
+            "differences": self.differences(
+                AuditEvent(object_type=event.object_type, before=event.after, after=event.before)
+            ),
         }
         return TemplateResponse(request, "admin/limits_app/auditevent/revert.html", context)
 

@@ -17,8 +17,9 @@ from django.utils.translation import gettext as _
 
 from limits_app import audit
 from limits_app.admin.json_field import JSONField
-from limits_app.admin.moments import DatedListAdmin, MomentField, MomentWidget
+from limits_app.admin.moments import MomentField, MomentWidget
 from limits_app.admin.primary_keys import Autocomplete, is_primary_key
+from limits_app.admin.sound_lists import SoundListAdmin
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["AuditedAdmin"]
 
 
-class AuditedAdmin(DatedListAdmin):
+class AuditedAdmin(SoundListAdmin):
     """Says who changes an object, with its inlines, or those that were selected."""
 
     formfield_overrides = {

@@ -86,6 +86,8 @@ class ExchangingAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # of 
             self.message_user(request, problem, messages.ERROR)
             return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_{self.opts.model_name}_import"))
         response: HttpResponse = super().process_result(result, request)
+        if warning := getattr(result, "warning", ""):
+            self.message_user(request, warning, messages.WARNING)
         return response
 
     def export_view(self, request: HttpRequest, kind: str) -> HttpResponse:

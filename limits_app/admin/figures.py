@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from limits_app.models import Limit
 
-__all__ = ["Bar", "amount", "bar", "moment", "percent", "written_limits"]
+__all__ = ["Bar", "amount", "bar", "moment", "percent", "short_moment", "written_limits"]
 
 _NEAR: Final = 0.8
 
@@ -71,6 +71,11 @@ def moment(at: datetime | None, form: str = "DATETIME_FORMAT") -> str:
     local = at if is_naive(at) else _local(at)
     zone = local.tzname()
     return date_format(local, form) + (f" ({zone})" if zone else "")
+
+
+def short_moment(at: datetime) -> str:
+    """A moment as it fits into a sentence or a list."""
+    return moment(at, "SHORT_DATETIME_FORMAT")
 
 
 def _local(at: datetime) -> datetime:

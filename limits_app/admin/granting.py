@@ -14,6 +14,7 @@ from django.utils.translation import gettext
 
 from limits_app import audit, services
 from limits_app.admin.action_forms import GrantForm
+from limits_app.admin.figures import short_moment
 from limits_app.admin.large_lists import Link
 from limits_app.admin.states import StatefulAdmin
 from limits_app.admin.verbs import StatePermissions
@@ -40,21 +41,33 @@ class GrantingAdmin(StatePermissions, StatefulAdmin):
         if self.has_boost_permission(request):
             yield Link(reverse(f"{self.admin_site.name}:limits_app_policy_boost"), gettext("Grant a boost"))
 
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Have policies in the index for whoever may grant boosts, too."""
+        return {**super().get_model_perms(request), "boost": self.has_boost_permission(request)}
+
     def grant_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for the boost, and grant it."""
         if not self.has_boost_permission(request):
             raise PermissionDenied
         form = GrantForm(request.POST if request.method == "POST" else None)
         if form.is_valid() and self._granted(request, form):
-            return HttpResponseRedirect(reverse(f"{self.admin_site.name}:index"))
+            return HttpResponseRedirect(self._next(request))
         context = {
             **self.admin_site.each_context(request),
             "title": gettext("Grant a boost"),
             "opts": self.opts,
             "form": form,
+            "back": self._next(request),
             "media": self.media + form.media,
         }
         return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
+
+    def _next(self, request: HttpRequest) -> str:
+        """Where to go on: to the policies, for whoever may look at them."""
+        name = self.admin_site.name
+        if self.has_view_or_change_permission(request):
+            return reverse(f"{name}:limits_app_policy_changelist")
+        return reverse(f"{name}:app_list", args=[self.opts.app_label])
 
     def _granted(self, request: HttpRequest, form: GrantForm) -> bool:
         """Grant it; where that cannot be, the form says why."""
@@ -67,6 +80,6 @@ class GrantingAdmin(StatePermissions, StatefulAdmin):
         except LimitsError as error:
             form.add_error(None, str(error))
             return False
-        said = gettext("%(policy)s is boosted %(when)s.") % {"policy": policy, "when": policy.when()}
+        said = gettext("%(policy)s is boosted %(when)s.") % {"policy": policy, "when": policy.when(short_moment)}
         self.message_user(request, said, messages.SUCCESS)
         return True

@@ -89,7 +89,7 @@ class LargeListAdmin(AuditedAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Search, by an index where the table is long."""
-        if not search_term or not self._is_long():
+        if "\0" in search_term or not search_term or not self._is_long():
             return super().get_search_results(request, queryset, search_term)
         found = Q()
         for field in self.begins_with:

@@ -1,38 +1,19 @@
-"""Moments in forms and lists, which may lie at the ends of the calendar."""
+"""Moments in forms, which may lie at the ends of the calendar."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.admin import ModelAdmin
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import ValidationError
 from django.forms import SplitDateTimeField
 from django.utils.timezone import is_naive
 
 if TYPE_CHECKING:
-    from django.contrib.admin.views.main import ChangeList
-    from django.http import HttpRequest
     from django.utils.functional import _StrPromise
 
-    Admin = ModelAdmin[Any]
-else:
-    Admin = ModelAdmin  # it takes no parameter when the code runs
-
-__all__ = ["DatedListAdmin", "MomentField", "MomentWidget", "checked_moment"]
-
-
-class DatedListAdmin(Admin):
-    """A list that answers dates by which nobody can filter as it answers other filters that cannot be."""
-
-    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Filter; Django itself fails where the next year, or the same moment in UTC, is beyond the calendar."""
-        try:
-            return super().get_changelist_instance(request)
-        except (OverflowError, ValueError) as error:
-            raise IncorrectLookupParameters from error
+__all__ = ["MomentField", "MomentWidget", "checked_moment"]
 
 
 def checked_moment(moment: datetime, problem: str | _StrPromise) -> datetime:

@@ -14,8 +14,9 @@ from django.forms.models import BaseInlineFormSet
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from limits_app.admin.dropping import warning_of_dropped
 from limits_app.admin.exchange import ExchangeAdmin
-from limits_app.admin.figures import written_limits
+from limits_app.admin.figures import short_moment, written_limits
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.granting import GrantingAdmin
 from limits_app.admin.limit_form import LimitForm
@@ -24,7 +25,6 @@ from limits_app.admin.verbs import POLICY_ACTIONS
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
 from limits_app.models.moments import as_setting
 from limits_app.services import Standing
-from limits_app.services.dropped import dropped_keys
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -59,9 +59,6 @@ LIMIT_FIELDS: Final = (
 """What most limits need comes first: not all of it fits beside each other."""
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
-
-_MOST_DROPPED: Final = 10
-"""How many dropped keys a warning names."""
 
 _ENFORCEMENTS: Final[Mapping[Enforcement, Any]] = {
     Enforcement.ENFORCE: Enforcement.ENFORCE.label,
@@ -172,7 +169,7 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
     @admin.display(description=_("holds"), ordering="valid_from")
     def holds(self, policy: Policy) -> str:
         """Say when it holds."""
-        return policy.when()
+        return policy.when(short_moment)
 
     @admin.display(description=_("enforcement"), ordering="enforcement")
     def enforcement_in_words(self, policy: Policy) -> str:
@@ -208,17 +205,5 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Save and record the policy, and name the limits that it drops."""
         super().save_related(request, form, formsets, change)
-        dropped = [f"{key} ({level})" for key, level in dropped_keys(_as_saved(form.instance))]
-        if not dropped:
-            return
-        named = ", ".join(dropped[:_MOST_DROPPED]) + (", …" if len(dropped) > _MOST_DROPPED else "")
-        warning = gettext(
-            "This policy replaces broader ones as a whole, and these limits of theirs hold no longer where it holds: "
-            "%(dropped)s. Add them to it if they should."
-        )
-        self.message_user(request, warning % {"dropped": named}, messages.WARNING)
-
-
-def _as_saved(policy: Policy) -> Policy:
-    """The policy read again, because the form's own remembers the limits that it had before."""
-    return Policy.objects.using(policy._state.db).get(pk=policy.pk)
+        if warning := warning_of_dropped([form.instance.pk]):
+            self.message_user(request, warning, messages.WARNING)

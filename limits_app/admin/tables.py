@@ -17,6 +17,7 @@ from import_export.fields import Field
 from import_export.resources import Diff, ModelResource
 from import_export.widgets import ForeignKeyWidget, JSONWidget, Widget
 
+from limits_app.admin.dropping import warning_of_dropped
 from limits_app.models import Endpoint, Entity, Limit, Policy, PolicyEffect, Pool, Resource
 from limits_app.models.limit_columns import COLUMNS, amount_of
 from limits_app.models.validators import validate_json
@@ -196,6 +197,13 @@ class Policies(Table):
             limit = Limit(policy=instance, **{name: _exact(value) for name, value in one.items()})
             limit.full_clean()
             limit.save()
+
+    def after_import(self, dataset: Any, result: Any, **options: Any) -> None:
+        """Note which limits the changed policies drop; of a preview, too, what it would change is there until now."""
+        super().after_import(dataset, result, **options)
+        if not result.has_errors() and not result.has_validation_errors():
+            changed = [row.object_id for row in result if row.is_new() or row.is_update()]
+            result.warning = warning_of_dropped(changed)
 
 
 class Endpoints(Table):

@@ -8,8 +8,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import audit, services
-from limits_app.admin.action_forms import BoostForm, ReasonForm, TopUpForm, of_resource
+from limits_app.admin.action_forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_resource
 from limits_app.admin.actions import Ask, ConfirmedAction
+from limits_app.admin.dropping import warning_of_dropped
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Enforcement, Entity, Policy, Resource
 from limits_app.models.limit_columns import amount_of
@@ -93,21 +94,21 @@ def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str, str | None]:
 
 def _state_actions(*, resource: bool) -> list[ConfirmedAction]:
     """Reset and top up; where rows do not say of which resource, the form asks for it."""
-    reason, credit = (of_resource(ReasonForm), of_resource(TopUpForm)) if resource else (ReasonForm, TopUpForm)
+    why, credit = map(of_resource, (RequiredReasonForm, TopUpForm)) if resource else (RequiredReasonForm, TopUpForm)
     return [
-        ConfirmedAction("reset_state", _("Reset what was used"), allowed="reset", form=reason, do=reset),
+        ConfirmedAction("reset_state", _("Reset what was used"), allowed="reset", form=why, do=reset),
         ConfirmedAction("top_up_state", _("Top up a limit"), allowed="top_up", form=credit, do=top_up),
     ]
 
 
-def _enforcement(name: str, description: Any, enforcement: Enforcement) -> ConfirmedAction:
-    return ConfirmedAction(name, description, allowed="change", form=ReasonForm, do=enforce(enforcement))
+def _enforcement(name: str, description: Any, enforcement: Enforcement, **options: Any) -> ConfirmedAction:
+    return ConfirmedAction(name, description, allowed="change", form=ReasonForm, do=enforce(enforcement), **options)
 
 
 _BOOST: Final = _("Boost for a while")
 
 POLICY_ACTIONS: Final = [
-    _enforcement("enable_policies", _("Enforce"), Enforcement.ENFORCE),
+    _enforcement("enable_policies", _("Enforce"), Enforcement.ENFORCE, warn=warning_of_dropped),
     _enforcement("shadow_policies", _("Try in the shadow"), Enforcement.SHADOW),
     _enforcement("disable_policies", _("Switch off"), Enforcement.OFF),
     ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=BoostForm, do=boost),

@@ -21,12 +21,10 @@ from rest_framework.views import set_rollback
 
 from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
 from limits_app.integrations.drf.throttle import decided
-from limits_app.integrations.refusals import violated
+from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, violated
 
 __all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
 
-PROBLEM: Final = "application/problem+json"
-_QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 _RETRY_SECONDS: Final = 1
 _MOST_NAMED: Final = 10
 """How many users of an object are named when it cannot be deleted."""
@@ -90,7 +88,7 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     else:
         problem["detail"] = str(known.detail)
     if isinstance(known, exceptions.Throttled):
-        problem["type"] = _QUOTA_EXCEEDED
+        problem["type"] = QUOTA_EXCEEDED
     if names := _violated(known, context.get("request")):
         problem["violated-policies"] = list(names)
     return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)

@@ -24,6 +24,7 @@ class Fault(StrEnum):
     MISSING = "missing"
     REORDERED = "reordered"
     INSERTED = "inserted"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,26 @@ class _Event:
 def verify(*, using: str | None = None, known: tuple[int, str] | None = None) -> Report:
     """Compute every digest of the log anew, in the order of the events, and report the first broken link.
 
-    The log is read as a stream, of which a few thousand events are in memory.
+    The log is read as a stream, of which a few thousand events are in memory, and read again where it was pruned
+    meanwhile.
     With `known`, a number and a digest that were kept elsewhere, the event with that number must have that digest; this
-    also finds a log that somebody wrote anew from some event on, with digests that fit.
+    also finds a log that somebody wrote anew from some event on, with digests that fit. Of an event that was pruned
+    before the last one that was, nothing is left to be compared, and the report says so as of a broken link.
     """
     using = using or router.db_for_write(AuditEvent)
+    while True:
+        begun, report = _read(using, known)
+        if report.ok or begun == _pruned(using):
+            return report
+
+
+def _pruned(using: str) -> int | None:
+    """Up to which event the log was pruned."""
+    return AuditHead._default_manager.using(using).values_list("pruned_number", flat=True).first()
+
+
+def _read(using: str, known: tuple[int, str] | None) -> tuple[int, Report]:
+    """What was found after the event up to which the log was pruned when that began."""
     with transaction.atomic(using=using):
         head = AuditHead.locked(using)  # so that no event comes while the end is looked for
         end = _Place(head.number, head.digest)
@@ -92,8 +108,8 @@ def verify(*, using: str | None = None, known: tuple[int, str] | None = None) ->
     report = _followed(begin, end, using, known)
     if beyond and report.ok:
         detail = f"nothing was written by this app after event {end.number}"
-        return replace(report, broken=BrokenLink(Fault.INSERTED, end.number + 1, detail))
-    return report
+        report = replace(report, broken=BrokenLink(Fault.INSERTED, end.number + 1, detail))
+    return begin.number, report
 
 
 def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | None) -> Report:
@@ -103,7 +119,7 @@ def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | N
         if broken is not None:
             return Report(count, last.number, last.digest, broken)
         last, count = _Place(event.number, event.digest), count + 1
-    return Report(count, last.number, last.digest, _broken_end(last, end, known))
+    return Report(count, last.number, last.digest, _broken_end(last, end, known) or _forgotten(begin, known))
 
 
 def _events(using: str, last: int) -> Iterator[_Event]:
@@ -136,10 +152,21 @@ def _misplaced(last: _Place, event: _Event, using: str) -> BrokenLink:
     return BrokenLink(Fault.INSERTED, first, f"from here to event {last.number} nothing was written by this app")
 
 
-def _unknown(event: _Event, known: tuple[int, str] | None) -> BrokenLink | None:
+def _unknown(event: _Event | _Place, known: tuple[int, str] | None) -> BrokenLink | None:
     if known is None or event.number != known[0] or event.digest == known[1]:
         return None
     return BrokenLink(Fault.CHANGED, event.number, "it has another digest than the one that is known")
+
+
+def _forgotten(begin: _Place, known: tuple[int, str] | None) -> BrokenLink | None:
+    """Compare the last event that was pruned, whose digest is remembered, and say so where none is."""
+    if known is None or known[0] >= begin.number:
+        return _unknown(begin, known)
+    return BrokenLink(
+        Fault.PRUNED,
+        known[0],
+        f"nothing of it is left to compare: keep number and digest of event {begin.number} or a later one",
+    )
 
 
 def _broken_end(last: _Place, end: _Place, known: tuple[int, str] | None) -> BrokenLink | None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import operator
-from decimal import Decimal
+from collections.abc import Mapping
+from decimal import Context, Decimal
 from typing import Final
 
-__all__ = ["MAX_AMOUNT", "MILLI", "Amount", "from_milli", "shown", "to_milli"]
+__all__ = ["EXACT", "MAX_AMOUNT", "MILLI", "MULTIPLES", "Amount", "Requested", "from_milli", "shown", "to_milli"]
 
 Amount = int | float
+Requested = Mapping[str, Amount] | None
+"""What somebody asks for, by key; of limits that are not named, 1, or nothing where it must be said."""
 
 MILLI: Final = 1000
 MAX_AMOUNT: Final = 10**12
+MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}
+"""What people write behind a number, the largest first."""
+EXACT: Final = Context(prec=100)
+"""Decimals by the precision of nobody else: what is read from text has fewer digits."""
 
 
 def to_milli(value: object, *, decimals: bool) -> int:

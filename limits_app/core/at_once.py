@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, cast
 
 from limits_app.core.algorithms import Rule
-from limits_app.core.unrolled import IN_TIME, Record, Shape, flat, names, written_out
+from limits_app.core.unrolled import IN_TIME, TAKEN_AT, Record, Shape, flat, names, where_given_back, written_out
 
 if TYPE_CHECKING:
     from limits_app.core.claim import Claim
@@ -29,15 +29,16 @@ TakeAll: TypeAlias = "Callable[[dict[str, Record], Loans, int, Claim], tuple[Rec
 loans of its permits; False when an amount does not fit; None when a record or a place for loans is not there, a record
 has another note, or its hour is over."""
 
-SettleAll: TypeAlias = "Callable[[dict[str, Record], Loans, int, Claim, Amounts], bool | None]"
-"""(records, loans, now, claim, changes): True when all is settled and the loans are ended; None when that would take
-more, and nothing was done."""
+SettleAll: TypeAlias = "Callable[[dict[str, Record], Loans, Claim, Amounts], bool | None]"
+"""(records, loans, claim, changes): True when all is given back and the loans are ended; None when that would take
+more, or more was used than was taken, and nothing was done."""
 
 # Where something is not there it raises, since to ask first costs as much as the arithmetic of a limit.
 _FIND: Final = "[{1}] = records[key_{0}]\n  if tail is not note_{0}{2}: return None"
 _FIND_PLACE: Final = "l{0} = loans[key_{0}]"
+_NUMBER: Final = "number = claim.number"
 _LEND: Final = "l{0}[number] = part_{0}, amounts, now, now"
-_FIND_LOAN: Final = "l{0} = loans[key_{0}]\n  if l{0}[number][1] is not amounts: return None"
+_FIND_LOAN: Final = "l{0} = loans[key_{0}]\n  if l{0}[number][1] is not claim.amounts: return None"
 _END_LOAN: Final = "del l{0}[number]"
 
 
@@ -67,7 +68,7 @@ def taker_of_all(scopes: Sequence[Asked], amounts: int) -> TakeAll:
 
 
 def settler_of_all(scopes: Sequence[Asked], amounts: int) -> SettleAll:
-    """Settle all scopes of a plan; take its permits back."""
+    """Give back what was taken from all scopes of a plan, permits too."""
     shapes = tuple([one.shape for one in scopes])
     steps = [shape.settles(one.rules) for shape, one in zip(shapes, scopes, strict=True)]
     return cast("SettleAll", _settling_all(shapes, amounts)(*_bound(scopes, steps)))
@@ -85,30 +86,32 @@ def _taking_all(shapes: tuple[Shape, ...], amounts: int) -> Callable[..., object
         over = " or now >= until" if shape.counts else ""
         place = [_FIND_PLACE.format(number)] if shape.permits else []
         lines += [_FIND.format(number, shape.record(), over), *place, *steps, f"r{number} = ({result})"]
-    lines += _for_permits(shapes, [_LEND])
-    return _over_all(shapes, "records, loans, now, claim", lines, names("r{}", range(len(shapes))))
+    lines += _for_permits(shapes, _LEND, _NUMBER)
+    around = [shape.around(shape.taking, number) for number, shape in enumerate(shapes)]
+    return _over_all(around, "records, loans, now, claim", lines, names("r{}", range(len(shapes))))
 
 
 @lru_cache(maxsize=1024)
 def _settling_all(shapes: tuple[Shape, ...], amounts: int) -> Callable[..., object]:
-    lines = ["amounts = claim.amounts", "taken_at = claim.decided_at", f"[{names('a{}', range(amounts))}] = changes"]
-    lines += _for_permits(shapes, [_FIND_LOAN])
+    lines = [f"[{names('a{}', range(amounts))}] = changes", TAKEN_AT]
+    lines += _for_permits(shapes, _FIND_LOAN, _NUMBER)
     for number, shape in enumerate(shapes):
-        steps, result = shape.settled("u{0} + a{1}", number)
+        steps, result = shape.settled("u{0} + a{1}", number, where=where_given_back)
         late = f" or not {IN_TIME}" if shape.counts else ""
         lines += [_FIND.format(number, shape.record(), late), *steps, f"r{number} = ({result})"]
-    lines += _for_permits(shapes, [_END_LOAN])
-    return _over_all(shapes, "records, loans, now, claim, changes", lines, "True")
+    lines += _for_permits(shapes, _END_LOAN)
+    around = [shape.around(shape.settling, number) for number, shape in enumerate(shapes)]
+    return _over_all(around, "records, loans, claim, changes", lines, "True")
 
 
-def _for_permits(shapes: Sequence[Shape], lines: Iterable[str]) -> list[str]:
-    """Lines for each scope that has permits."""
-    lending = [number for number, shape in enumerate(shapes) if shape.permits]
-    return ["number = claim.number", *[line.format(number) for number in lending for line in lines]] if lending else []
+def _for_permits(shapes: Sequence[Shape], line: str, before: str = "") -> list[str]:
+    """A line for each scope that has permits, and one before them."""
+    lines = [line.format(number) for number, shape in enumerate(shapes) if shape.permits]
+    return [before, *lines] if lines and before else lines
 
 
-def _over_all(shapes: Sequence[Shape], arguments: str, lines: list[str], result: str) -> Callable[..., object]:
-    bound = "".join([f"key_{i}, note_{i}, part_{i}, {shape.steps(i)}" for i, shape in enumerate(shapes)])
-    kept = [f"records[key_{number}] = r{number}" for number in range(len(shapes))]
+def _over_all(around: Sequence[str], arguments: str, lines: list[str], result: str) -> Callable[..., object]:
+    bound = "".join([f"key_{i}, note_{i}, part_{i}, {own}" for i, own in enumerate(around)])
+    kept = [f"records[key_{number}] = r{number}" for number in range(len(around))]
     lines = [*lines, *kept]
     return written_out(bound=bound, arguments=arguments, lines=lines, result=result, unless=(KeyError, ValueError))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from time import time_ns
+from typing import Final, Protocol
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidRequest
 
-__all__ = ["Clock", "Paced", "as_clock"]
+__all__ = ["EPOCH", "MICROSECOND", "Clock", "Paced", "as_clock", "system_us"]
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Paced(Protocol):
@@ -35,6 +40,11 @@ class Clock:
 
     def attach(self, paced: Paced) -> None:
         """Tell `paced` when the clock is moved; time that passes by itself has no use for it."""
+
+
+def system_us() -> int:
+    """Microseconds since 1970 by the machine's clock, which all its processes share."""
+    return time_ns() // 1000
 
 
 def as_clock(clock: Callable[[], int]) -> Clock:

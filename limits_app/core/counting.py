@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["HOUR_US", "KEPT_HOURS", "Batch", "Count", "hour_ends", "hour_of", "in_time"]
+from limits_app.core.keys import Scope
+
+__all__ = ["HOUR_US", "KEPT_HOURS", "Batch", "Count", "hour_ends", "hour_of", "in_time", "label_of"]
 
 HOUR_US: Final = 3_600_000_000
 
@@ -38,6 +41,11 @@ class Batch(NamedTuple):
     name: str
     counts: Sequence[Count]
     is_full: bool
+
+
+def label_of(scope: Scope, *more: object) -> bytes:
+    """Who a scope is of, as text for stores to keep: what a Count begins with, and more if one likes."""
+    return json.dumps([scope.resource, scope.entity, scope.shared, scope.member, *more]).encode()
 
 
 def hour_of(moment: int) -> int:

@@ -12,6 +12,7 @@ LimitsError
 ├── UnknownPool         (LookupError)   no pool has that name
 ├── CannotRevert        (RuntimeError)  a change that can no longer be taken back
 ├── StoreUnavailable                    the store cannot answer
+│   └── StoreBlocked                    a transaction of the caller keeps it from that
 └── StaleConfiguration                  the caller's limits are older than the store's version
 """
 
@@ -35,6 +36,7 @@ __all__ = [
     "NeverAdmissible",
     "NotShareable",
     "StaleConfiguration",
+    "StoreBlocked",
     "StoreUnavailable",
     "UnknownPool",
     "UsageNotReported",
@@ -109,6 +111,13 @@ class StoreUnavailable(LimitsError):
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class StoreBlocked(StoreUnavailable):
+    """The caller's own transaction has locked the file that the store is in, so waiting for it is pointless.
+
+    The store is well; nothing was charged.
+    """
 
 
 class StaleConfiguration(LimitsError):

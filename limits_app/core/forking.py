@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from threading import RLock
+from threading import Lock, RLock
 from typing import Final, Protocol
 
 from limits_app.core.living import Living
 
-__all__ = ["Forked", "Stepping", "around_fork", "on_fork"]
+__all__ = ["Forked", "Stepping", "around_fork", "lock_over_forks", "on_fork"]
 
 
 class Forked(Protocol):
@@ -41,6 +41,13 @@ def around_fork(stepping: Stepping) -> None:
     """`on_fork`, and let no step be under way when the process forks."""
     on_fork(stepping)
     _STEPPING.add(stepping)
+
+
+def lock_over_forks() -> Lock:
+    """A lock that is held while the process forks, so that no child gets it locked by somebody else."""
+    lock = Lock()
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    return lock
 
 
 def _before() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from threading import local
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, ref
@@ -110,6 +111,16 @@ _THREAD: Final = _Thread()
 _TASKS: Final[WeakKeyDictionary[object, Holding]] = WeakKeyDictionary()
 
 
+_RUNNING_LOOP: Final[list[Callable[[], object]]] = []
+"""What says which event loop runs, once somebody has imported asyncio, which not all programs do."""
+
+
+def _look_for_asyncio() -> list[Callable[[], object]]:
+    asyncio = sys.modules.get("asyncio")
+    _RUNNING_LOOP.extend([] if asyncio is None else [asyncio._get_running_loop])
+    return _RUNNING_LOOP
+
+
 def _forget() -> None:
     """A forked child holds nothing of what its parent holds."""
     _HOLDINGS.clear()
@@ -122,10 +133,10 @@ os.register_at_fork(after_in_child=_forget)
 
 def holding_here() -> Holding:
     """What the running task, or else the running thread, holds; a callback of an event loop starts with nothing."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or asyncio._get_running_loop() is None:
+    running = _RUNNING_LOOP or _look_for_asyncio()
+    if not running or running[0]() is None:
         return _THREAD.holding
-    task = asyncio.current_task()
+    task = sys.modules["asyncio"].current_task()
     if task is None:
         return Holding()
     holding = _TASKS.get(task)

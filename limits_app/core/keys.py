@@ -3,7 +3,8 @@
 A key is `v1:<resource>:<entity>`: the resource's name cannot contain a colon,
 and the entity is a digest of fixed length or `-`, so two scopes can never meet in one key
 and nothing personal stands in a store in clear.
-`*<limit>` after it names a limit that all share, `!<digest>` a request that is admitted once,
+`*<limit>` after it names a limit that all share, `!<digest>` a request that is admitted once
+(with `+<resource>` for each further one that it is for),
 and `~` at the end what is only tried.
 `><limit>` after it names the line of those who wait for a limit.
 `v1:+<pool>:<member>` is the member of a pool, the latter as a digest too.
@@ -88,10 +89,14 @@ def line_scope(scope: Scope, key: str) -> Scope:
     return replace(scope, key=f"{scope.key}>{key}")
 
 
-def once_scope(resource: str, entity: str | None, key: str) -> Scope:
-    """Give the scope in which it is noted that a request of an entity with an idempotency key was admitted."""
-    scope = scope_of(resource, entity)
-    return replace(scope, key=f"{scope.key}!{_digest(key)}")
+def once_scope(resource: str, entity: str | None, key: str, *others: str) -> Scope:
+    """Give the scope in which it is noted that a request of an entity with an idempotency key was admitted.
+
+    Of a request for several resources it is the same in whatever order they come.
+    """
+    first, *more = sorted({resource, *others})
+    scope = scope_of(first, entity)
+    return replace(scope, key=f"{scope.key}!{'+'.join([_digest(key), *more])}")
 
 
 def private_scope() -> Scope:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Final
 
-from limits_app.core.amounts import MILLI, Amount, from_milli, shown, to_milli
+from limits_app.core.amounts import EXACT, MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "UNITS",
     "check_differ",
     "check_key",
+    "check_positive",
     "check_seconds",
     "check_soft",
     "checked_milli",
@@ -26,9 +27,6 @@ __all__ = [
 KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
 _RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*(\d+(?:\.\d+)?)?\s*([A-Za-z]+)\s*", re.ASCII)
-_MULTIPLES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
-_EXACT: Final = Context(prec=100)
-"""Decimals by the precision of nobody else: a rate as text has fewer digits."""
 _SECONDS: Final = {
     Decimal("0.001"): ("ms", "millisecond", "milliseconds"),
     Decimal(1): ("s", "sec", "secs", "second", "seconds"),
@@ -72,6 +70,12 @@ def checked_milli(key: str, field: str, value: object, *, decimals: bool) -> int
         raise InvalidLimit(f"limit {key!r}: {field} {error}, not {shown(value)}") from None
 
 
+def check_positive(key: str, field: str, value: object, *, decimals: bool) -> None:
+    """Raise InvalidLimit unless `value` is an amount of more than 0."""
+    if checked_milli(key, field, value, decimals=decimals) <= 0:
+        raise InvalidLimit(f"limit {key!r}: {field} must be more than 0, not {shown(value)}")
+
+
 def check_soft(key: str, value: object) -> None:
     """Raise InvalidLimit unless `value` is True or False."""
     if not isinstance(value, bool):
@@ -98,8 +102,8 @@ def parse_rate(text: str) -> tuple[Amount, float]:
         raise InvalidLimit(
             f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)"
         )
-    seconds = _EXACT.multiply(Decimal(match[3] or 1), unit)
-    capacity = _EXACT.multiply(Decimal(match[1]), _MULTIPLES[match[2]])
+    seconds = EXACT.multiply(Decimal(match[3] or 1), unit)
+    capacity = EXACT.multiply(Decimal(match[1]), MULTIPLES[match[2]])
     try:
         return from_milli(to_milli(capacity, decimals=True)), from_milli(to_milli(seconds, decimals=True))
     except ValueError as error:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple, Self, overload
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount, shown
+from limits_app.core.amounts import Requested, shown
 from limits_app.core.balancing import Candidates, checked_weights
 from limits_app.core.candidates import Serviceable
 from limits_app.core.choosing import Choice, earliest, emptiest_of, nearest, those_that_fit
@@ -23,8 +23,6 @@ from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
 __all__ = ["Foreseen", "LimitPool"]
 
 _SECOND: Final = 1_000_000
-
-Requested = Mapping[str, Amount] | None
 
 
 class Foreseen(NamedTuple):

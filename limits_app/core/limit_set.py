@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Self, cast
 
-from limits_app.core.acquisition import Acquisition, FreeAcquisition, check_signs
+from limits_app.core.acquisition import Acquisition, FreeAcquisition, acquisition_of, check_signs
 from limits_app.core.amounts import Amount, shown
 from limits_app.core.choosing import Choice
 from limits_app.core.claim import Claim, next_number
@@ -97,7 +97,7 @@ class LimitSet:
         self._plain = self._shapes.plain()
         # Without limits, and without a configuration that may bring some, there is nothing to ask a store.
         free = not scoped and version is None
-        self._free = FreeAcquisition(self, self._shapes.all(), ()) if free else None
+        self._free = FreeAcquisition(self, self._shapes.all()) if free else None
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.scoped, self.store, self._config, self.version)
@@ -164,7 +164,7 @@ class LimitSet:
             return self._free if requested is None else self._freely(requested)
         if requested is None and self._plain is not None:
             plan, amounts = self._plain
-            acquisition = Acquisition(self, plan, amounts)
+            acquisition = acquisition_of(self, plan, amounts)
             self._decide(acquisition)
             return acquisition
         acquisition = self.claim(requested)
@@ -259,8 +259,8 @@ class LimitSet:
     def claim(self, requested: Mapping[str, Amount] | None, *, checks: bool = True) -> Acquisition:
         """An acquisition that nobody was asked for yet; NeverAdmissible where `checks` finds it to be so."""
         try:
-            plan = self._usual.get(None if requested is None else tuple(requested))
-        except TypeError:
+            plan = self._usual[None if requested is None else tuple(requested)]
+        except (KeyError, TypeError):
             plan = None
         here = None
         if plan is None or plan.permits:
@@ -273,7 +273,7 @@ class LimitSet:
             amounts = plan.read(requested)
         if amounts is None:
             amounts, fits = amounts_of(plan, requested or {})
-        acquisition = Acquisition(self, plan, amounts)
+        acquisition = acquisition_of(self, plan, amounts)
         if here is not None and plan.permits:
             acquisition.number = next_number()
             acquisition.holding = here

@@ -12,6 +12,7 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import (
     check_differ,
     check_key,
+    check_positive,
     check_seconds,
     check_soft,
     checked_milli,
@@ -228,9 +229,7 @@ def _check_rate(limit: RateLimit | CallLimit) -> None:
     if not isinstance(algorithm, RateLimitAlgorithm):
         names = ", ".join(member.name for member in RateLimitAlgorithm)
         raise InvalidLimit(f"limit {key!r}: algorithm must be a RateLimitAlgorithm ({names}), not {shown(algorithm)}")
-    decimals = algorithm.takes_decimals
-    if checked_milli(key, "capacity", limit.capacity, decimals=decimals) <= 0:
-        raise InvalidLimit(f"limit {key!r}: capacity must be more than 0, not {shown(limit.capacity)}")
+    check_positive(key, "capacity", limit.capacity, decimals=algorithm.takes_decimals)
     check_seconds(key, "window_seconds", limit.window_seconds)
     check_soft(key, limit.soft)
     if limit.burst is not None:
@@ -242,5 +241,4 @@ def _check_burst(limit: RateLimit | CallLimit, burst: Amount) -> None:
     key, algorithm = limit.key, limit.algorithm
     if not algorithm.takes_burst:
         raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
-    if checked_milli(key, "burst", burst, decimals=algorithm.takes_decimals) <= 0:
-        raise InvalidLimit(f"limit {key!r}: burst must be more than 0, not {shown(burst)}")
+    check_positive(key, "burst", burst, decimals=algorithm.takes_decimals)

@@ -18,10 +18,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Final, NamedTuple, assert_never
 
-from limits_app.core.amounts import MILLI, Amount, from_milli, shown, to_milli
+from limits_app.core.amounts import EXACT, MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import UNITS
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -46,11 +46,9 @@ _LONGEST: Final = 256
 _EXAMPLES: Final = "'rpm=1000/min', 'calls=30/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
 _AMOUNT: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)([kMG]?)", re.ASCII)
 _WINDOW: Final = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,16})?)? *([A-Za-z]+)", re.ASCII)
-_MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}
 _LEAST_MULTIPLE: Final = 10_000 * MILLI
 """1000 is easier to read than 1k, and 400k than 400000."""
 _WRITTEN_UNITS: Final[Mapping[str, int]] = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1000, "ms": 1}
-_EXACT: Final = Context(prec=100)
 
 _CALL_KEYS: Final = (CALLS, CallLimit.key)
 _ONLY_PERIODS: Final = ("week", "month")
@@ -124,7 +122,7 @@ def parse_amount(text: str) -> Amount:
     if match is None:
         raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
     try:
-        return from_milli(to_milli(_EXACT.multiply(Decimal(match[1]), _MULTIPLES[match[2]]), decimals=True))
+        return from_milli(to_milli(EXACT.multiply(Decimal(match[1]), MULTIPLES[match[2]]), decimals=True))
     except ValueError as error:
         raise InvalidLimit(f"amount {shown(text)} {error}") from None
 
@@ -141,7 +139,7 @@ def parse_seconds(text: str) -> float:
     if match is None or unit is None:
         raise InvalidLimit(f"time {shown(text)} must look like 10s, min, 2h or 1d (units: ms, s, min, h, d)")
     try:
-        return from_milli(to_milli(_EXACT.multiply(Decimal(match[1] or 1), unit), decimals=True))
+        return from_milli(to_milli(EXACT.multiply(Decimal(match[1] or 1), unit), decimals=True))
     except ValueError as error:
         raise InvalidLimit(f"time {shown(text)} {error}") from None
 
@@ -230,7 +228,7 @@ def _window(seconds: float) -> str:
 
 def _amount(amount: Amount) -> str:
     milli = to_milli(amount, decimals=True)
-    for suffix, size in _MULTIPLES.items():
+    for suffix, size in MULTIPLES.items():
         if milli >= _LEAST_MULTIPLE and milli % (size * MILLI) == 0:
             return f"{milli // (size * MILLI)}{suffix}"
     whole, rest = divmod(milli, MILLI)

@@ -169,6 +169,7 @@ def plan_for(
         for index, rule in enumerate(one.layout.rules):
             key = one.prefix + rule.key
             implicit = not isinstance(rule.limit, MeteredLimit) and key not in left_out
-            if key in named or (implicit and (part.key, rule.key) not in held):
+            explicit = key in named and not (rule.is_permit and key in left_out)
+            if explicit or (implicit and (part.key, rule.key) not in held):
                 asks.append(Ask(part, index, rule))
     return Plan(asks, named, version=version, many_calls=many_calls)

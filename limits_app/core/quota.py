@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final, Self
 
-from limits_app.core.amounts import from_milli, shown, to_milli
+from limits_app.core.amounts import MULTIPLES, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limit_checks import check_key, check_seconds, check_soft, checked_milli, keep_plain
+from limits_app.core.limit_checks import check_key, check_positive, check_seconds, check_soft, keep_plain
 from limits_app.core.time_zones import DEFAULT_ZONE, zone_of
 
 __all__ = ["QuotaLimit", "QuotaPeriod"]
 
 _PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*([A-Za-z]+)\s*(?:@\s*(\S+)\s*)?", re.ASCII)
-_MULTIPLES: Final[Mapping[str, int]] = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 class QuotaPeriod(StrEnum):
@@ -49,8 +47,7 @@ class QuotaLimit:
 
     def __post_init__(self) -> None:
         check_key(self.key)
-        if checked_milli(self.key, "capacity", self.capacity, decimals=False) <= 0:
-            raise InvalidLimit(f"limit {self.key!r}: capacity must be more than 0, not {shown(self.capacity)}")
+        check_positive(self.key, "capacity", self.capacity, decimals=False)
         check_soft(self.key, self.soft)
         if (self.period is None) is (self.session_seconds is None):
             raise InvalidLimit(f"limit {self.key!r}: period or session_seconds must be given, and only one of them")
@@ -101,7 +98,7 @@ class QuotaLimit:
             raise InvalidLimit(f"quota {shown(text)} must look like '1000/day' or '5M/month@Europe/Berlin'")
         number, multiple, period, zone = match.groups()
         try:
-            milli = to_milli(Decimal(number), decimals=True) * _MULTIPLES[multiple]
+            milli = to_milli(Decimal(number), decimals=True) * MULTIPLES[multiple]
         except ValueError as error:
             raise InvalidLimit(f"quota {shown(text)}: {error}") from None
         return cls(key, from_milli(milli), period.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]  # checked when made

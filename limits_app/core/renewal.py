@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import Lock, Thread
+from threading import Lock
 from time import sleep
 from typing import Final
 
@@ -18,6 +18,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.holding import held_with
+from limits_app.core.threads import started
 
 __all__ = ["Renewer"]
 
@@ -73,11 +74,10 @@ class Renewer:
     def start(self) -> None:
         """Begin to renew, now that something is held."""
         with self._lock:
-            starts = not self.running
-            self.running = True
+            if not self.running:
+                # Where no thread can be had, whoever holds something next tries again.
+                self.running = not self._clock.moves_by_itself or started(self._work, "limits-renewer") is not None
             self._ran_at = self._clock()
-        if starts and self._clock.moves_by_itself:
-            Thread(target=self._work, name="limits-renewer", daemon=True).start()
 
     def _work(self) -> None:
         idle = 0

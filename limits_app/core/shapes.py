@@ -31,6 +31,7 @@ class Shapes:
         self._permits: dict[Bucket, str] = {
             (one.scope.key, key): one.prefix + key for one in scoped for _, key in one.layout.permits
         }
+        self._permit_keys = frozenset(self._permits.values())
         self._scoped = scoped
         self._version = version
         self._skip_unknown = skip_unknown
@@ -60,14 +61,14 @@ class Shapes:
                 check_signs("requested", {key: requested[key]})
                 self._skip_unknown(key)
         named = [key for key in requested if key in self.limits]
-        none_wanted = {key for key in named if self._is_permit(key) and _is_zero(requested[key])}
-        named = [key for key in named if key not in none_wanted]
+        none_wanted = {key for key in named if key in self._permit_keys and _is_zero(requested[key])}
+        named = [key for key in named if key not in none_wanted or not self._is_permit(key)]
         held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
         calls = [key for key in named if isinstance(self.limits[key], CallLimit)]
         many_calls = frozenset([key for key in calls if _more_than_one(requested[key])])
         plan = self._compiled(tuple(named), frozenset(none_wanted), held, many_calls)
         rates_only = all(isinstance(self.limits.get(key), MeteredLimit) for key in requested)
-        if rates_only and not none_wanted and not held and asked != ():
+        if rates_only and not self._permit_keys.intersection(requested) and not held and asked != ():
             self.usual[asked] = plan
         return plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeGuard, TypeVar
 
 from limits_app.core.claim import Claim
@@ -99,6 +99,12 @@ class CountingStore(Store, Protocol):
 class RemoteStore(Store, Protocol):
     """A store whose answers are waited for, which event loops must not be blocked by."""
 
+    settle_later: Callable[[Claim, Amounts], object] | None
+    """Told by the store of what it could not settle when nobody waited for that any more.
+
+    Set by whoever watches over the store, if anybody does.
+    """
+
     async def aacquire(self, claim: Claim) -> bool:
         """`acquire` for asyncio. When it is cancelled, nothing stays charged."""
 
@@ -108,7 +114,7 @@ class RemoteStore(Store, Protocol):
         """`acquire_first` for asyncio. When it is cancelled, nothing stays charged."""
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
-        """`settle` for asyncio."""
+        """`settle` for asyncio. When it is cancelled, it is done all the same, or left to `settle_later`."""
 
     async def apeek(self, claim: Claim) -> None:
         """`peek` for asyncio."""

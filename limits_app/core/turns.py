@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from random import random
@@ -21,6 +22,8 @@ from limits_app.core.store import Store, is_remote
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
 
 __all__ = ["seconds_of", "wait_in_task", "wait_in_thread"]
+
+logger = logging.getLogger("limits_app")
 
 W = TypeVar("W", bound=Waiter)
 
@@ -47,14 +50,14 @@ def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
     waiter = ThreadWaiter()
     places = _places(choice, waiter)
     try:
-        return take_all(_admission(choice, places, timeout), waiter.sleep)
+        try:
+            return take_all(_admission(choice, places, timeout), waiter.sleep)
+        finally:
+            _leave(places)
     except BaseException:
         # Perhaps interrupted after it was admitted and before anybody knew.
-        for one in choice.wanted:
-            one.cancel()
+        _give_back(choice.wanted)
         raise
-    finally:
-        _leave(places)
 
 
 async def wait_in_task(choice: Choice, timeout: float | None) -> Acquisition:
@@ -65,14 +68,23 @@ async def wait_in_task(choice: Choice, timeout: float | None) -> Acquisition:
     waiter = TaskWaiter()
     places = _places(choice, waiter)
     try:
-        return await take_all_in_task(_admission(choice, places, timeout), waiter.sleep)
+        try:
+            return await take_all_in_task(_admission(choice, places, timeout), waiter.sleep)
+        finally:
+            _leave(places)
     except BaseException:
-        for one in choice.wanted:
-            if not is_remote(one.limit_set.store):  # which gives back by itself what a cancelled task was charged
-                one.cancel()
+        # A store far away gives back by itself what a cancelled task was charged.
+        _give_back([one for one in choice.wanted if not is_remote(one.limit_set.store)])
         raise
-    finally:
-        _leave(places)
+
+
+def _give_back(wanted: Iterable[Acquisition]) -> None:
+    """Cancel whatever was admitted; what a store does not take back hides nothing else."""
+    for one in wanted:
+        try:
+            one.cancel()
+        except Exception:
+            logger.warning("what was waited for could not be given back", exc_info=True)
 
 
 def _places(choice: Choice, waiter: W) -> dict[Store, W]:

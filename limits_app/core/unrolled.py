@@ -7,16 +7,18 @@ The source contains nothing but numbers of its own: no key, no amount.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import Amount
 from limits_app.core.counting import HOUR_US
+from limits_app.core.inlining import Step, step_of
 
 __all__ = [
     "IN_TIME",
+    "TAKEN_AT",
     "Figure",
     "Read",
     "Record",
@@ -30,8 +32,11 @@ __all__ = [
     "reporter",
     "settler",
     "taker",
+    "where_given_back",
     "written_out",
 ]
+
+T = TypeVar("T")
 
 Record = Sequence[Any]
 """The states of one scope in the order of its layout, and last what the store notes about it.
@@ -52,11 +57,9 @@ Report = Callable[[Mapping[str, Amount], Sequence[int]], tuple[int, ...] | None]
 """(usage, amounts): what is to be settled, or None when that is not just what must be reported, within its amount."""
 
 
-_TAKE: Final = "s{1} = step_{0}_{1}(s{1}, now, a{2})\n  if s{1} is None: return {3}"
-_SETTLE: Final = "if a{2}: s{1} = step_{0}_{1}(s{1}, now, a{2})"
-_SETTLE_DATED: Final = "if a{2}: s{1} = step_{0}_{1}(s{1}, now, a{2}, taken_at)"
 _ADD: Final = "u{0} + a{1}"
 _ADD_DATED: Final = "u{0} + a{1} if in_time else u{0}"
+TAKEN_AT: Final = "now = taken_at = claim.decided_at"
 IN_TIME: Final = f"0 < until - taken_at <= {HOUR_US}"
 _UNPACK: Final = "[{0}] = amounts"
 _FIGURE: Final = "key_{0}, scale_{0}, most_{0}"
@@ -106,30 +109,56 @@ def reporter(reported: Sequence[Figure], permits: Iterable[int], amounts: int) -
 
 
 class Shape(NamedTuple):
-    """What the source of a function depends on: how many limits a scope has, which take which of the amounts,
-    which of them settle by date or are permits, and whether they are counted.
+    """What the source of a function depends on: how many limits a scope has, which take which of the amounts and in
+    what steps, which of them are permits, and whether they are counted.
     """
 
     width: int
     asked: tuple[tuple[int, int], ...]
-    dated: frozenset[int]
+    taking: tuple[Step, ...]
+    settling: tuple[Step, ...]
     permits: frozenset[int]
     counts: bool
 
     @classmethod
     def of(cls, rules: Sequence[Rule], asked: Mapping[int, int], *, counts: bool) -> Shape:
         """The shape of a scope with these rules."""
-        dated = frozenset([index for index in asked if rules[index].settle_dated is not None])
-        permits = frozenset([index for index in asked if rules[index].is_permit])
-        return cls(len(rules), tuple(asked.items()), dated, permits, counts)
+        own = [rules[index] for index in asked]
+        return cls(
+            width=len(rules),
+            asked=tuple(asked.items()),
+            taking=tuple([step_of(rule.take) for rule in own]),
+            settling=tuple([step_of(_settle_of(rule), dated=rule.settle_dated is not None) for rule in own]),
+            permits=frozenset([index for index in asked if rules[index].is_permit]),
+            counts=counts,
+        )
 
     def takes(self, rules: Sequence[Rule]) -> list[object]:
-        """The steps that charge."""
-        return [rules[index].take for index, _ in self.asked]
+        """What the lines that charge have around them."""
+        steps = zip(self.asked, self.taking, strict=True)
+        return flat([step.values(rules[index].take) for (index, _), step in steps])
 
     def settles(self, rules: Sequence[Rule]) -> list[object]:
-        """The steps that settle."""
-        return [rules[index].settle_dated or rules[index].settle for index, _ in self.asked]
+        """What the lines that settle have around them."""
+        steps = zip(self.asked, self.settling, strict=True)
+        return flat([step.values(_settle_of(rules[index])) for (index, _), step in steps])
+
+    def around(self, steps: Iterable[Step], number: int = 0) -> str:
+        """The names of what is around the lines of `taking` or `settling`; `number` tells several scopes apart."""
+        own = zip(self.asked, steps, strict=True)
+        return names("{}", flat([step.names(f"{number}_{index}") for (index, _), step in own]))
+
+    def lines(
+        self, steps: Iterable[Step], number: int = 0, *, refused: str = "None", states: Sequence[str] = ()
+    ) -> Iterator[tuple[int, int, list[str]]]:
+        """For each limit that is asked: where it and its amount stand, and lines that take its step.
+
+        They make s0, s1 and so on of `states`, which are the same where nothing else is said.
+        """
+        for (index, place), step in zip(self.asked, steps, strict=True):
+            state = states[index] if states else f"s{index}"
+            told = step.lines(f"{number}_{index}", state=state, amount=f"a{place}", result=f"s{index}", refused=refused)
+            yield index, place, told
 
     def record(self) -> str:
         """The names of what stands in a record."""
@@ -137,40 +166,51 @@ class Shape(NamedTuple):
         return f"{names('s{}', range(self.width))}{counted}tail, "
 
     def charged(self, refused: str, number: int = 0) -> tuple[list[str], str]:
-        """Lines that charge, and what the record is then; `number` tells the steps of several scopes apart."""
-        lines = [_TAKE.format(number, index, place, refused) for index, place in self.asked]
+        """Lines that charge, and what the record is then."""
+        lines = flat([lines for _, _, lines in self.lines(self.taking, number, refused=refused)])
         return lines, self._counted({index: _ADD.format(index, place) for index, place in self.asked})
 
-    def settled(self, add: str, number: int = 0) -> tuple[list[str], str]:
-        """Lines that settle, and what the record is then; `add` says how counts change."""
-        lines = [
-            (_SETTLE_DATED if index in self.dated else _SETTLE).format(number, index, place)
-            for index, place in self.asked
-        ]
+    def settled(
+        self, add: str, number: int = 0, *, where: Callable[[int, Iterable[str]], list[str]]
+    ) -> tuple[list[str], str]:
+        """Lines that settle, and what the record is then; `add` says how counts change, and `where` what is settled."""
+        lines = flat([where(place, lines) for _, place, lines in self.lines(self.settling, number)])
         return lines, self._counted({i: add.format(i, place) for i, place in self.asked if i not in self.permits})
 
     def _counted(self, added: Mapping[int, str]) -> str:
         counts = names("{}", [added.get(index, f"u{index}") for index in range(self.width)])
         return f"{names('s{}', range(self.width))}{f'{counts}until, ' if self.counts else ''}tail, "
 
-    def steps(self, number: int = 0) -> str:
-        """The names of the steps."""
-        return names(f"step_{number}_{{}}", [index for index, _ in self.asked])
+
+def _settle_of(rule: Rule) -> Callable[..., object]:
+    return rule.settle_dated or rule.settle
+
+
+def where_changed(place: int, lines: Iterable[str]) -> list[str]:
+    """Lines for an amount that is not zero."""
+    return [f"if a{place}:", *[f" {line}" for line in lines]]
+
+
+def where_given_back(place: int, lines: Iterable[str]) -> list[str]:
+    """Lines for an amount that is given back, which can be done as of when it was taken; for more, None is returned."""
+    return where_changed(place, [f"if a{place} > 0: return None", *lines])
 
 
 @lru_cache(maxsize=1024)
 def _taking(shape: Shape, amounts: int) -> Callable[..., object]:
     lines, result = shape.charged("None")
     head = [f"{shape.record()}= record", _unpacked([place for _, place in shape.asked], amounts)]
-    return written_out(bound=shape.steps(), arguments="record, now, amounts", lines=[*head, *lines], result=result)
+    return written_out(
+        bound=shape.around(shape.taking), arguments="record, now, amounts", lines=[*head, *lines], result=result
+    )
 
 
 @lru_cache(maxsize=1024)
 def _settling(shape: Shape, amounts: int) -> Callable[..., object]:
-    lines, result = shape.settled(_ADD_DATED)
+    lines, result = shape.settled(_ADD_DATED, where=where_changed)
     head = [f"{shape.record()}= record", _unpacked([place for _, place in shape.asked], amounts)]
     return written_out(
-        bound=shape.steps(),
+        bound=shape.around(shape.settling),
         arguments="record, now, amounts, taken_at",
         lines=[*head, *lines, f"in_time = {IN_TIME}"] if shape.counts else [*head, *lines],
         result=result,
@@ -218,7 +258,7 @@ def _figures(figures: Iterable[Figure]) -> list[object]:
     return flat([(key, scale, most) for _, key, scale, most in figures])
 
 
-def flat(rows: Iterable[Iterable[object]]) -> list[object]:
+def flat(rows: Iterable[Iterable[T]]) -> list[T]:
     return [value for row in rows for value in row]
 
 

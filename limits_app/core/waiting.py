@@ -8,6 +8,7 @@ Lines do not keep waiters alive: one that was interrupted before it could leave 
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,10 +19,13 @@ from threading import Event, Lock
 from typing import Final, Protocol
 from weakref import ref
 
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.parts import Bucket
 
 __all__ = ["TaskWaiter", "ThreadWaiter", "Waiter", "WaitingLine"]
+
+logger = logging.getLogger("limits_app")
 
 _TICKETS: Final = count(1)
 
@@ -145,10 +149,8 @@ class WaitingLine:
             waiter.standing = wanted
             gone, self._deserted = gone + self._deserted, []
             self.busy = bool(self._lines)
-        for scope in came:
-            self._watch(scope)
-        for scope in gone:
-            self._unwatch(scope)
+        for scope in dict.fromkeys([*came, *gone]):
+            self._tell(scope)
 
     def ahead(self, waiter: Waiter, buckets: Iterable[Bucket]) -> list[Bucket]:
         """The buckets for which somebody has waited longer than `waiter`."""
@@ -186,6 +188,26 @@ class WaitingLine:
         """The scopes in which somebody waits."""
         with self._alone():
             return list(self._lines)
+
+    def _tell(self, scope: str) -> None:
+        """Tell whether somebody waits in a scope, until that is so still: others come and go, and tell, meanwhile."""
+        told = None
+        while (waited := self._is_waited(scope)) is not told:
+            told = waited
+            if waited:
+                self._watch(scope)
+            else:
+                self._stop_watching(scope)
+
+    def _is_waited(self, scope: str) -> bool:
+        with self._alone():
+            return scope in self._lines
+
+    def _stop_watching(self, scope: str) -> None:
+        try:
+            self._unwatch(scope)
+        except StoreUnavailable:  # who leaves has what was waited for; to be woken for nobody does no harm
+            logger.warning("that nobody waits any more could not be told", exc_info=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

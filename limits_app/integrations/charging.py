@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from typing import Final
 from weakref import ref
@@ -35,6 +36,7 @@ class ChargedRequest(Requester):
 
     # Of the class, so that a request that nobody asks about costs little.
     _refused: tuple[Acquisition, ...] | None = None
+    _is_refusal = False
     guarded = False
     """Whether a middleware is told when the view fails."""
     enforced = False
@@ -54,8 +56,14 @@ class ChargedRequest(Requester):
 
     @property
     def decided(self) -> Sequence[Acquisition]:
-        """What clients are told of: what refused them, else what they were charged."""
-        return self._acquisitions if self._refused is None else self._refused
+        """What clients are told of: of a refusal what refused them, else what they were charged.
+
+        A view that goes on after a refusal tells of that as well.
+        """
+        refused = self._refused
+        if refused is None:
+            return self._acquisitions
+        return refused if self._is_refusal else (*self._acquisitions, *refused)
 
     def charge(
         self,
@@ -149,6 +157,20 @@ class ChargedRequest(Requester):
         """Whether a way in has charged it and it was not given back."""
         return self.charges.before((resource, entity)) is not None
 
+    def listen(self) -> None:
+        """Hear of the end from now on, when the response is there; also of what it takes while it streams.
+
+        Later is too late: who sends a response has noted by then what to call when that was sent.
+        """
+        if not self._acquisitions:
+            request = self._request
+            # It is kept until then, since a stream may need nothing else of it than this.
+            when_closed(request, partial(self._end_of, request))
+
+    def _end_of(self, request: HttpRequest) -> None:
+        request.__dict__.pop("close", None)  # it refers to the request
+        self.end()
+
     def end(self) -> None:
         """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
         for acquisition in self._acquisitions:
@@ -163,9 +185,15 @@ class ChargedRequest(Requester):
         """The request is refused: what ways in charged it before is given back, calls included.
 
         What the code acquired itself is given back as far as its usage was to be reported, since a call was made.
+        That is for refusals before the view; one inside of it is `fail`, or whoever gets there had a free attempt.
         """
         self.charges.give_back()
         self._settle(Acquisition.cancel)
+        self.refuse()
+
+    def refuse(self) -> None:
+        """The response is a refusal: clients are told of what refused them, and of nothing else."""
+        self._is_refusal = True
         self._refused = self._refused or ()
 
     def _admitted(self, acquisition: Acquisition) -> Acquisition:

@@ -1,14 +1,16 @@
-"""The end of a request: when its response has been sent, to the last byte."""
+"""The end of a request: when its response has been sent, to the last byte, or when another one is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from weakref import ref
 
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
-__all__ = ["when_closed"]
+__all__ = ["drop", "when_closed"]
 
 
 def when_closed(request: HttpRequest, end: Callable[[], None]) -> None:
@@ -31,3 +33,15 @@ def _close(reference: ref[HttpRequest], before: Callable[[], None] | None, end: 
             type(request).close(request)
     finally:
         end()
+
+
+def drop(response: HttpResponseBase) -> None:
+    """Close what a response has open that is not sent.
+
+    Not by its `close`, which tells everybody that the request is over.
+    """
+    closers = response._resource_closers  # type: ignore[attr-defined]  # which is all but its `close` has
+    for close in closers:
+        with suppress(Exception):  # as Django has it
+            close()
+    closers.clear()

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 from asgiref.sync import iscoroutinefunction
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.turns import seconds_of
 from limits_app.integrations.amounts import Report
@@ -54,7 +55,8 @@ class limited:  # noqa: N801 - used like a function
 
     `requested` are amounts by limit key; of every limit that is not named it takes 1. `entity` is who is charged:
     by default, for a view, whoever makes the request, and otherwise the site itself.
-    Both may be callables that take the arguments of the function. `timeout` is how many seconds to wait at most.
+    Both may be callables that take the arguments of the function, also `async def`; those of an asynchronous view are
+    called in a thread, where they may ask the database. `timeout` is how many seconds to wait at most.
     `usage` takes the result (of a view, the response) and says what was really used, by limit key;
     `counts` takes it and says whether it counts: if not, all is given back. Both need algorithms that give back.
 
@@ -75,7 +77,7 @@ class limited:  # noqa: N801 - used like a function
         counts: Callable[[Any], bool] | None = None,
     ) -> None:
         seconds_of(timeout)
-        who = entity if entity is None or callable(entity) else check_entity(entity)
+        who = entity if entity is None or callable(entity) else _literal(entity)
         self._terms = Terms(check_resource(resource), requested, who, timeout, Report(usage, counts))
 
     def __call__(self, function: F) -> F:
@@ -176,3 +178,14 @@ class limited:  # noqa: N801 - used like a function
                 "a block has no result that `usage` or `counts` could take: "
                 "write `with limited(...) as acquisition:`, and inside it `acquisition.update({...})`"
             )
+
+
+def _literal(entity: object) -> str:
+    """An identifier that says itself who is charged; as a pattern it would be one bucket for all who fill it in."""
+    named = check_entity(entity)
+    if "{" in named:
+        raise InvalidLimit(
+            f"entity {named!r} is taken as it is: give a function of the arguments, as in "
+            "entity=lambda request, pk: f'order:{pk}'"
+        )
+    return named

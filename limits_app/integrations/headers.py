@@ -21,9 +21,10 @@ from limits_app.core.claim import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.quota import QuotaLimit
 
-__all__ = ["headers_of", "tell"]
+__all__ = ["headers_of", "tell", "untell"]
 
 _SECOND_US: Final = 1_000_000
+_NAMES: Final = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
 
@@ -49,6 +50,12 @@ def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     told = response.headers._store
     for name, value in headers_of(claims).items():
         told[name.lower()] = name, value
+
+
+def untell(response: HttpResponseBase) -> None:
+    """Take away what was said of somebody else."""
+    for name in _NAMES:
+        del response.headers[name]
 
 
 def headers_of(claims: Sequence[Claim]) -> dict[str, str]:

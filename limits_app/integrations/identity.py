@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
+from django.utils.functional import SimpleLazyObject
 
 from limits_app import conf
 from limits_app.core.amounts import shown
@@ -15,6 +16,7 @@ from limits_app.integrations.clients import client_of
 
 __all__ = ["aidentify", "entity_of_key", "entity_of_request", "identify", "of_user", "sound"]
 
+_AUTHENTICATION: Final = "django.contrib.auth.middleware"
 _DIGEST: Final = "digest:"
 
 
@@ -29,9 +31,9 @@ def entity_of_request(request: HttpRequest) -> str:
 
 
 async def aentity_of_request(request: HttpRequest) -> str:
-    """`entity_of_request` for asyncio."""
+    """`entity_of_request` for asyncio; a thread asks for a user of whom `request.auser` need not know."""
     auser = getattr(request, "auser", None)
-    if auser is None or conf.get(conf.API_KEY_OF_REQUEST) is not None:
+    if auser is None or conf.get(conf.API_KEY_OF_REQUEST) is not None or _is_told(request):
         return await sync_to_async(entity_of_request)(request)
     return of_user(await auser()) or client_of(request)
 
@@ -78,6 +80,15 @@ def of_user(user: Any) -> str | None:
         return None
     key = user.pk
     return None if key is None or key == "" else f"user:{key}"
+
+
+def _is_told(request: HttpRequest) -> bool:
+    """Whether somebody has told `request.user`, other than the middleware that tells `request.auser` too."""
+    user = vars(request).get("user")
+    if user is None:
+        return False
+    setup = vars(user).get("_setupfunc") if type(user) is SimpleLazyObject else None
+    return getattr(setup, "__module__", None) != _AUTHENTICATION
 
 
 def _of_api_key(request: HttpRequest) -> str | None:

@@ -15,8 +15,9 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app.core.errors import InvalidRequest
+from limits_app.integrations.closing import drop
 from limits_app.integrations.endpoints import OutdatedEndpoints, Rule, endpoints
-from limits_app.integrations.headers import tell
+from limits_app.integrations.headers import tell, untell
 from limits_app.integrations.refusals import REFUSALS, refusal
 from limits_app.integrations.request_limits import RequestLimits, limits_of
 
@@ -24,6 +25,9 @@ __all__ = ["EXEMPT", "LimitsMiddleware"]
 
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that the middleware leaves alone."""
+
+_UPDATE_CACHE: Final = "_cache_update_cache"
+"""False on requests whose response Django's FetchFromCacheMiddleware has found, as it was told to somebody else."""
 
 Sync = Callable[[HttpRequest], HttpResponseBase]
 Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
@@ -56,36 +60,50 @@ class LimitsMiddleware:
         try:
             response: HttpResponseBase = self._get_response(request)
             if not limits.enforced:
-                response = _enforce(request) or response
+                refused = _enforce(request)
+                if refused is not None:
+                    drop(response)
+                response = refused or _own(request, response)
         except BaseException as error:
             limits.fail(error)
             raise
+        if response.streaming:
+            limits.listen()
         tell(response, limits.decided)
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
-        """Refuse where the view was refused something; otherwise give back what a failed view did not use."""
-        limits = limits_of(request)
-        if isinstance(error, REFUSALS):
-            limits.undo()
-            return refusal(request, error)
-        limits.fail(error)
-        return None
+        """Give back what a failed view did not use, and refuse where it was refused something."""
+        limits_of(request).fail(error)
+        return refusal(request, error) if isinstance(error, REFUSALS) else None
 
     async def _arespond(self, request: HttpRequest, limits: RequestLimits) -> HttpResponseBase:
         try:
             response: HttpResponseBase = await self._get_response(request)
             if not limits.enforced:
-                response = await _aenforce(request) or response
+                refused = await _aenforce(request)
+                if refused is not None:
+                    await sync_to_async(drop)(response)
+                response = refused or _own(request, response)
         except BaseException as error:
             limits.fail(error)
             raise
-        if limits.holds:
+        streams = response.streaming
+        if streams:
+            limits.listen()
+        if streams or limits.holds:
             # An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
             task = cast("asyncio.Task[Any]", asyncio.current_task())
             task.add_done_callback(partial(_dropped, limits, sends=_is_sent_here()))
         tell(response, limits.decided)
         return response
+
+
+def _own(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    """A response that no view made, without what it tells of others where it comes from a cache."""
+    if vars(request).get(_UPDATE_CACHE) is False:
+        untell(response)
+    return response
 
 
 def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:

@@ -2,6 +2,8 @@
 
 The rate holds until an administrator sets limits on the resource that is named like the group.
 Of several decorators on one view the innermost has the name of the group, and the next ones end in `.2`, `.3`, ...
+Of several windows of one group the longest has its name, and the others end in their seconds, such as `.60s`:
+in one bucket the shorter one would end the longer one before its time.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial, wraps
+from inspect import isawaitable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
@@ -17,6 +20,7 @@ from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
+from limits_app.integrations.calls import Call, answer_of, request_among
 from limits_app.integrations.clients import client_of
 from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import of_user, sound
@@ -49,6 +53,9 @@ _SAID: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
     "header": lambda request, name: request.headers.get(name, ""),
 }
 
+_LONGEST: Final[dict[str, float]] = {}
+"""The longest window of what has one name, in seconds."""
+
 
 def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     group: str | None = None,
@@ -69,7 +76,9 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
 
     def decorate(view: F) -> F:
         rule = _Rule(group or _group_of(view), getattr(view, _DEPTH, 0) + 1, key, rate, _methods(method), block)
-        decorated = _asynchronous(rule, view) if iscoroutinefunction(view) else _synchronous(rule, view)
+        rule.announce()
+        is_awaited = iscoroutinefunction(view) or Call(view, (), {}).is_awaited
+        decorated = _asynchronous(rule, view) if is_awaited else _synchronous(rule, view)
         setattr(decorated, _DEPTH, rule.depth)
         return cast(F, decorated)
 
@@ -84,36 +93,56 @@ class _Rule(NamedTuple):
     methods: frozenset[str] | None
     block: bool
 
-    @property
-    def resource(self) -> str:
-        return resource_named(self.group if self.depth == 1 else f"{self.group}.{self.depth}")
+    def announce(self) -> None:
+        """Note the window of a rate that is known before the first request."""
+        if isinstance(self.rate, tuple) or (isinstance(self.rate, str) and "." not in self.rate):
+            self._resource(_limits(self.rate)[1])
 
-    def limits(self, request: HttpRequest) -> tuple[Limit, ...] | None:
-        """What holds where nothing is set; None where the rule is not about a request."""
+    def demand(self, request: HttpRequest) -> _Demand | None:
+        """What a request is charged; None where the rule is not about it."""
         if self.methods is not None and request.method not in self.methods:
             return None
         rate = self.rate
         if isinstance(rate, str) and "." in rate:
             rate = cast(Rates, import_string(rate))
-        rate = rate(self.group, request) if callable(rate) else rate
-        return None if rate is None else _limits(rate)
+        if callable(rate):
+            rate = cast(Rate, answer_of(rate, self.group, request))
+        if rate is None:
+            return None
+        limits, window = _limits(rate)
+        # The client where nobody is named, since that would be everybody.
+        entity = sound(_entity(self.key, self.group, request) or client_of(request))
+        return _Demand(self._resource(window), entity, limits)
 
-    def entity(self, request: HttpRequest) -> str:
-        """Who is charged; the client where nobody is named, since that would be everybody."""
-        return sound(_entity(self.key, self.group, request) or client_of(request))
+    def _resource(self, window: float) -> str:
+        name = self.group if self.depth == 1 else f"{self.group}.{self.depth}"
+        longest = _LONGEST.setdefault(name, window)
+        if window > longest:
+            _LONGEST[name] = window
+        return resource_named(f"{name}.{window:g}s" if window < longest else name)
+
+
+class _Demand(NamedTuple):
+    """Who is charged for which resource, and what holds where nothing is set."""
+
+    resource: str
+    entity: str
+    default_limits: tuple[Limit, ...]
 
 
 def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        limits, default = limits_of(request), rule.limits(request)
+        whole = request_among((request,)) or request
+        limits = limits_of(whole)
         try:
-            if default is not None:
-                limits.charge(rule.resource, rule.entity(request), default_limits=default)
+            demand = rule.demand(request)
+            if demand is not None:
+                limits.charge(demand.resource, demand.entity, default_limits=demand.default_limits)
         except REFUSALS as error:
             if rule.block:
                 limits.undo()
-                return refusal(request, error)
+                return refusal(whole, error)
             _mark(request, limited=True)
         _mark(request)
         response = view(request, *args, **kwargs)
@@ -127,18 +156,20 @@ def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
 def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        limits, default = limits_of(request), rule.limits(request)
+        limits = limits_of(request)
         try:
-            if default is not None:
-                entity = await sync_to_async(rule.entity)(request)
-                await limits.acharge(rule.resource, entity, default_limits=default)
+            demand = await sync_to_async(rule.demand)(request)
+            if demand is not None:
+                await limits.acharge(demand.resource, demand.entity, default_limits=demand.default_limits)
         except REFUSALS as error:
             if rule.block:
                 limits.undo()
                 return await sync_to_async(refusal)(request, error)
             _mark(request, limited=True)
         _mark(request)
-        response = await view(request, *args, **kwargs)
+        response = view(request, *args, **kwargs)
+        if isawaitable(response):
+            response = await response
         if not limits.guarded:
             tell(response, limits.decided)
         return response
@@ -162,18 +193,19 @@ def _entity(key: Key, group: str, request: HttpRequest) -> str:
     function = import_string(key) if isinstance(key, str) and "." in key else key
     if not callable(function):
         raise ImproperlyConfigured(f"ratelimit has no key {key!r}")
-    value = function(group, request)
+    value = answer_of(function, group, request)
     return f"key:{value}" if value else ""
 
 
 @lru_cache(maxsize=1024)
-def _limits(rate: str | tuple[int, int]) -> tuple[Limit, ...]:
+def _limits(rate: str | tuple[int, int]) -> tuple[tuple[Limit, ...], float]:
+    """What a rate is, and for how long what was used counts: not at all where everything is blocked."""
     count, seconds = _parsed(rate) if isinstance(rate, str) else rate
     if seconds <= 0:
         raise ImproperlyConfigured(f"the period of the rate {rate!r} must be above 0")
     if count == 0:
-        return cast("tuple[Limit, ...]", (Blocked(),))
-    return (CallLimit(count, seconds, RateLimitAlgorithm.FIXED_WINDOW),)
+        return cast("tuple[Limit, ...]", (Blocked(),)), 0
+    return (CallLimit(count, seconds, RateLimitAlgorithm.FIXED_WINDOW),), seconds
 
 
 def _parsed(rate: str) -> tuple[int, int]:
@@ -190,12 +222,19 @@ def _methods(method: str | Sequence[str | None]) -> frozenset[str] | None:
 
 
 def _group_of(view: Callable[..., Any]) -> str:
-    """The name of a view; of a method that of its class, which may have inherited it."""
+    """The name of a view; of a class view that of the class, and of a method too, which may have inherited it."""
     inner: Any = view.func if isinstance(view, partial) else view
     owner = getattr(inner, "__self__", None)
     if owner is not None:
-        return f"{type(owner).__module__}.{type(owner).__qualname__}.{inner.__name__}"
-    return f"{inner.__module__}.{inner.__qualname__}"
+        return f"{_name_of(type(owner))}.{inner.__name__}"
+    # What `as_view` gives has the same name for all classes; Django says which it is of, and the REST framework.
+    of = getattr(inner, "view_class", None) or getattr(inner, "cls", None)
+    return _name_of(of if isinstance(of, type) else inner)
+
+
+def _name_of(named: Any) -> str:
+    """Its name in its module; classes that `api_view` makes have only the last part of their own."""
+    return ".".join([named.__module__, *named.__qualname__.split(".")[:-1], named.__name__])
 
 
 ratelimit.ALL = ALL  # type: ignore[attr-defined]  # where django-ratelimit has them

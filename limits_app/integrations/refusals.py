@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from http import HTTPStatus
+from inspect import isawaitable
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
+from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
+from django.template.response import SimpleTemplateResponse
 from django.utils.translation import gettext, ngettext
 
 from limits_app import conf
@@ -19,7 +24,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.headers import tell
 from limits_app.integrations.request_limits import limits_of
 
-__all__ = ["PROBLEM", "REFUSALS", "refusal", "violated"]
+__all__ = ["PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "violated"]
 
 logger = logging.getLogger("limits_app")
 
@@ -28,7 +33,7 @@ REFUSALS: Final = (LimitExceeded, StoreUnavailable)
 
 TEMPLATE: Final = "limits_app/429.html"
 PROBLEM: Final = "application/problem+json"
-_QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+QUOTA_EXCEEDED: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 _PERMIT_SECONDS: Final = 1
 """When a permit comes back nobody knows; so long, clients that wait are told to."""
 _STORE_SECONDS: Final = 5
@@ -47,18 +52,20 @@ class _Refusal:
     violated: tuple[str, ...] = ()
 
 
-def refusal(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponse:
+def refusal(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:
     """Translate an error: 429 for a limit, 422 for what can never be admitted, 503 when the store is down.
 
     What LIMITS["REFUSAL_HANDLER"] gives, else a page from the template `limits_app/429.html` for those who ask for
     HTML, and problem details (RFC 9457) for others. No cache keeps it.
     """
+    limits = limits_of(request)
+    limits.refuse()
     said = _unavailable(error) if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
     response = _own(request, error) or _page(request, said) or _problem(said)
     response["Cache-Control"] = "no-store"
     if said.retry_after is not None:
         response["Retry-After"] = str(said.retry_after)
-    tell(response, limits_of(request).decided)
+    tell(response, limits.decided)
     return response
 
 
@@ -75,7 +82,7 @@ def _exceeded(outcome: Outcome) -> _Refusal:
         when = ngettext("Try again in %(seconds)d second.", "Try again in %(seconds)d seconds.", seconds)
         used_up = gettext("There is not enough left of %(limits)s.") % {"limits": listed}
         detail = f"{used_up} {when % {'seconds': seconds}}"
-    return _Refusal(HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests"), detail, seconds, _QUOTA_EXCEEDED, names)
+    return _Refusal(HTTPStatus.TOO_MANY_REQUESTS, gettext("Too many requests"), detail, seconds, QUOTA_EXCEEDED, names)
 
 
 def violated(outcome: Outcome) -> tuple[str, ...]:
@@ -102,16 +109,33 @@ def _is_blocked(status: LimitStatus) -> bool:
     return status.capacity == 0
 
 
-def _own(request: HttpRequest, error: Exception) -> HttpResponse | None:
+def _own(request: HttpRequest, error: Exception) -> HttpResponseBase | None:
     """What the site makes of it; None where it leaves that to us, or fails."""
     handler = conf.function_of(conf.REFUSAL_HANDLER)
     if handler is None:
         return None
     try:
-        return handler(request, error)
+        response = handler(request, error)
+        if isawaitable(response):
+            response = async_to_sync(_awaited)(response)
+        if isinstance(response, SimpleTemplateResponse):  # here, where a template that fails is no error
+            response = response.render()
     except Exception:  # a refusal must not turn into an error, whatever a site does
         logger.exception("a refusal could not be shown as LIMITS['REFUSAL_HANDLER'] would")
         return None
+    if response is None or isinstance(response, HttpResponseBase):
+        return response
+    _report_once(type(response).__name__)
+    return None
+
+
+async def _awaited(response: Awaitable[Any]) -> Any:
+    return await response
+
+
+@cache
+def _report_once(kind: str) -> None:
+    logger.error("LIMITS['REFUSAL_HANDLER'] must give a response or None, not %s: refusals have their usual form", kind)
 
 
 def _page(request: HttpRequest, said: _Refusal) -> HttpResponse | None:

@@ -46,8 +46,9 @@ class Terms:
 
     async def aacquire(self, call: Call) -> Acquisition:
         """`acquire` for asyncio."""
-        asked = partial(one_of_each, self._amounts(call))
-        return await services.aacquire(self.resource, entity=self._payer(call), requested=asked, timeout=self.timeout)
+        asked = partial(one_of_each, await self._aamounts(call))
+        entity = await self._apayer(call)
+        return await services.aacquire(self.resource, entity=entity, requested=asked, timeout=self.timeout)
 
     def hold(self, call: Call) -> AbstractContextManager[Acquisition]:
         """Hold while a generator runs, or until the response to the request that it takes was sent."""
@@ -56,16 +57,27 @@ class Terms:
             return iterated(self.acquire(call))
         limits, entity = limits_of(request), self._payer(call)
         entity = limits.entity if self._is_requester(entity) else entity
-        return nullcontext(limits.charge(self.resource, entity, self._amounts(call), self.timeout))
+        is_heard = self._is_heard(limits, entity)
+        acquisition = limits.charge(self.resource, entity, self._amounts(call), self.timeout)
+        return nullcontext(acquisition) if is_heard else iterated(acquisition)
 
     async def ahold(self, call: Call) -> AbstractContextManager[Acquisition]:
         """`hold` for asyncio."""
         request = call.request
         if request is None:
             return iterated(await self.aacquire(call))
-        limits, entity = limits_of(request), self._payer(call)
+        limits, entity = limits_of(request), await self._apayer(call)
         entity = await limits.aentity() if self._is_requester(entity) else entity
-        return nullcontext(await limits.acharge(self.resource, entity, self._amounts(call), self.timeout))
+        is_heard = self._is_heard(limits, entity)
+        acquisition = await limits.acharge(self.resource, entity, await self._aamounts(call), self.timeout)
+        return nullcontext(acquisition) if is_heard else iterated(acquisition)
+
+    def _is_heard(self, limits: RequestLimits, entity: str | None) -> bool:
+        """Whether what a generator takes is given back with the end of the request: a stream may have begun.
+
+        Without a middleware nobody hears of an end that was not asked for before; then it is held while it runs.
+        """
+        return limits.guarded or limits.was_charged(self.resource, entity)
 
     def run(self, call: Call) -> Any:
         """Acquire and run a function; where it gives something to wait for, hold until that was waited for."""
@@ -104,10 +116,10 @@ class Terms:
 
     async def arun_view(self, call: Call, request: HttpRequest) -> Any:
         """`run_view` for asyncio."""
-        limits, entity = limits_of(request), self._payer(call)
+        limits, entity = limits_of(request), await self._apayer(call)
         try:
             entity = await limits.aentity() if self._is_requester(entity) else entity
-            acquisition = await limits.acharge(self.resource, entity, self._amounts(call), self.timeout)
+            acquisition = await limits.acharge(self.resource, entity, await self._aamounts(call), self.timeout)
         except REFUSALS as error:
             limits.undo()
             return await sync_to_async(refusal)(request, error)
@@ -128,9 +140,17 @@ class Terms:
     def _amounts(self, call: Call) -> Amounts:
         return call.ask(self.requested) or {}
 
+    async def _aamounts(self, call: Call) -> Amounts:
+        return await call.aask(self.requested) or {}
+
     def _payer(self, call: Call) -> str | None:
         """Who was named; empty text when somebody should have been."""
         entity: str | None = call.ask(self.entity)
+        return sound(entity) if entity else entity
+
+    async def _apayer(self, call: Call) -> str | None:
+        """`_payer` for asyncio."""
+        entity: str | None = await call.aask(self.entity)
         return sound(entity) if entity else entity
 
     def _is_requester(self, entity: str | None) -> bool:

@@ -18,7 +18,6 @@ from limits_app.metrics.names import known
 from limits_app.metrics.tallies import tallies
 from limits_app.models import CollectedBatch
 from limits_app.resolver import resolver
-from limits_app.stores.breaker import BreakerState
 from limits_app.usage import denials
 
 __all__ = ["HISTOGRAMS", "METRICS", "Histogram", "Kind", "Metric", "Samples"]
@@ -27,8 +26,6 @@ logger = logging.getLogger("limits_app")
 
 Samples = Iterator[tuple[tuple[str, ...], float]]
 """Values of labels, in their order, and a number."""
-
-_STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
 
 class Kind(StrEnum):
@@ -91,7 +88,7 @@ def _degraded() -> Samples:
 
 def _states() -> Samples:
     for alias, health in services.store_health().items():
-        yield (alias,), _STATES[health.state]
+        yield (alias,), health.state.level
 
 
 def _unsettled() -> Samples:

@@ -109,11 +109,12 @@ class Endpoint(Configuration):
         verbose_name_plural = _("endpoints")
         ordering = ["order", "pk"]
         constraints = [
+            models.CheckConstraint(name="limits_app_endpoint_has_name", condition=~Q(name="")),
             models.CheckConstraint(
                 name="limits_app_endpoint_path_or_view_name",
                 condition=(Q(path="") & ~Q(view_name="")) | (~Q(path="") & Q(view_name="")),
                 violation_error_message=_("Give either a path or the name of a view."),
-            )
+            ),
         ]
 
     def __str__(self) -> str:

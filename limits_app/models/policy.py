@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +59,10 @@ _NAMES: Final[Mapping[PolicyScope, str]] = {
 """The same in every language, because logs and outcomes keep them."""
 
 _SPAN: Final = ("resource", "entity", "valid_from", "valid_until")
+
+
+def _date(moment: datetime) -> str:
+    return moment.isoformat(" ", "minutes")
 
 
 class Policy(Configuration):
@@ -190,12 +194,12 @@ class Policy(Configuration):
         """For whom it holds."""
         return scope_by_keys(self.resource_id, self.entity_id)
 
-    def when(self) -> str:
-        """Say when it holds."""
+    def when(self, written: Callable[[datetime], str] = _date) -> str:
+        """Say when it holds, with dates as ISO 8601 has them, or as they are to be written."""
         words = []
         if self.valid_from is not None:
-            until = "" if self.valid_until is None else gettext("until %(date)s") % {"date": _date(self.valid_until)}
-            words = [gettext("from %(date)s") % {"date": _date(self.valid_from)}, until]
+            until = "" if self.valid_until is None else gettext("until %(date)s") % {"date": written(self.valid_until)}
+            words = [gettext("from %(date)s") % {"date": written(self.valid_from)}, until]
         if self.weekly_hours:
             words += [self.weekly_hours, self.time_zone]
         return " ".join(filter(None, words)) or gettext("always")
@@ -203,10 +207,6 @@ class Policy(Configuration):
     def definitions(self) -> tuple[LimitDefinition, ...]:
         """Its limits as immutable values, in the order of their keys."""
         return tuple(limit.definition() for limit in self.limits.all())
-
-
-def _date(moment: datetime) -> str:
-    return moment.isoformat(" ", "minutes")
 
 
 def scope_by_keys(resource_id: int | None, entity_id: int | None) -> PolicyScope:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final
 
+from limits_app.core.breaking import SLICES, BreakerState, RecentCalls
 from limits_app.outbound.bounds import check_counts, check_durations, check_periods
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.errors import CircuitOpen, UpstreamFailed
@@ -15,16 +13,6 @@ from limits_app.outbound.events import BreakerTurned, Observer, silent
 from limits_app.outbound.messages import Request, Response
 
 __all__ = ["Breaker", "BreakerClient", "BreakerRules", "BreakerState"]
-
-_SLICES: Final = 10
-
-
-class BreakerState(StrEnum):
-    """Whether requests get through."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +38,6 @@ class BreakerRules:
         check_durations(cool_down_seconds=self.cool_down_seconds, most_cool_down_seconds=self.most_cool_down_seconds)
 
 
-@dataclass(slots=True)
-class _Slice:
-    """The calls of one part of the interval."""
-
-    number: int
-    calls: int = 0
-    failures: int = 0
-
-
 class Breaker:
     """Decides for one upstream; time is an argument, in seconds of a clock that does not go back."""
 
@@ -69,7 +48,7 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self._rules = rules or BreakerRules()
         self._observer = observer
-        self._slices: deque[_Slice] = deque()
+        self._recent = RecentCalls(self._rules.failure_ratio, self._rules.min_calls)
         self._round = 0
         self._opened_in_vain = 0
         self._opens_at = 0.0
@@ -108,16 +87,7 @@ class Breaker:
                 self._turn_to(BreakerState.CLOSED)
 
     def _count(self, now: float, *, failed: bool) -> None:
-        number = int(now * _SLICES / self._rules.interval_seconds)
-        while self._slices and self._slices[0].number <= number - _SLICES:
-            self._slices.popleft()
-        if not self._slices or self._slices[-1].number != number:
-            self._slices.append(_Slice(number))
-        self._slices[-1].calls += 1
-        self._slices[-1].failures += failed
-        calls = sum(one.calls for one in self._slices)
-        failures = sum(one.failures for one in self._slices)
-        if failed and calls >= self._rules.min_calls and failures >= calls * self._rules.failure_ratio:
+        if self._recent.fail_too_often(int(now * SLICES / self._rules.interval_seconds), failed=failed):
             self._open(now)
 
     def _open(self, now: float) -> None:
@@ -130,7 +100,7 @@ class Breaker:
         self.state = state
         self._round += 1
         self._probing = self._successes = 0
-        self._slices.clear()
+        self._recent.clear()
         self._observer.note(BreakerTurned(self.name, state))
 
 

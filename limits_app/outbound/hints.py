@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Final
@@ -81,7 +82,10 @@ def _retry_after(value: str | None, unix_seconds: float) -> float | None:
     if value is None or seconds is not None:
         return seconds
     try:
-        return min(max(parsedate_to_datetime(value).timestamp() - unix_seconds, 0.0), _MOST_SECONDS)
+        moment = parsedate_to_datetime(value)
+        if moment.tzinfo is None:  # as of asctime, which is of Greenwich all the same
+            moment = moment.replace(tzinfo=UTC)
+        return min(max(moment.timestamp() - unix_seconds, 0.0), _MOST_SECONDS)
     except (ValueError, OverflowError):
         return None
 

@@ -114,12 +114,16 @@ class PooledClient:
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`; raises NotNow when no member can be asked."""
-        refusals: list[NotNow] = []
+        clock, refusals, patience = asyncio.get_running_loop().time, list[NotNow](), request.wait_seconds
+        start = clock()
         for _ in self._members:
             try:
                 return await self._send(request)
             except NotNow as error:
                 refusals.append(error)
+            if patience is not None:  # for all members together
+                left = max(start + patience - clock(), 0.0)
+                request = request.model_copy(update={"wait_seconds": left})
         raise min(refusals, key=lambda error: error.retry_after)
 
     async def aclose(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from limits_app.outbound.breaker import BreakerState
+from limits_app.core.breaking import BreakerState
 from limits_app.outbound.events import (
     BreakerTurned,
     Called,
@@ -56,8 +56,6 @@ INSTRUMENTS: Final[Mapping[str, Instrument]] = {
     "failed_items": Instrument(Kind.COUNTER, "Items that failed for good", ("queue",)),
 }
 
-_STATES: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
-
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -89,7 +87,7 @@ def _states_of(event: Learned | BreakerTurned | Depth | ItemFailed) -> tuple[Mea
             rate = event.capacity / event.window_seconds
             return (Measure("capacity_per_second", rate, (event.upstream, event.quota)),)
         case BreakerTurned():
-            return (Measure("breaker_state", _STATES[BreakerState(event.state)], (event.upstream,)),)
+            return (Measure("breaker_state", BreakerState(event.state).level, (event.upstream,)),)
         case Depth():
             queue = (event.queue,)
             return (Measure("waiting", event.waiting, queue), Measure("running", event.running, queue))

@@ -132,6 +132,8 @@ class Schedule:
     def withdraw(self) -> None:
         """Somebody who was to leave has not."""
         self.in_flight -= 1
+        for window in self._windows.values():
+            window.counted -= 1
 
     def arrive(self, now: float, departure: Departure) -> Lesson:
         """Somebody has an answer, or will have none; returns what that taught."""
@@ -180,9 +182,9 @@ class Schedule:
 
     def _count_others(self, now: float, departure: Departure, quota: Quota) -> None:
         """What the upstream has counted beyond what came from here came from others, and counts as well."""
-        if quota.remaining is None:
+        window = self._windows.get(quota.name)  # another quota of the same answer may have taken its place
+        if quota.remaining is None or window is None:
             return
-        window = self._windows[quota.name]
         known = departure.ours.get(quota.name)
         ours = self.in_flight + window.answered(now) if known is None else known + window.counted
         others = min(quota.capacity, quota.capacity - quota.remaining) - ours

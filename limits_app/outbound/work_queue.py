@@ -20,6 +20,7 @@ __all__ = ["FailedItem", "FailurePolicy", "LeftItem", "WorkQueue"]
 logger = logging.getLogger("limits_app.outbound")
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class FailurePolicy(StrEnum):
@@ -172,39 +173,24 @@ class WorkQueue(Generic[T]):
                 self._tell()
 
     async def _do(self, item: T) -> None:
-        error, pause = await self._attempt(item), self._pause_seconds
+        error, pause = await _failure_of(self._handle, item), self._pause_seconds
         for _ in range(self._tries - 1):
             if error is None or self._stopped:
                 break
             await asyncio.sleep(pause)
             pause *= 2.0
-            error = await self._attempt(item)
+            error = await _failure_of(self._handle, item)
         if error is None:
             self.done += 1
         else:
             await self._failed(FailedItem(item, error))
 
-    async def _attempt(self, item: T) -> Exception | None:
-        try:
-            await self._handle(item)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            failure = RuntimeError("the work was cancelled from within")
-            failure.__cause__ = error
-            return failure
-        except Exception as error:  # noqa: BLE001 - whatever it is, the policy is for it
-            return error
-        return None
-
     async def _failed(self, failed: FailedItem[T]) -> None:
         self._observer.note(ItemFailed(self.name, f"{type(failed.error).__name__}: {failed.error}"))
         if callable(self._on_failure):
-            try:
-                await self._on_failure(failed)
-            except Exception:
-                logger.exception("%s: a failed item could not be handed over, and is kept", self.name)
+            failure = await _failure_of(self._on_failure, failed)
+            if failure is not None:
+                logger.error("%s: a failed item could not be handed over, and is kept", self.name, exc_info=failure)
                 self.failures.append(failed)
             return
         if self._on_failure is not FailurePolicy.DROP:
@@ -219,6 +205,22 @@ class WorkQueue(Generic[T]):
         else:
             self._idle.clear()
         self._observer.note(Depth(self.name, self.waiting, self.running))
+
+
+async def _failure_of(work: Callable[[U], Awaitable[None]], item: U) -> Exception | None:
+    """What came up; only the worker's own cancellation ends the worker."""
+    try:
+        await work(item)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        failure = RuntimeError("the work was cancelled from within")
+        failure.__cause__ = error
+        return failure
+    except Exception as error:  # noqa: BLE001 - whatever it is, the policy is for it
+        return error
+    return None
 
 
 def _policy_of(name: str) -> FailurePolicy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import Amount, Requested
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
@@ -20,7 +20,6 @@ from limits_app.resolver.supply import Supplying
 
 __all__ = ["MemberSet", "PooledSet"]
 
-Requested = Mapping[str, Amount] | None
 Scopes = tuple[ScopedLimits, ...]
 
 

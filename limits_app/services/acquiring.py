@@ -191,7 +191,8 @@ def _once(  # noqa: PLR0917 - the words of the verbs, in their order
         return Once(key, (check_resource(resource), entity, default_limits), requested, by=resolver)
     shares = shares_of(resource, entity, requested, default_limits)
     together = Together(shares)
-    return Once(key, shares[0].key, together.asked_of, by=together)
+    names = [share.resource for share in shares]
+    return Once(key, shares[0].key, together.asked_of, *names, by=together)
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
@@ -12,7 +12,6 @@ from limits_app.core.notation import CALLS
 
 __all__ = ["Asked", "Requested", "Resources", "amounts_for", "known_amounts"]
 
-Requested = Mapping[str, Amount] | None
 Asked = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that says them once it is known which limits hold."""
 
@@ -37,8 +36,14 @@ def known_amounts(found: LimitSet, asked: Mapping[str, Amount]) -> dict[str, Amo
         raise InvalidRequest(f"{CALLS} and {CallLimit.key} are the same: say it once")
     unknown = sorted(renamed.keys() - keys)
     if unknown and keys and Blocked.key not in keys:
-        raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {', '.join(sorted(keys))}")
+        raise not_limited(unknown, keys)
     return renamed
+
+
+def not_limited(unknown: Iterable[str], keys: Iterable[str]) -> InvalidRequest:
+    """What is wrong with keys for which there is no limit, beside those for which there is one."""
+    listed = ", ".join(sorted(keys)) or "none"
+    return InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {listed}")
 
 
 def _known(key: str, keys: Collection[str]) -> str:

@@ -7,7 +7,6 @@ from datetime import datetime
 from decimal import ROUND_DOWN, Decimal
 from typing import Final
 
-from django.db import router
 from django.utils import timezone
 
 from limits_app.core.amounts import MAX_AMOUNT, Amount
@@ -15,7 +14,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit
 from limits_app.models import Entity, Policy, Resource
-from limits_app.resolver import Choice, choices
+from limits_app.resolver import Choice, choices, home
 from limits_app.services.writing import grant_boost
 
 __all__ = ["boost"]
@@ -52,13 +51,13 @@ def _times_as_much(factor: object) -> Decimal:
 
 def _now(entity: str, resource: str | None) -> Choice:
     """What holds now; neither of them needs a row."""
-    home = router.db_for_write(Policy)
+    using = home()
     check_entity(entity)
-    who = Entity.objects.using(home).filter(identifier=entity).first() or Entity(identifier=entity)
+    who = Entity.objects.using(using).filter(identifier=entity).first() or Entity(identifier=entity)
     what = None
     if resource is not None:
         check_resource(resource)
-        what = Resource.objects.using(home).filter(name=resource).first() or Resource(name=resource)
+        what = Resource.objects.using(using).filter(name=resource).first() or Resource(name=resource)
     return choices([(what, who)], timezone.now())[0]
 
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from limits_app.models import Enforcement, Policy, PolicyEffect
 
-__all__ = ["Broader", "DroppedKey", "Ruling", "dropped_keys"]
+__all__ = ["Broader", "DroppedKey", "Ruling", "dropped_by_each", "dropped_keys"]
 
 Scope = tuple[str, str]
 """Names of the resource and the entity, empty for all of them."""
@@ -149,13 +149,24 @@ def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
 
     A policy that blocks or frees everything says so itself, and drops nothing silently; one that extends drops nothing.
     """
-    about = Q(entity=None) if policy.entity_id is None else Q(entity=policy.entity_id) | Q(entity=None)
-    if policy.resource_id is not None or policy.entity_id is None:
-        about &= Q(resource=policy.resource_id) | Q(resource=None)
-    others = Policy.objects.using(policy._state.db).filter(about, enforcement=Enforcement.ENFORCE)
+    [(_policy, dropped)] = dropped_by_each([policy])
+    return dropped
+
+
+def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[DroppedKey, ...]]]:
+    """Give `dropped_keys` of each of these policies, with one look at those that they may replace."""
+    found = list(policies)
+    if not found:
+        return
+    about = Q(entity=None) | Q(entity__in={policy.entity_id for policy in found if policy.entity_id is not None})
+    if all(policy.resource_id is not None or policy.entity_id is None for policy in found):
+        about &= Q(resource=None) | Q(resource__in={policy.resource_id for policy in found} - {None})
+    others = Policy.objects.using(found[0]._state.db).filter(about, enforcement=Enforcement.ENFORCE)
     rows = others.select_related("resource", "entity").prefetch_related("limits")
     broader = Broader(map(_ruling, rows), datetime.now(UTC))
-    return tuple(DroppedKey(key, one.label) for key, levels in broader.dropped_by(_ruling(policy)) for one in levels)
+    for policy in found:
+        dropped = broader.dropped_by(_ruling(policy))
+        yield policy, tuple(DroppedKey(key, one.label) for key, levels in dropped for one in levels)
 
 
 def _ruling(policy: Policy) -> Ruling:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from django.db import router
@@ -13,6 +13,7 @@ from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from limits_app.core.amounts import MILLI
+from limits_app.core.clock import EPOCH
 from limits_app.core.limits import Limit
 from limits_app.models import Bucket, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
 from limits_app.models.moments import as_setting
@@ -25,7 +26,6 @@ MOST: Final = 50
 """How many consumers are looked at for each limit, those with the most use."""
 
 _HOUR: Final = timedelta(hours=1)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Proposed(NamedTuple):
@@ -66,7 +66,7 @@ class Consumer:
     @property
     def first(self) -> datetime:
         """The first hour in which something would have been refused."""
-        return _EPOCH + min(self.refused) * _HOUR
+        return EPOCH + min(self.refused) * _HOUR
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,15 @@ _TURN_SECONDS: Final = 10.0
 class Once:
     """A request with an idempotency key: `of` is what the resolver knows its limits by.
 
+    `others` are the resources that it is for beside that one.
+
     Raises InvalidRequest for a key that is no text of 1 to 255 characters.
     """
 
-    def __init__(self, key: object, of: Key, asked: Asked, *, by: Resolving) -> None:
+    def __init__(self, key: object, of: Key, asked: Asked, *others: str, by: Resolving) -> None:
         self._of = of
         self._asked = asked
-        self._by = _WithKey(by, once_scope(*of[:2], check_idempotency_key(key)))
+        self._by = _WithKey(by, once_scope(*of[:2], check_idempotency_key(key), *others))
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
@@ -99,7 +101,7 @@ class Once:
 
     def _refused(self, acquisition: Acquisition) -> Acquisition:
         if self._by.was_admitted(acquisition):
-            return Repeated(acquisition.limit_set, _NOTHING, ())
+            return Repeated(acquisition.limit_set, _NOTHING)
         tell(acquisition.outcome)
         return acquisition
 

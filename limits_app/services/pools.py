@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import Requested
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import LimitPool
@@ -18,8 +17,6 @@ from limits_app.services.freshness import afresh, fresh, latest, tell
 from limits_app.services.patience import countdown, while_it_holds
 
 __all__ = ["NamedPool", "member_use", "pool"]
-
-Requested = Mapping[str, Amount] | None
 
 
 def pool(name: str) -> NamedPool:

@@ -11,10 +11,11 @@ from django.db import router
 from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.keys import check_entity, check_idempotency_key, check_resource, scope_of, shared_scope
+from limits_app.core.keys import check_idempotency_key, scope_of, shared_scope
 from limits_app.core.parts import ScopedLimits
 from limits_app.models import AuditEvent, Verb, changes
-from limits_app.resolver import ResolvedSet
+from limits_app.resolver import ResolvedSet, check_names
+from limits_app.services.asking import not_limited
 from limits_app.services.crediting import credit, taken
 from limits_app.services.freshness import latest
 from limits_app.stores.guards import guard_of
@@ -47,7 +48,7 @@ def reset(
     wanted = [keys] if isinstance(keys, str) else keys
     unknown = sorted({str(key) for key in wanted or () if key not in there})
     if unknown:
-        raise InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {_listed(there)}")
+        raise not_limited(unknown, there)
 
     def forget() -> None:
         guard = guard_of(found.alias)
@@ -98,7 +99,7 @@ def top_up(
     of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}
     scoped = [one for one in found.scoped if one.scope.key in of_entity and key in one.layout.index]
     if not scoped:
-        raise InvalidRequest(f"{key} is not limited there; limited are: {_listed({limit.key for limit in found})}")
+        raise not_limited([key], {limit.key for limit in found})
     parts = taken(scoped[0], key, amount)
 
     def give() -> None:
@@ -113,9 +114,7 @@ def top_up(
 def _found(resource: str, entity: str | None, idempotency_key: str | None) -> ResolvedSet:
     if idempotency_key is not None:
         check_idempotency_key(idempotency_key)
-    check_resource(resource)
-    if entity is not None:
-        check_entity(entity)
+    check_names(resource, entity)
     return latest(resource, entity)
 
 
@@ -125,10 +124,6 @@ def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
         return False
     key = scoped.scope.key
     return key == scope_of(resource, entity).key or (entity is None and scoped.scope.entity is None)
-
-
-def _listed(keys: Collection[str]) -> str:
-    return ", ".join(sorted(keys)) or "none"
 
 
 def _once(

@@ -47,7 +47,7 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     No two shares may have the same resource and entity, and all must be counted in one store.
     In the acquisition, keys are those of the limits after the resource, such as `api:call_count`; what two shares have
     in common is charged as the first one says.
-    Amounts and errors are those of `try_acquire`; no shares at all are an InvalidRequest.
+    Amounts and errors are those of `try_acquire`; no shares are an InvalidRequest, and so is one that comes twice.
     """
     together = Together(shares)
     acquisition = fresh(*shares[0].key, lambda found: found.try_acquire(together.asked_of(found)), by=together)
@@ -113,6 +113,10 @@ class Together:
     def __init__(self, shares: Sequence[Share]) -> None:
         if not shares:
             raise InvalidRequest("a request for several resources must have some: give a Share for each")
+        names = [(share.resource, share.entity) for share in shares]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidRequest(f"{shown(twice[0])} of {shown(twice[1])} is in two shares: add up what they request")
         self._shares = shares
         self._prefixes = _prefixes(tuple([share.resource for share in shares]))
         self._sets: tuple[ResolvedSet, ...] = ()

@@ -119,7 +119,7 @@ def roll_up() -> RolledUp:
 def prune_usage(*, archive: Path | str | None = None) -> dict[str, int]:
     """Delete snapshots and refusals that are older than the settings keep; says how many of each there were.
 
-    With `archive`, a directory, all that is deleted is there first, as gzipped lines of JSON.
+    With `archive`, a directory, all that is deleted is there first, as gzipped lines of JSON in files of this run.
     """
     return pruning.prune(archive=None if archive is None else Path(archive))
 

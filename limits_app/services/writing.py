@@ -18,6 +18,7 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import AnyLimit
 from limits_app.core.limits import Limit as Definition
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
+from limits_app.resolver import home
 from limits_app.services.policy_options import PolicyOptions, all_options, checked_moment
 
 __all__ = ["grant_boost", "policies_of", "set_entity_limits", "set_resource_limits", "set_system_limits"]
@@ -139,7 +140,7 @@ def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
 
 def policies_of(resource: str | None, entity: str | None) -> QuerySet[Policy]:
     """All policies of a scope: the one that always holds, and those with dates or hours."""
-    policies = Policy.objects.using(router.db_for_write(Policy)).select_related("resource", "entity")
+    policies = Policy.objects.using(home()).select_related("resource", "entity")
     of_resource = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
     return of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
 

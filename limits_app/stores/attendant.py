@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import random
-from threading import RLock, Thread
+from threading import RLock
 from time import sleep
 from typing import Final
 
 from limits_app.core.clock import Clock
 from limits_app.core.forking import on_fork
+from limits_app.core.threads import started
 
 __all__ = ["Attendant"]
 
@@ -46,11 +48,10 @@ class Attendant:
         """Have it look, and look again if it looks already."""
         with self._lock:
             self._called = True
-            starts = self._due is None
-            if starts:
-                self._due = self._moment(self._first_us)
-        if starts and self._clock.moves_by_itself:
-            Thread(target=self._work, name="limits-attendant", daemon=True).start()
+            if self._due is None:
+                self._due = due = self._moment(self._first_us)
+                if self._clock.moves_by_itself and started(partial(self._work, due), "limits-attendant") is None:
+                    self._due = None  # whoever calls next tries again
 
     def moved(self, now: int) -> int | None:
         """Look in time while a clock is moved by hand."""
@@ -58,12 +59,14 @@ class Attendant:
             self._come()
         return self._due
 
-    def _work(self) -> None:
-        while (due := self._due) is not None:
-            sleep(max(due - self._clock(), 0) / _SECOND)
-            self._come()
+    def _work(self, due: int) -> None:
+        again: int | None = due
+        while again is not None:
+            sleep(max(again - self._clock(), 0) / _SECOND)
+            again = self._come()
 
-    def _come(self) -> None:
+    def _come(self) -> int | None:
+        """Look; says when to look again, or None, after which another one may look."""
         self._called = False
         again_us = None
         try:
@@ -72,7 +75,8 @@ class Attendant:
             with self._lock:
                 if again_us is None and self._called:
                     again_us = self._first_us
-                self._due = None if again_us is None else self._moment(again_us)
+                self._due = due = None if again_us is None else self._moment(again_us)
+        return due
 
     def _moment(self, within_us: int) -> int:
         return self._clock() + round(within_us * (0.5 + self._jitter() / 2))

@@ -7,16 +7,15 @@ half: then one call passes, two more for each that succeeds, and after some of t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from threading import RLock
 from typing import Final
 
+from limits_app.core.breaking import SLICES, BreakerState, RecentCalls
 from limits_app.core.clock import Clock
-from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
 from limits_app.core.forking import on_fork
 
 __all__ = ["TROUBLED", "Breaker", "BreakerRules", "BreakerState"]
@@ -24,19 +23,10 @@ __all__ = ["TROUBLED", "Breaker", "BreakerRules", "BreakerState"]
 TROUBLED: Final[set[Breaker]] = set()
 """The breakers that are not calm; empty is all that those who are in a hurry want to know."""
 
-_SLICES: Final = 10
 _SUCCESSES: Final = 5
 """How many calls have to succeed before a store is trusted again."""
 _ANSWERS: Final = (LimitExceeded, StaleConfiguration)
 """What a store raises, or has raised about it, that works."""
-
-
-class BreakerState(StrEnum):
-    """Whether calls get through to a store."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +36,6 @@ class BreakerRules:
     failure_ratio: float
     min_calls: int
     interval_us: int
-
-
-@dataclass(slots=True)
-class _Slice:
-    """The calls of one part of the interval."""
-
-    number: int
-    calls: int = 0
-    failures: int = 0
 
 
 class Breaker:
@@ -68,7 +49,7 @@ class Breaker:
         self._rules = rules
         self._clock = clock
         self._tell = tell
-        self._slices: deque[_Slice] = deque()
+        self._recent = RecentCalls(rules.failure_ratio, rules.min_calls)
         self.state = BreakerState.CLOSED
         self.error: StoreUnavailable | None = None
         """The last failure."""
@@ -124,9 +105,8 @@ class Breaker:
     def settle_down(self) -> bool:
         """Be calm when nothing has failed for an interval; says whether it is."""
         with self._lock:
-            self._forget_old_slices()
-            if self.state is BreakerState.CLOSED and not any(one.failures for one in self._slices):
-                self._slices.clear()
+            if self.state is BreakerState.CLOSED and not self._recent.any_failed(self._slice()):
+                self._recent.clear()
                 TROUBLED.discard(self)
         return self.calm
 
@@ -156,6 +136,10 @@ class Breaker:
     def _left(self, turn: int, error: StoreUnavailable | None = None) -> None:
         if error is None and self.calm and self.state is BreakerState.CLOSED:
             return  # nothing is counted as long as nothing fails
+        if isinstance(error, StoreBlocked):  # which says nothing about the store
+            self.error = error
+            self._gave_up(turn)
+            return
         with self._lock:
             before = self.state
             if error is not None:
@@ -182,26 +166,15 @@ class Breaker:
                 TROUBLED.discard(self)
 
     def _count(self, *, failed: bool) -> None:
-        number = self._forget_old_slices()
-        if not self._slices or self._slices[-1].number != number:
-            self._slices.append(_Slice(number))
-        self._slices[-1].calls += 1
-        self._slices[-1].failures += failed
-        calls = sum(one.calls for one in self._slices)
-        failures = sum(one.failures for one in self._slices)
-        if failed and calls >= self._rules.min_calls and failures >= calls * self._rules.failure_ratio:
+        if self._recent.fail_too_often(self._slice(), failed=failed):
             self._turn_to(BreakerState.OPEN)
 
-    def _forget_old_slices(self) -> int:
-        """Forget what is older than the interval; returns the number of the present slice."""
-        number = self._clock() * _SLICES // self._rules.interval_us
-        while self._slices and self._slices[0].number <= number - _SLICES:
-            self._slices.popleft()
-        return number
+    def _slice(self) -> int:
+        return self._clock() * SLICES // self._rules.interval_us
 
     def _turn_to(self, state: BreakerState) -> None:
         self.state = state
         self._round += 1
         self._may_pass = 1
         self._successes = 0
-        self._slices.clear()
+        self._recent.clear()

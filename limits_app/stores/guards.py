@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import random
 from threading import Lock
 from typing import Final
@@ -17,12 +17,12 @@ from typing import Final
 from limits_app import conf, signals
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock, as_clock
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import StoreBlocked, StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.parts import Amounts
-from limits_app.core.store import Store
+from limits_app.core.store import Store, is_remote
 from limits_app.stores import registry
 from limits_app.stores.attendant import Attendant
 from limits_app.stores.breaker import Breaker, BreakerRules, BreakerState
@@ -81,6 +81,8 @@ class Guard:
         """The store of the alias; raises what `registry.store` does, and StoreUnavailable where there is none."""
         opened = self._open()
         if self._guarded is None or self._opened is not opened:
+            if is_remote(opened):
+                opened.settle_later = self.settle_later
             self._guarded = GuardedStore(timed(opened, self.alias), self)
             self._opened = opened
         return self._guarded
@@ -132,6 +134,8 @@ class Guard:
     def down(self) -> StoreUnavailable:
         """The error for those who cannot be answered."""
         cause = self.breaker.error
+        if isinstance(cause, StoreBlocked):
+            return cause
         error = StoreUnavailable(f"the store {self.alias!r} is down: {cause}", retry_after=self.probe_seconds)
         error.__cause__ = cause
         return error
@@ -208,8 +212,10 @@ class Guard:
                 opened.advance_version()
                 self._owes_version = False
             while self._unsettled:
-                _settle(opened, *self._unsettled[0])
-                self._unsettled.popleft()
+                first = self._unsettled[0]
+                _settle(opened, *first)
+                with suppress(ValueError):  # more came than is kept, and this was the oldest
+                    self._unsettled.remove(first)
         except StoreUnavailable as error:
             self.breaker.failed(error)
 

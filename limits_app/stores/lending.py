@@ -78,7 +78,7 @@ class Lending:
         """The loans of permits of a limit: by which claim, where its amount stands, and when it runs out."""
         for number, loan in self.loans.get(scope, {}).items():
             place = loan[0].place_of(key)
-            if place is not None and loan[1][place]:
+            if place in loan[0].permits and loan[1][place]:  # the limit may have been another kind
                 yield number, loan, place, _expires(loan, place)
 
 

@@ -55,6 +55,7 @@ class MemoryStore:
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
         self._now = clock
+        self._has_own_clock = clock is monotonic_us
         self._version = 0
         self._lending = Lending()
         self._later: list[Callable[[], None]] = []
@@ -90,7 +91,8 @@ class MemoryStore:
                 raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
             self._stepping = True
             try:
-                plan, now = claim.plan, self._now()
+                plan = claim.plan
+                now = monotonic_ns() // 1000 + _SINCE_1970_US if self._has_own_clock else self._now()  # without a call
                 if plan.version is not None and plan.version != self._version:
                     raise StaleConfiguration
                 charged = (plan.take or plan.write_out())(self._records, self._loans, now, claim)
@@ -137,9 +139,9 @@ class MemoryStore:
             elif not claim.settled:
                 self._stepping = True
                 try:
-                    now, settle = self._now(), claim.plan.settle
-                    if settle is None or not settle(self._records, self._loans, now, claim, changes):
-                        self._settle(claim, changes, now)
+                    settle = claim.plan.settle
+                    if settle is None or not settle(self._records, self._loans, claim, changes):
+                        self._settle(claim, changes)
                     claim.settled = True
                 finally:
                     self._stepping = False
@@ -194,8 +196,8 @@ class MemoryStore:
         claim.admitted = True
         return True
 
-    def _settle(self, claim: Claim, changes: Amounts, now: int) -> None:
-        plan, records, taken_at = claim.plan, self._records, claim.decided_at
+    def _settle(self, claim: Claim, changes: Amounts) -> None:
+        plan, records, taken_at, now = claim.plan, self._records, claim.decided_at, self._now()
         kept = changes
         for part in plan.lending:
             kept = self._lending.take_back(part, claim, kept)
@@ -278,6 +280,7 @@ class MemoryStore:
         for part in plan.parts:
             record = self._records.get(part.key)
             if record is None or record[-1] is not part.layout:  # a call costs more
-                record = self._shelf.seen(part, now)
+                # As of now, a changed definition counts in every scope, whichever has refused.
+                record = self._shelf.rebased(part, now)
             found.append(record)
         return False

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from django.conf import settings
@@ -16,6 +14,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from limits_app import conf
 from limits_app.conf import StoreKind, StoreSettings
+from limits_app.core.forking import lock_over_forks
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
@@ -74,8 +73,7 @@ _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {
 
 _OPENED: Final[dict[tuple[str, StoreSettings], Store]] = {}
 _INSTEAD: Final[list[Callable[[str], Store]]] = []
-_LOCK: Final = Lock()
-os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+_LOCK: Final = lock_over_forks()
 
 
 def store(alias: str | None = None) -> Store:

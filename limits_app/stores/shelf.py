@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice, repeat
-from typing import Final
 
 from limits_app.core.claim import Claim
 from limits_app.core.layout import Layout
 from limits_app.core.parts import Part
 from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
+from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 from limits_app.stores.lending import Lending
 from limits_app.stores.tally import Tally
 
 __all__ = ["Shelf"]
-
-_GRACE_US: Final = 60_000_000
-_LOOKS_PER_NEWCOMER: Final = 2
 
 
 class Shelf:
@@ -70,7 +67,7 @@ class Shelf:
     def enter(self, now: int) -> None:
         """Note the scopes that are new, and look whether some that came earlier are idle by now."""
         for scope in list(islice(reversed(self.records), len(self.records) - len(self.waits))):
-            for _ in range(min(_LOOKS_PER_NEWCOMER, len(self.waits))):
+            for _ in range(min(LOOKS_PER_NEWCOMER, len(self.waits))):
                 self._look(self.waits.popleft(), now)
             self.waits.append(scope)
 
@@ -98,7 +95,7 @@ class Shelf:
         layout: Layout = record[-1]
         record = self._living(scope, layout, record, now)
         self._recounted(scope, layout, record, now)
-        if layout.restored_at(record) + _GRACE_US <= now:
+        if layout.restored_at(record) + GRACE_US <= now:
             self._tally.close(scope, record, now)
             del self.records[scope]
         else:

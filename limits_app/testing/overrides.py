@@ -16,7 +16,7 @@ from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Candidate, Endpoint, Link, PolicyEffect
 from limits_app.models.candidates import Chain
 from limits_app.resolver import CALL, source
-from limits_app.testing.isolation import forget
+from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 
 __all__ = ["disable_limits", "override_limits"]
 
@@ -49,6 +49,7 @@ class _Overriding(TestContextDecorator):
     def enable(self) -> None:
         """Begin."""
         _IN_FORCE.append(self._override)
+        BLOCKS.append(self)
         source.read = _read
         endpoints.read = _read_endpoints
         forget()
@@ -58,6 +59,7 @@ class _Overriding(TestContextDecorator):
         _IN_FORCE.reverse()
         _IN_FORCE.remove(self._override)
         _IN_FORCE.reverse()
+        BLOCKS.remove(self)
         forget()
 
 
@@ -89,7 +91,6 @@ class disable_limits(_Overriding):  # noqa: N801 - used like a function
 
 
 _in_database: Final = source.read
-_endpoints_in_database: Final = endpoints.read
 
 
 def _read(resource: str, entity: str | None, database: str, now: datetime) -> Chain:
@@ -101,4 +102,4 @@ def _read(resource: str, entity: str | None, database: str, now: datetime) -> Ch
 
 def _read_endpoints(database: str) -> Iterable[Endpoint]:
     disabled = any(override.resource is None for override in _IN_FORCE)
-    return () if disabled else _endpoints_in_database(database)
+    return () if disabled else read_endpoints(database)

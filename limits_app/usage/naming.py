@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from limits_app.core.clock import EPOCH
 from limits_app.models import Bucket, Period, UsageSnapshot
 from limits_app.models.moments import as_setting
 
 __all__ = ["HOURS_OF", "bucket_of", "since_1970", "snapshot_row", "storable"]
 
 HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def storable(entity: str | None) -> str:
@@ -29,7 +29,7 @@ def bucket_of(*, shared: bool, member: str | None) -> Bucket:
 
 def since_1970(**lapse: float) -> datetime:
     """A moment, as the site's settings have it."""
-    return as_setting(_EPOCH + timedelta(**lapse))
+    return as_setting(EPOCH + timedelta(**lapse))
 
 
 def snapshot_row(

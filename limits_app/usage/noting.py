@@ -151,10 +151,7 @@ class Denials:
             return  # a test's transaction is nothing for a thread: whoever wants it written says so
         if self._leaves is None:
             self._leaves = atexit.register(self._at_exit)
-        try:
-            self._attendant.call()
-        except RuntimeError:  # there can be no thread any more: at the end of the process, or of what it may use
-            self._attendant.after_fork()
+        self._attendant.call()
 
     def _look(self) -> int | None:
         """Write, and say when to try again."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from django.core.serializers.json import DjangoJSONEncoder
 from django.db import router
 from django.db.models import Model, Q
 
 from limits_app import conf
 from limits_app.models import CollectedBatch, Denial, Period, UsageSnapshot
 from limits_app.models.moments import as_setting
+from limits_app.usage.archiving import Archive
 
-__all__ = ["append_lines", "prunable", "prune"]
+__all__ = ["prunable", "prune"]
 
 _BATCH: Final = 1_000
 _BATCH_DAYS_KEPT: Final = 31
@@ -28,15 +25,15 @@ _BATCH_DAYS_KEPT: Final = 31
 def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[str, int]:
     """Delete what is older than the settings keep; says how many rows of each table there were.
 
-    Rows go a thousand at a time, each thousand first to a file of its table and day in the directory `archive`,
-    on the disk before anything is deleted. When it is killed in between, or fails, the rows are there twice, or will
-    be; an OSError means that nothing was deleted that is not in the archive.
+    Rows go a thousand at a time, each thousand first to a new file of its table and this run in the directory
+    `archive`, on the disk before anything is deleted. When it is killed in between, or fails, the next run may write
+    the same rows again; an OSError means that nothing was deleted that is not in the archive.
     """
     moment = datetime.now(UTC) if now is None else now
     pruned = {}
     for name, (model, old) in _old(moment).items():
-        file = None if archive is None else archive / f"{name}-{moment:%Y%m%d}.jsonl.gz"
-        pruned[name] = _prune(model, old, file)
+        kept = None if archive is None else Archive(archive, f"{name}-{moment:%Y%m%d}")
+        pruned[name] = _prune(model, old, kept)
     _prune(CollectedBatch, Q(collected_at__lt=as_setting(moment - timedelta(days=_BATCH_DAYS_KEPT))), None)
     return pruned
 
@@ -56,26 +53,16 @@ def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
     return found
 
 
-def _prune(model: type[Model], old: Q, file: Path | None) -> int:
+def _prune(model: type[Model], old: Q, archive: Archive | None) -> int:
     using = router.db_for_write(model)
     rows = model._default_manager.using(using)
     pruned = 0
     while batch := list(rows.filter(old).order_by().values()[:_BATCH]):
-        if file is not None:
-            append_lines(file, batch)
+        if archive is not None:
+            archive.add(batch)
         name = model._meta.pk.attname
         pruned += rows.filter(pk__in=[row[name] for row in batch]).delete()[0]
     return pruned
-
-
-def append_lines(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add lines to a compressed file, which may have several parts, and have them on the disk."""
-    lines = "".join(json.dumps(row, cls=DjangoJSONEncoder) + "\n" for row in rows)
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with file.open("ab") as stream:
-        stream.write(gzip.compress(lines.encode()))
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def prunable(*, now: datetime | None = None) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import traceback
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import lru_cache, partial
 from threading import Lock
@@ -12,7 +11,7 @@ from typing import Any, Final, cast
 from celery import Celery, current_app, shared_task
 from celery.exceptions import TimeoutError as NotYet
 
-from limits_app.workers.resident import Recipe, Resident
+from limits_app.workers.resident import Recipe, Resident, travelling
 from limits_app.workers.sealing import opened, sealed
 from limits_app.workers.task import Call, Task
 
@@ -90,18 +89,9 @@ def perform_call(recipe: str, call: str) -> str:
     try:
         return sealed((_resident(recipe).perform(cast("Call", opened(call))), None))
     except Exception as error:  # noqa: BLE001 - whoever waits for the future gets it
-        return sealed((None, _travelling(error)))
+        return sealed((None, travelling(error)))
 
 
 @lru_cache(maxsize=_KEPT)
 def _resident(recipe: str) -> Resident:
     return Resident(cast("Recipe", opened(recipe)))
-
-
-def _travelling(error: Exception) -> Exception:
-    """An error as it is, or what it says where it cannot be read elsewhere."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - whatever its class does
-        return RuntimeError("".join(traceback.format_exception_only(error)).strip())
-    return error

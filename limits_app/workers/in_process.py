@@ -7,16 +7,16 @@ import os
 import pickle
 import signal
 import sys
-import traceback
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
+from multiprocessing.reduction import ForkingPickler
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, cast
 
 from limits_app.workers.connections import tidied
-from limits_app.workers.resident import Recipe, Resident
-from limits_app.workers.task import Call, Task
+from limits_app.workers.resident import Recipe, Resident, travelling
+from limits_app.workers.task import Task
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -61,20 +61,21 @@ class InProcess:
             self._life.terminate()
 
     def _hand_over(self, task: Task) -> None:
+        call = _written(task.call)
         life = self._living()
         try:
-            handed = life.executor.submit(_perform, task.call)
+            handed = life.executor.submit(_perform, call)
         except BrokenProcessPool:
             # It died when it had nothing to do.
             self._end(life)
             life = self._living()
-            handed = life.executor.submit(_perform, task.call)
+            handed = life.executor.submit(_perform, call)
         handed.add_done_callback(partial(self._settle, task, life))
 
-    def _settle(self, task: Task, life: _Life, handed: Future[object]) -> None:
+    def _settle(self, task: Task, life: _Life, handed: Future[bytes]) -> None:
         error = handed.exception()
         if error is None:
-            task.succeed(handed.result())
+            _deliver(task, handed.result())
         elif not isinstance(error, BrokenProcessPool):
             task.fail(error)
         else:
@@ -119,6 +120,20 @@ class _Life:
             process.terminate()
 
 
+def _deliver(task: Task, written: bytes) -> None:
+    try:
+        result = pickle.loads(written)  # noqa: S301 - from our own process
+    except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
+        task.fail(error)
+    else:
+        task.succeed(result)
+
+
+def _written(value: object) -> bytes:
+    """What travels, as executors would write it; they take what cannot be read for the death of a process."""
+    return ForkingPickler.dumps(value).tobytes()
+
+
 def _has_django() -> bool:
     """Whether Django was set up here, so that the other process can do the same."""
     apps = sys.modules.get("django.apps")
@@ -160,10 +175,10 @@ def _stand() -> None:
         raise
 
 
-def _perform(call: Call) -> object:
+def _perform(call: bytes) -> bytes:
     try:
         with tidied():
-            return _resident().perform(call)
+            return _written(_resident().perform(pickle.loads(call)))  # noqa: S301 - from the parent
     except Exception as error:
         _check_that_it_travels(error)
         raise
@@ -171,7 +186,6 @@ def _perform(call: Call) -> object:
 
 def _check_that_it_travels(error: Exception) -> None:
     """An exception that cannot be read by the parent would take the whole process for dead."""
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - whatever its class does
-        raise RuntimeError("".join(traceback.format_exception_only(error)).strip()) from error
+    arriving = travelling(error)
+    if arriving is not error:
+        raise arriving from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
+import traceback
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,7 +21,7 @@ from limits_app.workers.task import Call
 if TYPE_CHECKING:
     from limits_app.workers.worker import Worker
 
-__all__ = ["Recipe", "Resident"]
+__all__ = ["Recipe", "Resident", "travelling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +102,12 @@ def _is_in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def travelling(error: Exception) -> Exception:
+    """An error as it is, or what it says where it cannot be read in another process."""
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - what was written just now
+    except Exception:  # noqa: BLE001 - whatever its class does
+        return RuntimeError("".join(traceback.format_exception_only(error)).strip())
+    return error

@@ -49,7 +49,8 @@ def listen(port: int = 0) -> socket.socket:
         listener.bind((_HOST, port))
     except OSError as error:
         listener.close()
-        raise DemoFailed(f"port {port} cannot be used ({error.strerror}): choose another one with --port") from error
+        instead = 'take another one, as make run ARGS="--port 8001" does'
+        raise DemoFailed(f"port {port} cannot be used ({error.strerror}): {instead}") from error
     listener.listen(_BACKLOG)
     return listener
 

@@ -25,5 +25,5 @@ def serve(port: int, directory: Path) -> NoReturn:
     print(f"Its data stays in {place.directory}: delete that directory to start anew.", flush=True)
     listener.set_inheritable(True)
     os.chdir(ROOT)
-    arguments = command(listener)
+    arguments = [*command(listener), "--config", "python:project.demo.rolling"]
     os.execve(arguments[0], arguments, place.environment())  # noqa: S606 - no shell is wanted here

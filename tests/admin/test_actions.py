@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_what_was_used_is_forgotten(admin_client: Client, policy: Policy) -> Non
 @committed
 def test_credit_is_given_once_however_often_the_button_is_pressed(admin_client: Client, policy: Policy) -> None:
     for _ in range(2):
-        act(admin_client, "top_up_state", policy, confirmed="yes", key="tpm", amount="100", token="t1")
+        act(admin_client, "top_up_state", policy, confirmed="yes", reason="sorry", key="tpm", amount="100", token="t1")
     assert used() == 300
     assert len(events("top_up")) == 1
 
@@ -83,7 +84,7 @@ def test_credit_is_given_once_however_often_the_button_is_pressed(admin_client: 
 def test_resources_are_reset_for_the_site_and_for_what_all_share(admin_client: Client) -> None:
     limits.set_resource_limits("api", [TPM], shared=["tpm"])
     limits.acquire("api", entity="user:1", requested={"tpm": 400})
-    act(admin_client, "reset_state", Resource.objects.get(), confirmed="yes")
+    act(admin_client, "reset_state", Resource.objects.get(), confirmed="yes", reason="sorry")
     assert used() == 0
 
 
@@ -91,7 +92,7 @@ def test_resources_are_reset_for_the_site_and_for_what_all_share(admin_client: C
 def test_entities_are_reset_on_the_resource_that_is_chosen(admin_client: Client, policy: Policy) -> None:
     [entity, api] = [Entity.objects.get(), Resource.objects.get()]
     assert "This field is required" in act(admin_client, "reset_state", entity, confirmed="yes").content.decode()
-    act(admin_client, "reset_state", entity, confirmed="yes", resource=api.pk)
+    act(admin_client, "reset_state", entity, confirmed="yes", reason="sorry", resource=api.pk)
     assert used() == 0
 
 
@@ -106,7 +107,8 @@ def test_who_has_a_policy_gets_more_for_a_while(admin_client: Client, policy: Po
 
 def test_entities_get_more_of_the_resource_that_is_chosen(admin_client: Client, policy: Policy) -> None:
     entity, api = Entity.objects.get(), Resource.objects.get()
-    act(admin_client, "boost_entities", entity, confirmed="yes", factor="2", until=tomorrow(), resource=api.pk)
+    says = {"factor": "2", "until": tomorrow(), "reason": "launch"}
+    act(admin_client, "boost_entities", entity, confirmed="yes", resource=api.pk, **says)
     assert Policy.objects.get(valid_until__isnull=False).definitions()[0].capacity == 2000
 
 
@@ -129,13 +131,13 @@ def test_a_boost_that_cannot_be_is_asked_for_again(
 
 def test_what_cannot_be_done_is_said_and_the_rest_is_done(admin_client: Client, policy: Policy) -> None:
     site = limits.set_system_limits([TPM])
-    done = act(admin_client, "reset_state", site, policy, confirmed="yes")
+    done = act(admin_client, "reset_state", site, policy, confirmed="yes", reason="sorry")
     assert said(done) == [
         "system: this is counted for each resource by itself: choose policies of resources",
         "Reset what was used: done for 1 row.",
     ]
     many = limits.set_resource_limits("api", [TPM])
-    done = act(admin_client, "boost_entities", many, confirmed="yes", factor="2", until=tomorrow())
+    done = act(admin_client, "boost_entities", many, confirmed="yes", reason="launch", factor="2", until=tomorrow())
     assert said(done)[-1] == "resource api: a boost is for one entity: choose policies of entities"
 
 
@@ -148,7 +150,7 @@ def test_what_cannot_be_done_is_said_and_the_rest_is_done(admin_client: Client, 
 )
 def test_credit_that_cannot_be_is_said(limit: Any, says: dict[str, str], problem: str, admin_client: Client) -> None:
     row = limits.set_entity_limits("user:1", [limit], resource="api")
-    assert problem in said(act(admin_client, "top_up_state", row, confirmed="yes", **says))[0]
+    assert problem in said(act(admin_client, "top_up_state", row, confirmed="yes", reason="sorry", **says))[0]
     assert events("top_up") == []
 
 
@@ -159,10 +161,31 @@ def test_while_the_store_is_down_nothing_is_reset_and_no_event_says_so(
     failing = FailingStore(registry.store("default"))
     failing.down = True
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
-    done = act(admin_client, "reset_state", policy, other, confirmed="yes")
+    done = act(admin_client, "reset_state", policy, other, confirmed="yes", reason="sorry")
     assert done.status_code == 302
     assert len(said(done)) == 1
     assert events("reset") == []
+
+
+def test_enforced_policies_name_the_limits_that_they_drop(admin_client: Client) -> None:
+    limits.set_system_limits([TPM, RateLimit("daily", 5, 60)])
+    one, other = (limits.set_resource_limits(name, [TPM], enforcement="off") for name in ("api", "mail"))
+    done = act(admin_client, "enable_policies", one, confirmed="yes")
+    assert "these limits of theirs hold no longer where it holds: daily (system). Add them" in said(done)[-1]
+    done = act(admin_client, "enable_policies", one, other, confirmed="yes")
+    assert "where they hold: resource api: daily (system), resource mail: daily (system). Add them" in said(done)[-1]
+    assert said(act(admin_client, "disable_policies", one, confirmed="yes"))[-1] == "Switch off: done for 1 row."
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_a_boost_a_reset_and_credit_need_a_reason(reason: str, admin_client: Client, policy: Policy) -> None:
+    says = {"factor": "2", "until": tomorrow(), "key": "tpm", "amount": "5", "reason": reason}
+    granting = admin_client.post(address("policy_boost"), {"entity": "user:1", "resource": policy.resource_id, **says})
+    actions = ("boost_entities", "reset_state", "top_up_state")
+    asked = [act(admin_client, action, policy, confirmed="yes", **says) for action in actions]
+    for answer in (granting, *asked):
+        assert answer.context["form"].errors == {"reason": ["This field is required."]}
+    assert (Policy.objects.count(), used()) == (1, 400)
 
 
 def test_an_action_takes_so_many_rows_and_no_more(
@@ -182,15 +205,15 @@ def test_a_boost_is_granted_on_a_page_of_its_own(admin_client: Client, policy: P
     form = {"entity": "user:new", "resource": "", "factor": "2", "until": tomorrow(), "reason": "new"}
     limits.set_system_limits([TPM])
     done = admin_client.post(address("policy_boost"), form)
-    assert (done.status_code, done.headers["location"]) == (302, "/admin/")
+    assert (done.status_code, done.headers["location"]) == (302, address("policy_changelist"))
     boost = Policy.objects.get(valid_until__isnull=False)
     assert (str(boost), boost.definitions()[0].capacity) == ("entity user:new", 2000)
-    assert said(done)[0].startswith("entity user:new is boosted from ")
+    assert re.fullmatch(r"entity user:new is boosted from [\d/]+ .* \(UTC\) until [\d/]+ .* \(UTC\)\.", said(done)[0])
     assert {event.actor for event in events("create")} == {"admin"}
 
 
 def test_a_boost_that_cannot_be_granted_is_explained(admin_client: Client, policy: Policy) -> None:
-    form = {"entity": "user:1", "resource": policy.resource_id, "factor": "2", "until": tomorrow()}
+    form = {"entity": "user:1", "resource": policy.resource_id, "factor": "2", "until": tomorrow(), "reason": "new"}
     assert admin_client.post(address("policy_boost"), form).status_code == 302
     again = admin_client.post(address("policy_boost"), form)
     assert "It overlaps with the policy that holds" in again.content.decode()
@@ -210,7 +233,7 @@ def test_a_boost_cannot_end_after_the_calendar_does(admin_client: Client, policy
 @pytest.mark.parametrize("key", ["abc", "\0", "9" * 23, "-1", "1.5", "0"])
 def test_a_resource_that_cannot_be_is_asked_for_again(key: str, admin_client: Client, policy: Policy) -> None:
     entity = Entity.objects.get()
-    says = {"factor": "2", "until": tomorrow(), "key": "tpm", "amount": "5"}
+    says = {"factor": "2", "until": tomorrow(), "key": "tpm", "amount": "5", "reason": "sorry"}
     granting = admin_client.post(address("policy_boost"), {"entity": "user:1", "resource": key, **says})
     actions = ("boost_entities", "reset_state", "top_up_state")
     asked = [act(admin_client, action, entity, confirmed="yes", resource=key, **says) for action in actions]
@@ -232,6 +255,6 @@ def test_no_page_of_ours_has_scripts_or_styles_within(admin_client: Client, poli
 def test_dates_are_in_the_time_zone_that_the_form_names(admin_client: Client, policy: Policy, settings: Any) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     assert "In the time zone Europe/Berlin." in act(admin_client, "boost_entities", policy).content.decode()
-    act(admin_client, "boost_entities", policy, confirmed="yes", factor="2", until="2999-01-01T13:00")
+    act(admin_client, "boost_entities", policy, confirmed="yes", reason="launch", factor="2", until="2999-01-01T13:00")
     until = Policy.objects.get(valid_until__isnull=False).valid_until
     assert until == datetime.fromisoformat("2999-01-01T12:00:00+00:00")

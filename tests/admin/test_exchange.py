@@ -78,7 +78,7 @@ def test_what_was_exported_can_be_imported_where_nothing_is(admin_client: Client
         model.objects.all().delete()  # type: ignore[attr-defined]
     for model, file in files.items():
         done = imported(admin_client, model, sorted_parents_first(model, file), JSON if kind == "json" else CSV)
-        assert "Import finished" in said(done)[-1]
+        assert "Import finished" in said(done)[0]
     assert {model: exported(admin_client, model, kind) for model in MODELS} == files
 
 
@@ -99,6 +99,23 @@ def test_importing_what_is_there_changes_nothing_and_leaves_no_event(admin_clien
         assert {row.import_type for row in shown.context["result"]} == {"skip"}
         confirm(admin_client, model, shown)
     assert events() == []
+
+
+def test_limits_that_imported_policies_drop_are_named_before_and_after(admin_client: Client) -> None:
+    limits.set_system_limits([CallLimit(1000, 86400), RateLimit("tpm", 100, 60)])
+    for name in ("api", "mail"):
+        Resource.objects.create(name=name)
+    calls = {"kind": "call", "key": "call_count", "capacity": 3, "window_seconds": 60, "algorithm": "token_bucket"}
+    row = {"entity": "", "valid_from": "", "weekly_hours": "", "limits": [calls]}
+    shown = upload(admin_client, "policy", [{"resource": "api", **row}])
+    assert "This policy replaces broader ones" in shown.content.decode()
+    assert "holds: tpm (system). Add them" in shown.content.decode()
+    assert Policy.objects.count() == 1
+    assert "holds: tpm (system). Add them" in said(confirm(admin_client, "policy", shown))[-1]
+    done = imported(admin_client, "policy", [{"resource": name, **row} for name in ("api", "mail")])
+    assert said(done)[-1].startswith("This policy replaces")  # the other one says nothing new
+    broken = upload(admin_client, "policy", [{"resource": "nowhere", **row}])
+    assert not hasattr(broken.context["result"], "warning")
 
 
 def test_a_file_is_shown_as_differences_before_anything_is_changed(admin_client: Client) -> None:

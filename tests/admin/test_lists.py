@@ -109,6 +109,31 @@ def test_a_row_that_cannot_be_read_makes_the_list_say_unknown(model: str, admin_
     assert "unknown" in text(changelist(admin_client, model))
 
 
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("auditevent", ["actor", "source", "source__exact", "object_type", "object_id", "verb__exact"]),
+        ("policy", ["kind", "effect__exact", "scope", "holds", "reason", "resource__name"]),
+        ("resource", ["name", "pool__name"]),
+        ("pool", ["load_balancing__exact", "name"]),
+    ],
+)
+def test_what_no_database_can_look_for_is_no_filter(model: str, names: list[str], admin_client: Client) -> None:
+    for name in names:
+        answer = admin_client.get(address(f"{model}_changelist"), {name: "a\0"})
+        assert (answer.status_code, answer.headers["location"]) == (302, address(f"{model}_changelist") + "?e=1")
+    assert "Null characters are not allowed." in text(admin_client.get(address(f"{model}_changelist"), {"q": "\0"}))
+
+
+@pytest.mark.parametrize(("model", "field"), [("policy", "resource"), ("policy", "entity"), ("resource", "pool")])
+def test_what_no_database_can_look_for_is_not_found(model: str, field: str, admin_client: Client) -> None:
+    limits.set_entity_limits("user:1", [TPM], resource="api")
+    Pool.objects.create(name="eu")
+    query = {"app_label": "limits_app", "model_name": model, "field_name": field}
+    found = [admin_client.get("/admin/autocomplete/", {**query, "term": term}).json() for term in ("", "\0")]
+    assert [len(one["results"]) for one in found] == [1, 0]
+
+
 MOST_QUERIES = 12
 
 

@@ -83,7 +83,7 @@ def test_each_kind_of_staff_does_its_actions_and_no_others(
     if action == "enable_policies":
         Policy.objects.update(enforcement="off")
     until = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
-    act(client, action, policy, confirmed="yes", until=until, **says)
+    act(client, action, policy, confirmed="yes", reason="a test", until=until, **says)
     assert AuditEvent.objects.filter(source="admin").exists() is (kind in kinds)
 
 
@@ -105,3 +105,23 @@ def test_strangers_are_sent_to_the_door(page: str, client: Client) -> None:
 
 def test_who_may_not_import_cannot_confirm_an_import_either(visitor: Any, policy: Policy) -> None:
     assert visitor("view_policy").post(address("policy_process_import"), {}).status_code == 403
+
+
+def test_who_may_only_grant_boosts_is_led_there_and_told_what_is_missing(visitor: Any, policy: Policy) -> None:
+    limits.set_system_limits([TPM])
+    client: Client = visitor("boost_policy")
+    index = client.get("/admin/").content.decode()
+    assert "permission to view or edit anything" not in index
+    assert address("policy_changelist") not in index
+    granting = client.get("/admin/limits_app/").content.decode()
+    assert address("policy_boost") in granting
+    page = client.get(address("policy_boost")).content.decode()
+    assert "you need the permission to view resources" in page
+    assert address("policy_changelist") not in page
+    until = f"{timezone.now() + timedelta(days=1):%Y-%m-%dT%H:%M}"
+    says = {"entity": "user:9", "factor": "2", "until": until, "reason": "a test"}
+    done = client.post(address("policy_boost"), says)
+    assert (done.status_code, done.headers["location"]) == (302, "/admin/limits_app/")
+    for more in ("view_resource", "change_resource"):
+        page = visitor("boost_policy", more).get(address("policy_boost")).content.decode()
+        assert "you need the permission to view resources" not in page

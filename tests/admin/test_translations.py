@@ -14,9 +14,10 @@ from django.test import Client
 from django.utils import translation
 
 from limits_app import limits
+from limits_app.admin.audit_words import field_in_words
 from limits_app.core.limits import CallLimit
-from limits_app.models import Policy
-from tests.admin.browsing import act, changelist
+from limits_app.models import AuditEvent, Policy
+from tests.admin.browsing import act, address, changelist
 
 LANGUAGES = ("de", "zh_Hans")
 CATALOGUES = Path(__file__).resolve().parents[2] / "limits_app" / "locale"
@@ -92,3 +93,40 @@ def test_lists_and_actions_speak_the_language_of_the_site(
     for word in words:
         assert word in page
     assert words[-1] in asked
+
+
+def test_the_audit_log_is_read_in_the_language_of_the_site(admin_client: Client, settings: Any) -> None:
+    made = limits.set_resource_limits("api", [CallLimit(10, 60)])
+    made.reason = "because"
+    made.save()
+    limits.set_resource_limits("api", [CallLimit(20, 60)])
+    [changed, written] = AuditEvent.objects.filter(object_type="policy", verb="update").order_by("-number")
+    AuditEvent.objects.create(verb="reset", source="cron", object_type="state", after={"resource": "api"})
+    settings.LANGUAGE_CODE = "de"
+    with translation.override("de"):
+        page = changelist(admin_client, "auditevent").content.decode()
+        shown = [
+            admin_client.get(address("auditevent_change", event.pk)).content.decode() for event in (changed, written)
+        ]
+    for kind, source in (("Richtlinie", "Funktion der App"), ("Genutztes", "cron")):
+        assert f'<td class="field-kind">{kind}</td>' in page
+        assert f'<td class="field-way">{source}</td>' in page
+        assert len(re.findall(f">\\s*(?:{kind}|{source})\\s*</a>", page)) == 2  # what the list can be filtered by
+    assert '<th scope="row">limits call_count: Kapazität</th>' in shown[0]
+    assert '<th scope="row">Grund</th>' in shown[1]
+    assert ">policy<" not in page + shown[0] + shown[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "words"),
+    [
+        ("policy", "rollout_percent", "rollout (%)"),
+        ("pool", "members eu: limits tpm: window_seconds", "members eu: limits tpm: window (s)"),
+        ("policy", "limits a: b", "limits a: b"),
+        ("policy", "colour", "colour"),
+        ("state", "resource", "resource"),
+        ("gone", "parts a: b", "parts a: b"),
+    ],
+)
+def test_a_field_is_named_as_its_form_does_if_there_still_is_one(kind: str, field: str, words: str) -> None:
+    assert field_in_words(kind, field) == words

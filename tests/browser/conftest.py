@@ -23,13 +23,18 @@ class RestrictedPlace(Place):
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Somebody who is logged in to the admin."""
-    directory = tmp_path_factory.mktemp("site")
-    place = RestrictedPlace(directory, debug=True)
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """Where the site is, with what it starts with."""
+    place = RestrictedPlace(tmp_path_factory.mktemp("site"), debug=True)
     place.manage("migrate", "--verbosity=0")
     place.manage("shell", "--verbosity=0", "--command", "from tests.browser.seed import seed; seed()")
-    with Server(place) as server, browser(server.address.url, directory / "profile") as window:
+    return place
+
+
+@pytest.fixture(scope="session")
+def served(place: Place) -> Iterator[Browser]:
+    """Somebody who is logged in to the admin."""
+    with Server(place) as server, browser(server.address.url, place.directory / "profile") as window:
         window.open("admin/login/?next=/admin/limits_app/")
         window.fill("#id_username", ADMIN)
         window.fill("#id_password", ADMIN)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from project.demo.place import Place
 from tests.browser.chromium import DESKTOP, PHONE, Browser
 
 pytestmark = pytest.mark.slow
@@ -93,6 +94,17 @@ def test_bars_leave_room_for_their_figures(name: str, window: Browser) -> None:
         assert window.run(_ROOM) == []
 
 
+@pytest.mark.parametrize("width", [420, 1280, 1600])
+def test_limits_in_a_list_are_read_as_they_are_written(width: int, window: Browser) -> None:
+    window.resize((width, 900))
+    window.open(f"{ADMIN}policy/")
+    lines = window.run(
+        "return [...document.querySelectorAll('.field-limits_in_words div')]"
+        ".map((one) => Math.round(one.clientHeight / parseFloat(getComputedStyle(one).lineHeight)))"
+    )
+    assert set(lines) == {1}
+
+
 def settle(window: Browser, name: str) -> None:
     """Let a page that is filled by a script come to rest."""
     if name == "live":
@@ -135,6 +147,50 @@ def test_entities_are_found_while_one_types(window: Browser) -> None:
     window.fill("#limits-entity", "tenant:ac")
     window.until(lambda: window.all("#limits-entities option"), "nothing is offered")
     assert [one.get_attribute("value") for one in window.all("#limits-entities option")] == ["tenant:acme"]
+
+
+def test_the_explanation_follows_when_other_limits_hold(window: Browser, place: Place) -> None:
+    place.manage("limits", "resource", "set", "movie", "rpm=100/min", "--yes")
+    window.open(f"{ADMIN}usagesnapshot/explain/?resource=movie")
+    assert "0 of 100 used" in window.text("#limits-explanation")
+    window.run("document.querySelector('.limits-source a').focus()")
+    place.manage("limits", "resource", "set", "movie", "tokens=7/min", "--yes")
+    window.until(lambda: "0 of 7 used" in window.text("#limits-explanation"), "the bar does not move")
+    assert window.text(".limits-list h3") == "tokens"
+    assert window.run("return document.activeElement.matches('.limits-source a')")
+
+
+def test_the_explanation_says_when_a_limit_begins_to_bind(window: Browser, place: Place) -> None:
+    place.manage("limits", "resource", "set", "theatre", "calls=1/h", "--yes")
+    window.open(f"{ADMIN}usagesnapshot/explain/?resource=theatre")
+    assert window.all(".limits-chip--binds") == []
+    call = "from limits_app import limits; limits.acquire('theatre').release()"
+    place.manage("shell", "--verbosity=0", "--command", call)
+    window.until(lambda: window.all(".limits-binds .limits-chip--binds"), "nothing binds")
+    assert "The next request is refused" in window.text("#limits-verdict")
+
+
+_HOLD_BACK = """
+    const real = window.fetch;
+    window.held = [];
+    window.fetch = (...asked) => new Promise((give) => window.held.push(() => {
+        const answer = real(...asked);
+        give(answer);
+        return answer;
+    }));
+"""
+_LET_GO = "const done = arguments[0]; window.held.pop()().then(() => setTimeout(done, 200));"
+
+
+def test_an_answer_that_was_under_way_does_not_end_a_pause(window: Browser) -> None:
+    window.open(LIVE)
+    settle(window, "live")
+    window.run(_HOLD_BACK)
+    window.until(lambda: window.run("return window.held.length"), "nothing is asked")
+    window.press("#limits-live-pause")
+    window.driver.execute_async_script(_LET_GO)
+    assert window.text("#limits-live-status") == "Paused"
+    assert window.run("return window.held.length") == 0
 
 
 def test_the_live_view_asks_nothing_while_it_is_paused(window: Browser) -> None:

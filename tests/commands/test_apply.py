@@ -74,6 +74,10 @@ WRONG: Final = {
         "line 2: entities.u: 'parnt' is not known here: did you mean 'parent'?",
     ),
     "a number for text": ("entities: {u: {name: 4}}", "entities.u.name: write a text, in quotes where it looks like"),
+    "off without quotes": (
+        "policies: [{limits: [k=1/s], enforcement: off}]",
+        "policies[0].enforcement: write it in quotes: without them on, off, yes and no are true or false",
+    ),
     "a date for text": (
         "entities: {u: {name: 2026-01-01}}",
         "in quotes where it looks like something else, not a date",
@@ -163,6 +167,24 @@ def test_what_is_wrong_in_a_file_is_said_with_its_line_and_changes_nothing(
     assert ran.err.startswith(f"{file}: ")
     assert said in ran.err
     assert not AuditEvent.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "policies: [{limits: [k=1/s], enforcement: off}]",
+        "policies: [{limits: [k=1/s]}, {limits: [k=1/s], resource: on}]",
+        "policies: [{effect: no}]",
+        "name: off",
+        "policies: [{limits: [5]}]",
+        "endpoints: [{name: off, path: /, resource: api}]",
+        "endpoints: [{name: all, path: /, resource: 5}]",
+    ],
+)
+def test_one_value_that_is_no_text_is_one_problem(text: str) -> None:
+    with pytest.raises(InvalidFile, match="in quotes") as caught:
+        limits_file.read_content(text)
+    assert len(caught.value.problems) == 1
 
 
 def test_files_that_cannot_be_read_end_the_command(tmp_path: Path) -> None:

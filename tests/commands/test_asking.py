@@ -206,7 +206,8 @@ def test_what_is_old_is_deleted_into_an_archive(tmp_path: Path, settings: Settin
     done = run(f"prune --yes --audit-before 1ms --archive {tmp_path} --reason 'law'")
     assert done.code == 0
     assert f"{events} audit events deleted" in done.err
-    archived = gzip.decompress((tmp_path / "audit.jsonl.gz").read_bytes()).splitlines()
+    [file] = tmp_path.glob("audit-????????.jsonl.gz")
+    archived = gzip.decompress(file.read_bytes()).splitlines()
     assert [json.loads(line)["object_label"] for line in archived] == ["api", "resource api"]
     assert len([*tmp_path.glob("usage-hours*")]) == 1
     pruning = AuditEvent.objects.get()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from typing import Final
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from limits_app.management.limits.registry import SUBCOMMANDS
 from limits_app.models import AuditEvent
-from tests.commands.running import run
+from tests.commands.running import run, run_words
 
 ELSEWHERE: Final = {"apply", "export", "simulate", "doctor"}
 """Their tables are in tests of their own."""
@@ -151,6 +153,7 @@ TABLE: Final = {
         ("prune", 2, "Nobody can be asked here: say --yes"),
         ("prune --audit-before then", 2, "'then' cannot be read as a moment"),
         ("prune --archive", 2, "--archive: expected one argument"),
+        ("prune --yes --reason law", 2, "leave --reason out"),
         ("prune --yes --audit-before 0001-01-01T00:00+14:00", 2, "is beyond the calendar"),
         ("prune old", 2, "unrecognized arguments: old"),
         ("prune --audit-before 30", 2, "'30' cannot be read as a moment"),
@@ -196,3 +199,19 @@ def test_each_subcommand_has_a_table_of_at_least_five() -> None:
     assert {name: len(TABLE.get(name, ())) >= 5 for name in SUBCOMMANDS if name not in ELSEWHERE} == {
         name: True for name in SUBCOMMANDS if name not in ELSEWHERE
     }
+
+
+@pytest.mark.parametrize(
+    "line", ["audit list --actor", "audit list --object", "reset api --yes --once", "export --name", "entity get"]
+)
+def test_an_argument_that_is_no_utf_8_is_not_understood(line: str) -> None:
+    ran = run_words(*line.split(), b"\xff".decode(errors="surrogateescape"))
+    assert (ran.code, ran.out, "no text in UTF-8" in ran.err) == (2, "", True), ran.err
+
+
+def test_an_output_without_a_character_says_how_to_have_it() -> None:
+    run("resource set api rpm=5/min --reason 'für alle'")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    with pytest.raises(CommandError, match=r"the output is ascii, without '\\xfc'; PYTHONUTF8=1") as failed:
+        call_command("limits", "audit", "list", stdout=out)
+    assert failed.value.returncode == 1

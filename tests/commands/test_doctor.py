@@ -90,7 +90,7 @@ def test_hours_that_cannot_be_read_are_found() -> None:
 def test_of_many_findings_of_a_kind_some_are_told() -> None:
     apply(read_content("resources: {" + ", ".join(f"r{number}: {{}}" for number in range(14)) + "}"))
     messages = found("D014")
-    assert (len(messages), messages[-1]) == (11, "4 more resources have no limits")
+    assert (len(messages), messages[-1]) == (11, "more resources have no limits: 4")
 
 
 def test_a_pool_that_serves_nobody_matters_where_it_is_used() -> None:
@@ -126,7 +126,7 @@ def test_entities_without_a_row_are_counted() -> None:
     used("api", timedelta(minutes=5), "u")
     assert found("D021") + found("D023") == []
     used("api", timedelta(minutes=5), "v")
-    assert found("D023")[0].startswith("1 entities without a row")
+    assert found("D023")[0].startswith("entities without a row that used something in a day: 1;")
 
 
 def test_usage_that_is_no_longer_rolled_up_is_found() -> None:

@@ -14,6 +14,7 @@ from django.contrib.messages import get_messages
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import reverse
+from pytest_django import Settings
 
 from limits_app.admin import EndpointAdmin
 from limits_app.core.limits import QuotaLimit
@@ -101,22 +102,23 @@ def test_policies_can_be_filtered_by_scope(
 @pytest.mark.parametrize(
     ("holds", "listed"),
     [
-        ("always", ["always"]),
-        ("dates", ["from 2026-03-04 12:00+00:00 until 2026-03-05 12:00+00:00"]),
-        ("hours", ["mon-fri UTC"]),
+        ("always", "always"),
+        ("dates", "from 03/04/2026 1 p.m. (CET) until 03/05/2026 1 p.m. (CET)"),
+        ("hours", "mon-fri UTC"),
     ],
 )
 def test_policies_can_be_filtered_by_when_they_hold(
-    holds: str, listed: list[str], admin_client: Client, api: Resource
+    holds: str, listed: str, admin_client: Client, api: Resource, settings: Settings
 ) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
     begins = datetime(2026, 3, 4, 12, tzinfo=UTC)
     Policy.objects.create(resource=api)
     Policy.objects.create(resource=api, valid_from=begins, valid_until=begins + timedelta(days=1))
     Policy.objects.create(resource=api, weekly_hours="mon-fri", time_zone="UTC", rollout_percent=5)
     response = admin_client.get(reverse("admin:limits_app_policy_changelist") + f"?holds={holds}")
-    assert [policy.when() for policy in response.context["cl"].result_list] == listed
+    assert len(response.context["cl"].result_list) == 1
     page = response.content.decode()
-    assert listed[0] in page
+    assert listed in page
     assert ("enforce, 5 %" in page) is (holds == "hours")
 
 

@@ -233,6 +233,34 @@ def test_what_is_old_is_pruned_and_the_rest_still_verified(events: list[AuditEve
         prune(now, batch=0, using=ALIAS)
 
 
+def test_what_is_pruned_while_the_log_is_verified_is_not_missing(events: list[AuditEvent]) -> None:
+    now, asked = timezone.now(), 0
+
+    def prune_meanwhile(execute: Any, statement: str, *arguments: Any) -> Any:
+        nonlocal asked
+        if statement.startswith("SELECT") and statement.count("previous") and (asked := asked + 1) == 1:
+            prune(now, batch=3, using=ALIAS)
+        return execute(statement, *arguments)
+
+    with connections[ALIAS].execute_wrapper(prune_meanwhile):
+        report = verify(using=ALIAS)
+    assert (report.ok, report.events, report.number, asked) == (True, 3, 6, 2)
+
+
+def test_what_is_known_of_a_pruned_event_is_compared_or_said_to_be_gone(events: list[AuditEvent]) -> None:
+    prune(timezone.now(), batch=3, using=ALIAS)
+    assert verify(using=ALIAS, known=(3, events[2].digest)).ok
+    report = verify(using=ALIAS, known=(3, "another"))
+    assert report.broken is not None
+    assert (report.broken.fault, report.broken.number) == (Fault.CHANGED, 3)
+    report = verify(using=ALIAS, known=(2, events[1].digest))
+    assert (report.ok, report.events) == (False, 3)
+    assert (
+        str(report.broken)
+        == "event 2: pruned: nothing of it is left to compare: keep number and digest of event 3 or a later one"
+    )
+
+
 @pytest.mark.parametrize(
     "metadata",
     [{"big": 1e22, "whole": 1.0, "tiny": 1e-7, "id": 2**60 + 1, "minus": -0.0}, {"b": [1, {"ä": None}], "a": "\u2028"}],

@@ -183,6 +183,18 @@ def test_the_admin_says_why_it_cannot_revert_and_lets_force(admin_client: Client
     assert Resource.objects.get().description == ""
 
 
+@pytest.mark.parametrize(
+    ("reason", "problem"), [("x\0y", "Null characters are not allowed."), ("x" * 1001, "at most 1000 characters")]
+)
+def test_the_admin_reverts_for_no_reason_that_cannot_be_kept(
+    reason: str, problem: str, admin_client: Client, api: Resource
+) -> None:
+    Resource.objects.update(description="one")
+    event = last()
+    assert problem in admin_client.post(page(event), {"reason": reason, "force": "on"}).content.decode()
+    assert Resource.objects.get().description == "one"
+
+
 READ = "view_auditevent"
 REVERT = "revert_auditevent"
 

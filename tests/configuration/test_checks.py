@@ -92,6 +92,7 @@ def test_a_database_that_only_one_connection_sees_is_reported(
 ) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "database"}}}
     monkeypatch.setitem(connection.settings_dict, "NAME", name)
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
     assert ids(checks.check_hazards()) == found
 
 
@@ -109,6 +110,28 @@ def test_a_database_behind_a_pool_of_transactions_is_reported(
     settings.LIMITS = {"STORES": {"default": {"KIND": "database", "USING": "there"}}}
     assert ids(checks.check_hazards()) == found
     assert checks.check_deployment() == []
+    del connections["there"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"ATOMIC_REQUESTS": True}, ["W056"]),
+        ({"OPTIONS": {"transaction_mode": "immediate"}}, ["W056"]),
+        ({"OPTIONS": {"transaction_mode": "EXCLUSIVE"}}, ["W056"]),
+        ({"OPTIONS": {"transaction_mode": "DEFERRED"}}, []),
+        ({"ENGINE": "django.db.backends.postgresql", "ATOMIC_REQUESTS": True}, []),
+    ],
+)
+def test_a_file_that_the_transactions_of_requests_lock_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], found: list[str]
+) -> None:
+    file = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nowhere/limits.sqlite3"}
+    there = connections.configure_settings({"default": {}, "there": {**file, **changes}})["there"]
+    monkeypatch.setitem(connections.settings, "there", there)
+    settings.LIMITS = {"STORES": {"default": {"KIND": "database", "USING": "there"}}}
+    assert ids(checks.check_hazards()) == found
     del connections["there"]
 
 
@@ -132,9 +155,10 @@ def test_a_middleware_that_knows_no_users_is_reported(settings: Settings, order:
     ],
 )
 def test_what_is_not_for_a_real_site_is_reported_when_it_is_deployed(
-    settings: Settings, given: dict[str, Any], found: list[str]
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], found: list[str]
 ) -> None:
     settings.LIMITS = given
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
     assert ids(checks.check_deployment()) == found
     reported = run_checks(tags=["limits_app"], include_deployment_checks=True, databases=[])
     assert [report.id for report in reported] == [f"limits_app.{name}" for name in found]

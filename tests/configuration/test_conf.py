@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from ipaddress import IPv4Network, IPv6Network
@@ -249,6 +250,34 @@ def test_a_path_that_leads_to_no_function_is_reported(reference: str, message: s
         with pytest.raises(ImproperlyConfigured, match=message):
             conf.entity_function()
         assert [report.id for report in check_settings()] == ["limits_app.E018"]
+
+
+async def _who(request: object) -> str:
+    return "somebody"
+
+
+@pytest.mark.parametrize(
+    ("key", "function", "message"),
+    [
+        ("ENTITY_OF_REQUEST", _who, "is a coroutine function, which nobody awaits"),
+        ("API_KEY_OF_REQUEST", _who, "is a coroutine function, which nobody awaits"),
+        ("API_KEY_OF_REQUEST", lambda: "key", r"cannot be called with \(request\)"),
+        ("REFUSAL_HANDLER", lambda request: None, r"cannot be called with \(request, error\)"),
+    ],
+)
+def test_a_function_that_would_fail_with_the_first_request_is_reported(key: str, function: Any, message: str) -> None:
+    with override_settings(LIMITS={key: function}):
+        [report] = check_settings()
+    assert report.id == "limits_app.E057"
+    assert re.search(message, report.msg)
+
+
+async def _refuse(request: object, error: Exception) -> None: ...
+
+
+def test_a_handler_of_refusals_may_be_a_coroutine_function_and_a_function_need_not_say_what_it_takes() -> None:
+    with override_settings(LIMITS={"REFUSAL_HANDLER": _refuse, "ENTITY_OF_REQUEST": type}):
+        assert check_settings() == []
 
 
 def test_without_configured_settings_the_defaults_hold() -> None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from limits_app.models import Entity, Policy, PolicyEffect, Resource
 from limits_app.resolver import resolve
-from limits_app.services.dropped import dropped_keys
+from limits_app.services.dropped import dropped_by_each, dropped_keys
 from limits_app.services.limits_file.dropping import DroppedLimits
 from limits_app.services.limits_file.stored import stored_content
 from tests.configuration.rows import rate
@@ -44,6 +44,13 @@ def test_a_resource_policy_drops_what_the_system_limits(api: Resource) -> None:
 def test_keys_that_the_policy_has_itself_are_not_dropped(api: Resource) -> None:
     make(None, None, "tpm", "daily")
     assert dropped_keys(make(api, None, "tpm", "daily", "more")) == ()
+
+
+def test_of_several_policies_each_is_told_what_it_drops(api: Resource, user: Entity) -> None:
+    make(None, None, "tpm", "daily")
+    made = [make(api, None, "tpm"), make(None, user, "daily"), make(api, user, "tpm")]
+    for some in (made, made[:1], [made[0], made[2]], []):
+        assert list(dropped_by_each(some)) == [(policy, dropped_keys(policy)) for policy in some]
 
 
 def test_only_the_policy_that_would_hold_instead_counts(api: Resource, user: Entity) -> None:

@@ -80,6 +80,12 @@ def test_either_a_path_or_a_view_is_given(fields: dict[str, str], api: Resource)
         Endpoint.objects.bulk_create([endpoint(api, **fields)])
 
 
+def test_an_endpoint_has_a_name(api: Resource) -> None:
+    assert complaint(endpoint(api, name="").full_clean, "name") == "This field cannot be blank."
+    with pytest.raises(IntegrityError, match="limits_app_endpoint_has_name"), transaction.atomic():
+        Endpoint.objects.bulk_create([endpoint(api, name="")])
+
+
 @pytest.mark.parametrize(
     ("methods", "kept"),
     [("", ""), ("post, get", "GET,POST"), ("GET,get, GET", "GET"), ("patch", "PATCH")],

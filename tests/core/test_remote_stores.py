@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine
 from contextlib import suppress
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -18,13 +17,11 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.core.parts import Amounts
 from limits_app.core.waiting import Waiter, WaitingLine
-from limits_app.stores.in_thread import in_thread
+from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set
 from tests.core.sets import used as exactly_used
 from tests.core.watched import PATIENCE_SECONDS
-
-C = TypeVar("C", bound=Claim)
 
 TPM = RateLimit("tpm", 10, 3600)
 DB = ResourceLimit("db", 1)
@@ -50,7 +47,7 @@ class FarLine(WaitingLine):
         self.came.set()
 
 
-class FarStore(MemoryStore):
+class FarStore(AskedInThread, MemoryStore):
     """A store that must not be asked by what runs in an event loop, but for its verbs for asyncio."""
 
     remote = True
@@ -73,27 +70,10 @@ class FarStore(MemoryStore):
         not_in_a_loop()
         super().peek(claim)
 
-    async def aacquire(self, claim: Claim) -> bool:
-        acquire = super().acquire
-        return await in_thread(lambda: claim if acquire(claim) else None, self._give_back) is not None
-
-    async def aacquire_first(
-        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
-    ) -> C | None:
-        ask = partial(super().acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
-        return await in_thread(ask, self._give_back)
-
-    def _give_back(self, claim: Claim | None) -> None:
-        if claim is not None:
-            self.settle(claim, [-amount for amount in claim.amounts])
-
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         if self.down:
             raise StoreUnavailable("out of reach")
-        await asyncio.to_thread(super().settle, claim, changes)
-
-    async def apeek(self, claim: Claim) -> None:
-        await asyncio.to_thread(super().peek, claim)
+        await super().asettle(claim, changes)
 
 
 def used(limits: LimitSet) -> dict[str, int]:
@@ -265,6 +245,42 @@ def test_a_block_that_raises_gives_back(far: FarStore) -> None:
 
     run(scenario())
     assert used(limits) == {"tpm": 0, "db": 0}
+
+
+def test_a_release_that_is_cancelled_on_its_way_is_settled_once() -> None:
+    class Slow(FarStore):
+        """A store that settles when it is told to."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.go_on = threading.Semaphore(0), threading.Event()
+            self.changes: list[list[int]] = []
+
+        def settle(self, claim: Claim, changes: Amounts) -> None:
+            self.begun.release()
+            assert self.go_on.wait(PATIENCE_SECONDS)
+            self.changes.append(list(changes))
+            super().settle(claim, changes)
+
+    store = Slow()
+    limits = limit_set(store, TPM)
+
+    async def hold() -> None:
+        async with await limits.aacquire({"tpm": 10}) as acquisition:
+            acquisition.update({"tpm": 4})
+            await acquisition.arelease()
+
+    async def course() -> None:
+        holder = asyncio.create_task(hold())
+        assert await asyncio.to_thread(store.begun.acquire, timeout=PATIENCE_SECONDS)
+        holder.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holder
+        store.go_on.set()
+
+    asyncio.run(course())
+    assert len(store.changes) == 1
+    assert used(limits) == {"tpm": 4}
 
 
 def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down(

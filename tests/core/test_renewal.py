@@ -23,6 +23,8 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, used
 from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
+from tests.stores.support import until
+from tests.threads import no_more_threads
 
 ONE = ResourceLimit("db", 1)
 HOUR = 3600
@@ -94,6 +96,19 @@ def test_nothing_is_renewed_where_nothing_is_held(clock: FakeClock) -> None:
         clock.advance(5)
     assert store.renewals
     assert set(store.renewals) == {1}
+
+
+def test_who_holds_something_after_no_thread_could_be_had_starts_to_renew(caplog: pytest.LogCaptureFixture) -> None:
+    store = Counting(lease_seconds=0.3)
+    limits = limit_set(store, DB)
+    with no_more_threads():
+        first = limits.acquire({"db": 1})
+    assert first
+    assert not store.renewer.running
+    assert "the thread limits-renewer could not be started" in caplog.text
+    with limits.acquire({"db": 1}):
+        assert store.renewer.running
+        until(lambda: 2 in store.renewals)
 
 
 def test_a_permit_that_was_forgotten_comes_back_when_its_lease_ends(store: MemoryStore, clock: FakeClock) -> None:

@@ -24,7 +24,7 @@ from limits_app.core.layout import layout_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.parts import Bucket, ScopedLimits
+from limits_app.core.parts import Amounts, Bucket, ScopedLimits
 from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -433,18 +433,20 @@ def test_a_thread_that_is_interrupted_leaves_nothing_and_lets_the_next_one_throu
     assert not store.line.busy
 
 
-def test_an_interruption_between_the_admission_and_its_return_gives_everything_back(clock: FakeClock) -> None:
-    class Interrupted(WatchedStore):
-        """A store whose caller is interrupted when it has just been admitted after a wait."""
+class Interrupting(WatchedStore):
+    """A store whose caller is interrupted when it has just been admitted after a wait."""
 
-        def acquire(self, claim: Claim) -> bool:
-            admitted = super().acquire(claim)
-            if admitted and self.refused:
-                raise Interrupt
-            return admitted
+    has_interrupted = False
 
-    store = Interrupted(clock=clock)
-    limits = limit_set(store, TEN, DB)
+    def acquire(self, claim: Claim) -> bool:
+        admitted = super().acquire(claim)
+        if admitted and self.refused:
+            self.has_interrupted = True
+            raise Interrupt
+        return admitted
+
+
+def interrupted_after_a_wait(store: Interrupting, limits: LimitSet) -> None:
     held = limits.acquire({"tpm": 10, "db": 3})
     waiter = Caller(limits.acquire, {"tpm": 4, "db": 2})
     store.until_refused()
@@ -452,7 +454,30 @@ def test_an_interruption_between_the_admission_and_its_return_gives_everything_b
     held.cancel()
     with pytest.raises(Interrupt):
         waiter.result()
+
+
+def test_an_interruption_between_the_admission_and_its_return_gives_everything_back(clock: FakeClock) -> None:
+    store = Interrupting(clock=clock)
+    limits = limit_set(store, TEN, DB)
+    interrupted_after_a_wait(store, limits)
     assert used(limits) == {"tpm": 0, "db": 0}
+    assert not store.line.busy
+
+
+def test_what_a_store_does_not_take_back_hides_no_interruption(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class OutOfReach(Interrupting):
+        """Which cannot be reached any more then."""
+
+        def settle(self, claim: Claim, changes: Amounts) -> None:
+            if self.has_interrupted:
+                raise StoreUnavailable("out of reach")
+            super().settle(claim, changes)
+
+    store = OutOfReach(clock=clock)
+    interrupted_after_a_wait(store, limit_set(store, TEN, DB))
+    assert "what was waited for could not be given back" in caplog.text
     assert not store.line.busy
 
 
@@ -579,6 +604,71 @@ def test_stores_are_told_when_the_first_comes_and_the_last_goes() -> None:
     assert told == ["+a", "+b", "-b", "-a"]
     assert line.watched() == []
     assert not line.busy
+
+
+@pytest.mark.parametrize("verb", ["+", "-"])
+def test_who_comes_or_goes_while_a_store_is_told_is_told_of_in_the_end(verb: str) -> None:
+    told: list[str] = []
+    one, other = Somebody(1), Somebody(2)
+
+    def tell(sign: str) -> None:
+        if sign == verb and sign not in told:
+            told.append(sign)
+            meanwhile()
+        told.append(sign)
+
+    def meanwhile() -> None:
+        if verb == "-":
+            line.stand(other, [("a", "tpm")])
+        else:
+            line.stand(one, ())
+
+    line = WaitingLine(lambda scope: tell("+"), lambda scope: tell("-"))
+    line.stand(one, [("a", "tpm")])
+    line.stand(one, ())
+    assert told[-1] == ("+" if line.watched() else "-")
+    assert line.watched() == (["a"] if verb == "-" else [])
+
+
+def test_a_scope_that_the_dead_have_deserted_is_watched_for_who_comes_next() -> None:
+    told: list[str] = []
+    line = WaitingLine(lambda scope: told.append("+"), lambda scope: told.append("-"))
+    line.stand(Somebody(1), [("a", "tpm")])
+    gc.collect()
+    alive = Somebody(2)
+    line.stand(alive, [("a", "tpm")])
+    assert told[-1] == "+"
+    assert line.watched() == ["a"]
+
+
+def test_who_leaves_does_not_mind_that_a_store_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
+    def unwatch(scope: str) -> None:
+        raise StoreUnavailable(f"out of reach: {scope}")
+
+    line, one = WaitingLine(unwatch=unwatch), Somebody(1)
+    line.stand(one, [("a", "tpm"), ("b", "tpm")])
+    line.stand(one, ())
+    assert not line.busy
+    assert len(caplog.records) == 2
+
+
+def test_an_interruption_while_leaving_the_line_gives_back_what_was_admitted(
+    store: WatchedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unwatch(_scope: str) -> None:
+        raise Interrupt
+
+    limits, watching = limit_set(store, TEN, DB), store.line._unwatch
+    held = limits.acquire({"db": 3})
+    waiter = Caller(limits.acquire, {"tpm": 4, "db": 2})
+    store.until_waiting(1)
+    store.line._unwatch = unwatch
+    held.release()
+    with pytest.raises(Interrupt):
+        waiter.result()
+    store.line._unwatch = watching
+    assert used(limits) == {"tpm": 0, "db": 0}
+    assert not store.line.busy
 
 
 def test_only_the_first_of_a_line_is_woken() -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -108,11 +109,23 @@ def test_the_served_demo_has_seeded_data_that_survives_a_restart(tmp_path: Path)
         statuses = [visitor.client.ask("/api/ping/").status for _ in range(31)]
         assert statuses == [ADMITTED] * 30 + [REFUSED]
         Administrator.logged_in(address, "admin", "admin").add_resource("kept", "It is there after a restart.")
+        assert "30 of call_count were admitted" in usage_of_api(address)
     assert nobody_listens(address)
     with demo(tmp_path, *options) as process:
         visitor = Browser(address_in(process))
         visitor.sign_in("/admin/login/?next=/admin/", "admin", "admin")
         assert "It is there after a restart." in visitor.client.ask("/admin/limits_app/resource/").text
+
+
+def usage_of_api(address: Address) -> str:
+    """What the Usage page says once everything was rolled up."""
+    admin, until = Browser(address), monotonic() + SECONDS
+    admin.sign_in("/admin/login/?next=/admin/", "admin", "admin")
+    while monotonic() < until:
+        text = admin.client.ask("/admin/limits_app/usagesnapshot/?resource=api&key=call_count").text
+        if "In all, 30 " in text:
+            break
+    return text
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
@@ -122,5 +135,6 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
             _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
     assert errors == (
-        f"The demo failed: port {port} cannot be used (Address already in use): choose another one with --port\n"
+        f"The demo failed: port {port} cannot be used (Address already in use):"
+        ' take another one, as make run ARGS="--port 8001" does\n'
     )

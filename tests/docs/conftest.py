@@ -16,6 +16,7 @@ from pytest_django import Settings
 
 from limits_app.integrations.endpoints import endpoints
 from limits_app.resolver import resolver
+from limits_app.stores import registry
 
 NUMBERS: Final = count(1)
 
@@ -41,6 +42,7 @@ def site(
     }
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(registry, "_OPENED", {})  # nobody shall find a store later whose files are gone
     _forget_limits()
     yield module
     _forget_limits()

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.cache import cache
 from django.http.response import HttpResponseBase
 from django.test import AsyncClient, Client
 from django.urls import path as address
 from pytest_django import Settings
+from rest_framework import throttling
 
 from limits_app import conf
+from limits_app.integrations.drf import rates
 from limits_app.integrations.endpoints import endpoints
 from limits_app.resolver import resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.integrations.rest import RATES
 from tests.integrations.site import Ask, View, who
 
 MIDDLEWARE = [
@@ -65,6 +71,18 @@ def ask(request: pytest.FixtureRequest) -> Ask:
         return async_to_sync(_asked)(async_client, method, path, named)
 
     return send
+
+
+@pytest.fixture(params=[throttling, rates], ids=["theirs", "ours"])
+def module(request: pytest.FixtureRequest, settings: Settings, clock: FakeClock, monkeypatch: Any) -> ModuleType:
+    """The throttles of the REST framework and ours, on the same clock."""
+    settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": RATES}
+    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
+    monkeypatch.setattr(throttling.SimpleRateThrottle, "timer", staticmethod(lambda: clock() / 1e6 + 1e9))
+    monkeypatch.setattr(throttling.SimpleRateThrottle, "THROTTLE_RATES", RATES)
+    cache.clear()
+    module: ModuleType = request.param
+    return module
 
 
 async def _asked(client: AsyncClient, method: str, path: str, headers: dict[str, str]) -> HttpResponseBase:

@@ -13,7 +13,9 @@ from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
-__all__ = ["Members", "Named", "Person", "ask", "of", "view_of"]
+__all__ = ["RATES", "Members", "Named", "Person", "ask", "of", "statuses", "view_of"]
+
+RATES = {"anon": "2/min", "user": "3/min", "uploads": "1/hour", "burst": "2/sec", "daily": "4/day", "free": None}
 
 
 class Person:
@@ -62,3 +64,8 @@ def ask(view: Callable[..., Any], person: int | None = None, **extra: Any) -> An
     response = view(request)
     request.close()
     return response
+
+
+def statuses(view: Callable[..., Any], times: int, person: int | None = None, **extra: Any) -> list[int]:
+    """What a view answers, several times."""
+    return [ask(view, person, **extra).status_code for _ in range(times)]

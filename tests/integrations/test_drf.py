@@ -29,6 +29,7 @@ from limits_app.integrations.drf.schema import LimitsAutoSchema
 from limits_app.integrations.drf.throttle import LimitThrottle
 from limits_app.integrations.identity import entity_of_key
 from limits_app.integrations.request_limits import limits_of
+from limits_app.models import Entity, Limit, Pool, PoolMember, Resource
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
@@ -296,6 +297,46 @@ def test_a_hundred_are_a_hundred_under_twenty_threads(clock: FakeClock) -> None:
         seen = Counter(pool.map(lambda _: ask(view, 1).status_code, range(2_000)))
     assert seen == {200: 100, 429: 1_900}
     assert left("second", "user:1") == {"call_count": 50}
+
+
+# ---------------------------------------------------------------- what other names refuse
+
+
+@pytest.fixture
+def pooled() -> None:
+    """A resource that a pool serves, twice an hour."""
+    pool = Pool.objects.create(name="regions")
+    Limit.from_definition(PoolMember.objects.create(pool=pool, name="east"), CallLimit.per_hour(2)).save()
+    Resource.objects.create(name="llm", pool=pool)
+
+
+@pytest.mark.usefixtures("pooled")
+@pytest.mark.parametrize("own", [None, 1, 99], ids=["the_pool_alone", "less_than_the_pool", "more_than_the_pool"])
+def test_what_a_pool_refuses_the_throttle_refuses(own: int | None) -> None:
+    if own is not None:
+        limit("llm", CallLimit(own, 60))
+    view = view_of(throttle("llm"))
+    allowed = min(own or 2, 2)
+    assert statuses(view, 4) == [200] * allowed + [429] * (4 - allowed)
+    refused = ask(view, 1)
+    assert (refused["Retry-After"], refused["Cache-Control"]) == ("60" if own == 1 else "1800", "no-store")
+
+
+@pytest.mark.usefixtures("pooled")
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_a_pool_refuses_a_view_with_several_throttles_refuses(order: int) -> None:
+    limit("api", CallLimit(9, 60))
+    view = view_of(*[throttle("llm"), throttle("api")][::order])
+    assert statuses(view, 4) == [200, 200, 429, 429]
+    assert ask(view, 1)["Retry-After"] == "1800"
+    assert left("api", "user:1") == {"call_count": 7}
+
+
+def test_what_a_tenant_may_not_its_users_may_not() -> None:
+    tenant = Entity.objects.create(identifier="tenant:acme")
+    Entity.objects.create(identifier="user:1", parent=tenant, cascade=True)
+    services.set_entity_limits("tenant:acme", [CallLimit(2, 60)])
+    assert statuses(view_of(throttle(), throttle("other")), 3) == [200, 200, 429]
 
 
 # ---------------------------------------------------------------- beside other ways in

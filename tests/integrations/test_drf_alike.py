@@ -7,39 +7,16 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.core.exceptions import ImproperlyConfigured
 from pytest_django import Settings
-from rest_framework import throttling as theirs
 from rest_framework.test import APIRequestFactory
 from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
-from limits_app.integrations.drf import rates as ours
 from limits_app.testing import FakeClock
-from tests.integrations.rest import Members, ask, of, view_of
+from tests.integrations.rest import RATES, Members, ask, of, statuses, view_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-RATES = {"anon": "2/min", "user": "3/min", "uploads": "1/hour", "burst": "2/sec", "daily": "4/day", "free": None}
-
-
-@pytest.fixture(params=[theirs, ours], ids=["theirs", "ours"])
-def module(request: pytest.FixtureRequest, settings: Settings, clock: FakeClock, monkeypatch: Any) -> ModuleType:
-    """The framework's throttles and ours, on the same clock."""
-    settings.REST_FRAMEWORK = {"DEFAULT_THROTTLE_RATES": RATES}
-    settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
-    monkeypatch.setattr(theirs.SimpleRateThrottle, "timer", staticmethod(lambda: clock() / 1e6 + 1e9))
-    monkeypatch.setattr(theirs.SimpleRateThrottle, "THROTTLE_RATES", RATES)
-    cache.clear()
-    module: ModuleType = request.param
-    return module
-
-
-def statuses(view: Callable[..., Any], times: int, person: int | None = None, **extra: Any) -> list[int]:
-    """What a view answers, several times."""
-    return [ask(view, person, **extra).status_code for _ in range(times)]
-
 
 # ---------------------------------------------------------------- rates
 

@@ -6,14 +6,17 @@ from typing import Any
 
 import pytest
 import time_machine
+from django.core.cache import caches
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template.response import TemplateResponse
 from pytest_django import Settings
 
 from limits_app import services
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.quota import QuotaLimit
 from limits_app.integrations.decorators import limited
+from limits_app.integrations.refusals import _report_once
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
@@ -281,3 +284,92 @@ def test_a_handler_that_fails_makes_no_error_of_a_refusal(
     ask()
     assert ask().status_code == 429
     assert "LIMITS['REFUSAL_HANDLER']" in caplog.text
+
+
+def test_a_coroutine_may_say_no_too(ask: Ask, serve: Any, settings: Settings) -> None:
+    async def say_no(request: HttpRequest, error: Exception) -> HttpResponse:
+        return HttpResponse("come back later", status=420)
+
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": say_no}
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(1, 60)))
+    ask()
+    refused = ask()
+    assert (refused.status_code, refused.content, refused["Retry-After"]) == (420, b"come back later", "60")
+
+
+def test_a_handler_that_gives_no_response_is_reported_once_and_the_refusal_has_its_usual_form(
+    ask: Ask, serve: Any, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Word(str):
+        __slots__ = ()
+
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": lambda request, error: Word("no")}
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(1, 60)))
+    _report_once.cache_clear()
+    assert [ask().status_code for _ in range(3)] == [200, 429, 429]
+    assert caplog.text.count("must give a response or None, not Word") == 1
+
+
+def test_a_view_that_goes_on_after_a_refusal_tells_of_all_that_holds(ask: Ask, serve: Any) -> None:
+    def view(request: Any) -> HttpResponse:
+        try:
+            request.limits.acquire("inner")
+        except LimitExceeded:
+            return HttpResponse("from before")
+        return HttpResponse("new")
+
+    serve({"": view})
+    endpoint(limit("outer", CallLimit(10, 60)))
+    limit("inner", CallLimit(1, 60))
+    ask()
+    told = ask()
+    assert (told.status_code, told.content) == (200, b"from before")
+    assert told["RateLimit"] == '"outer:call_count";r=8;t=12, "inner:call_count";r=0;t=60'
+
+
+def test_what_a_shared_cache_kept_tells_nobody_what_another_has_left(ask: Ask, serve: Any, settings: Settings) -> None:
+    cache, fetch = "django.middleware.cache.UpdateCacheMiddleware", "django.middleware.cache.FetchFromCacheMiddleware"
+    settings.MIDDLEWARE = [cache, *MIDDLEWARE, fetch]
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "told"}}
+    limit("api", CallLimit(10, 60))
+    serve({"": limited("api")(fine)})
+    assert "RateLimit" in ask(who="ann")
+    found = ask(who="bob")
+    assert "Age" in found
+    assert "RateLimit" not in found
+    assert "RateLimit-Policy" not in found
+    caches["default"].clear()
+
+
+def test_of_a_response_from_a_shared_cache_the_one_who_is_charged_for_it_is_told(
+    ask: Ask, serve: Any, settings: Settings
+) -> None:
+    cache, fetch = "django.middleware.cache.UpdateCacheMiddleware", "django.middleware.cache.FetchFromCacheMiddleware"
+    settings.MIDDLEWARE = [cache, *MIDDLEWARE, fetch]
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "paid"}}
+    endpoint(limit("api", CallLimit(10, 60)))
+    serve({"": fine})
+    assert [ask(who=who)["RateLimit"] for who in ("ann", "ann", "bob")] == [
+        '"call_count";r=9;t=6',
+        '"call_count";r=8;t=12',
+        '"call_count";r=9;t=6',
+    ]
+    caches["default"].clear()
+
+
+@pytest.mark.parametrize(("template", "status"), [("limits_app/429.html", 420), ("nowhere.html", 429)])
+def test_a_handler_may_leave_its_template_to_be_rendered(
+    ask: Ask, serve: Any, settings: Settings, template: str, status: int
+) -> None:
+    def say_no(request: HttpRequest, error: Exception) -> HttpResponse:
+        return TemplateResponse(request, template, {"title": "No"}, status=420)
+
+    settings.LIMITS = settings.LIMITS | {"REFUSAL_HANDLER": say_no}
+    serve({})
+    endpoint(limit("api", CallLimit(1, 60)))
+    assert ask().status_code == 404
+    refused = ask()
+    assert refused.status_code == status
+    assert refused.content

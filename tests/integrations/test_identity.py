@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
+from django.utils.functional import SimpleLazyObject
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import conf, services
@@ -18,6 +19,7 @@ from limits_app.integrations.identity import aidentify, entity_of_key, entity_of
 from limits_app.integrations.request_limits import limits_of
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
+from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import fine, limit
 
 FORGED = {
@@ -250,3 +252,37 @@ def test_users_are_told_apart_by_their_sessions_and_visitors_cost_no_query(
     client.force_login(user)
     get("/")
     assert heard == ["ip:127.0.0.1", f"user:{user.pk}"]
+
+
+def impersonating(get_response: Any) -> Any:
+    """A middleware that knows users by a header, and tells `request.user` alone."""
+
+    def answer(request: HttpRequest) -> Any:
+        number = request.headers.get("X-User")
+        if number == "plain":
+            request.user = User(pk=7)
+        elif number is not None:
+            request.user = SimpleLazyObject(lambda: User.objects.get(pk=number))  # type: ignore[assignment]  # as Django
+        return get_response(request)
+
+    return answer
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["wsgi", "asgi"])
+def test_a_user_of_whom_another_middleware_tells_is_who_makes_the_request_also_for_an_asynchronous_view(
+    settings: Settings, serve: Any, kind: str
+) -> None:
+    settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
+    settings.MIDDLEWARE = [*MIDDLEWARE[:2], "tests.integrations.test_identity.impersonating", *MIDDLEWARE[2:]]
+    ann = User.objects.create_user("ann")
+
+    async def aview(request: Any) -> HttpResponse:
+        return HttpResponse(await request.limits.aentity())
+
+    serve({"": aview})
+    client: Any = Client() if kind == "wsgi" else AsyncClient()
+    get = client.get if kind == "wsgi" else async_to_sync(client.get)
+    assert get("/", headers={"X-User": str(ann.pk)}).content == f"user:{ann.pk}".encode()
+    assert get("/", headers={"X-User": "plain"}).content == b"user:7"
+    assert get("/").content == b"ip:127.0.0.1"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -17,7 +18,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from limits_app import services
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.integrations.decorators import exempt
+from limits_app.integrations.decorators import exempt, limited
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import Endpoint
 from limits_app.stores import registry
@@ -274,7 +275,7 @@ def test_failed_views_give_back_what_was_not_used_and_those_that_answer_do_not(
     assert left("api") == {"call_count": 9, "tpm": 100 if status == 500 else 60, "slots": 3}
 
 
-def test_a_refusal_inside_a_view_is_the_same_refusal_and_costs_nothing(ask: Ask, serve: Any) -> None:
+def test_a_refusal_inside_a_view_is_the_same_refusal_and_gives_no_call_back(ask: Ask, serve: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         with request.limits.acquire("inner"):  # type: ignore[attr-defined]  # the middleware adds it
             return fine(request)
@@ -286,7 +287,7 @@ def test_a_refusal_inside_a_view_is_the_same_refusal_and_costs_nothing(ask: Ask,
     refused = ask(Accept="application/json")
     assert (refused.status_code, refused["Retry-After"]) == (429, "60")
     assert refused.json()["violated-policies"] == ["call_count"]
-    assert left("outer") == {"call_count": 9, "slots": 3}
+    assert left("outer") == {"call_count": 8, "slots": 3}
 
 
 def test_what_a_view_reported_before_it_was_refused_stays_used(ask: Ask, serve: Any) -> None:
@@ -361,3 +362,43 @@ def test_an_error_that_nobody_turns_into_a_response_gives_back_too(kind: str) ->
     with pytest.raises(KeyboardInterrupt):
         run(RequestFactory().get("/"))
     assert left("api") == {"tpm": 100, "slots": 1}
+
+
+def test_guesses_that_a_view_is_refused_something_for_are_not_free(ask: Ask, serve: Any) -> None:
+    def log_in(request: Any) -> HttpResponse:
+        if request.headers.get("X-Password") == "right":
+            return HttpResponse(status=302)
+        request.limits.acquire("mail", entity="account:ann")
+        return HttpResponse("wrong")
+
+    limit("mail", CallLimit(1, 3600))
+    limit("login", CallLimit(3, 3600))
+    serve({"": limited("login", counts=lambda response: response.status_code == 200)(log_in)})
+    assert statuses(ask, 3) == [200, 429, 429]
+    assert left("login") == {"call_count": 0}
+    assert ask(X_Password="right").status_code == 429
+
+
+def filed(get_response: Any) -> Any:
+    """A middleware that answers all requests with a file."""
+
+    def answer(request: HttpRequest) -> FileResponse:
+        OPENED.append(BytesIO(b"file"))
+        return FileResponse(OPENED[-1])
+
+    return answer
+
+
+OPENED: list[BytesIO] = []
+
+
+def test_what_another_middleware_answers_is_closed_where_it_is_refused(
+    ask: Ask, serve: Any, settings: Settings
+) -> None:
+    settings.MIDDLEWARE = [*MIDDLEWARE, "tests.integrations.test_middleware.filed"]
+    serve({"": fine})
+    endpoint(limit("api", CallLimit(1, 60)))
+    ask().close()
+    assert ask().status_code == 429
+    assert [file.closed for file in OPENED] == [True, True]
+    OPENED.clear()

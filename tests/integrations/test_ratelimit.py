@@ -8,19 +8,25 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
 from django.utils.decorators import method_decorator
 from django.views import View
 from pytest_django import Settings
+from rest_framework.decorators import api_view, authentication_classes
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from limits_app import services
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limits import CallLimit
+from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.integrations.ratelimit import ALL, UNSAFE, ratelimit
+from limits_app.models import Resource
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.rest import Person
-from tests.integrations.site import Ask, afine, fine, limit
+from tests.integrations.site import Ask, afine, fine, left, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -222,6 +228,159 @@ def test_class_views_are_counted_by_class() -> None:
 
     views = [First.as_view(), Second.as_view()]
     assert [statuses(view, 2) for view in views] == [[200, 429], [200, 429]]
+
+
+class Login(View):
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return fine(request)
+
+
+class Listing(Login):
+    """Another view."""
+
+
+class Orders(APIView):
+    authentication_classes = ()
+
+    def get(self, request: Request) -> Response:
+        return Response("fine")
+
+
+class Invoices(Orders):
+    """Another view."""
+
+
+class Shelf(ViewSet):
+    authentication_classes = ()
+
+    def list(self, request: Request) -> Response:
+        return Response("fine")
+
+
+class Archive(Shelf):
+    """Another view."""
+
+
+@api_view(["GET"])
+@authentication_classes([])
+def first(request: Request) -> Response:
+    """A view."""
+    return Response("fine")
+
+
+@api_view(["GET"])
+@authentication_classes([])
+def second(request: Request) -> Response:
+    """Another view."""
+    return Response("fine")
+
+
+@pytest.mark.parametrize(
+    ("one", "another"),
+    [
+        pytest.param(Login.as_view(), Listing.as_view(), id="django"),
+        pytest.param(Orders.as_view(), Invoices.as_view(), id="rest_framework"),
+        pytest.param(Shelf.as_view({"get": "list"}), Archive.as_view({"get": "list"}), id="view_sets"),
+        pytest.param(first, second, id="api_views"),
+    ],
+)
+def test_views_made_of_classes_are_counted_by_class(one: Callable[..., Any], another: Callable[..., Any]) -> None:
+    views = [ratelimit(key="ip", rate="1/m")(view) for view in (one, another)]
+    assert [statuses(view, 2) for view in views] == [[200, 429], [200, 429]]
+
+
+def test_the_resource_of_a_class_view_is_named_like_the_class() -> None:
+    view = ratelimit(key="ip", rate="1/m")(Orders.as_view())
+    limit(f"{__name__}.Orders", CallLimit(3, 60))
+    assert statuses(view, 4) == [200, 200, 200, 429]
+
+
+def by_the_method(group: str, request: HttpRequest) -> str:
+    """Few, or many in a shorter window."""
+    return "3/h" if request.method == "GET" else "100/m"
+
+
+@pytest.mark.parametrize(
+    ("few", "many"),
+    [
+        pytest.param({"rate": "3/h", "group": "windows"}, {"rate": "100/m", "group": "windows"}, id="of_a_group"),
+        pytest.param({"rate": (3, 3600)}, {"rate": (100, 60)}, id="of_one_view"),
+        pytest.param({"rate": by_the_method}, {"rate": by_the_method}, id="of_a_function"),
+    ],
+)
+def test_a_short_window_never_ends_a_long_one(few: dict[str, Any], many: dict[str, Any], clock: FakeClock) -> None:
+    seldom, often = (ratelimit(key="ip", **options)(fine) for options in (few, many))
+    assert statuses(seldom, 4) == [200, 200, 200, 429]
+    for _ in range(5):
+        clock.advance(61)
+        assert often(RequestFactory().post("/")).status_code == 200
+        assert statuses(seldom, 1) == [429]
+    clock.advance(3600)
+    assert statuses(seldom, 1) == [200]
+
+
+def test_the_longest_window_has_the_name_of_the_group_and_others_end_in_theirs() -> None:
+    minute, hour = (ratelimit(key="ip", rate=rate, group="orders")(fine) for rate in ("1/m", "1/h"))
+    limit("orders", CallLimit(2, 60))
+    limit("orders.60s", CallLimit(3, 60))
+    assert statuses(hour, 3) == [200, 200, 429]
+    assert statuses(minute, 4) == [200, 200, 200, 429]
+
+
+def test_a_function_that_says_never_for_a_while_does_not_forget_what_was_used() -> None:
+    rates = iter(["2/h", "2/h", "0/h", "2/h"])
+    view = ratelimit(key="ip", rate=lambda group, request: next(rates), group="banned")(fine)
+    assert statuses(view, 4) == [200, 200, 429, 429]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(view, id=view.__name__)
+        for view in [
+            method_decorator(ratelimit(key="user_or_ip", rate="1/m"), name="dispatch")(
+                type("Awaited", (View,), {"get": lambda self, request: afine(request), "view_is_async": True})
+            ),
+            method_decorator(ratelimit(key="user_or_ip", rate="1/m"), name="dispatch")(
+                type("Plain", (View,), {"get": lambda self, request: fine(request)})
+            ),
+        ]
+    ],
+)
+def test_the_dispatch_of_a_class_view_is_limited(view: Any, ask: Ask, serve: Any) -> None:
+    serve({"": view.as_view()})
+    assert [ask().status_code for _ in range(3)] == [200, 429, 429]
+
+
+def of_the_database(group: str, request: HttpRequest) -> str:
+    """A rate that the database says, or a key."""
+    return f"{Resource.objects.count() + 1}/m"
+
+
+async def of_a_coroutine(group: str, request: HttpRequest) -> str:
+    """A rate that has to be waited for, or a key."""
+    return f"{await Resource.objects.acount() + 1}/m"
+
+
+@pytest.mark.parametrize("view", [fine, afine], ids=["sync", "async"])
+@pytest.mark.parametrize("function", [of_the_database, of_a_coroutine])
+def test_functions_may_ask_the_database(view: Any, function: Any, ask: Ask, serve: Any) -> None:
+    serve({"": ratelimit(key=function, rate=function, group=f"asks.{view.__name__}.{function.__name__}")(view)})
+    assert [ask().status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_view_of_the_rest_framework_gives_permits_back_without_a_middleware(serve: Any, settings: Settings) -> None:
+    settings.MIDDLEWARE = settings.MIDDLEWARE[:-1]
+
+    class Reports(Orders):
+        @method_decorator(ratelimit(key="ip", rate="9/m", group="reports"))
+        def get(self, request: Request) -> Response:
+            return Response("fine")
+
+    serve({"": Reports.as_view()})
+    limit("reports", ResourceLimit("slots", 1))
+    assert [Client().get("/").status_code for _ in range(2)] == [200, 200]
+    assert left("reports", "ip:127.0.0.1") == {"slots": 1}
 
 
 @pytest.mark.parametrize(

@@ -81,3 +81,12 @@ def test_while_the_default_store_is_down_others_go_on(
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert [answer["X-Degraded"] for answer in answers[:2]] == ["False", "False"]
     assert ask("/near/").status_code == 503
+
+
+def test_throttles_of_one_view_may_be_counted_in_several_stores(serve: Any, ask: Ask) -> None:
+    kinds = [type("Throttle", (LimitThrottle,), {"resource": name}) for name in ("near", "far")]
+    serve({"": view_of(*kinds), "far/": view_of(kinds[1])})
+    assert codes(ask) == [200, 200, 429]
+    services.set_resource_limits("near", [CallLimit(9, 60)])
+    assert codes(ask) == [429] * 3
+    assert ask("/far/").status_code == 429

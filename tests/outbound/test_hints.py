@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from collections.abc import Iterator
+from time import perf_counter, tzset
 
 import pytest
 
@@ -12,6 +13,16 @@ from tests.outbound.timelines import answer, refusal
 NOON = 1_800_000_000.0
 
 
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose time is not that of Greenwich."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        tzset()
+        yield
+    tzset()
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
@@ -19,12 +30,15 @@ NOON = 1_800_000_000.0
         pytest.param("0.25", 0.25, id="parts_of_a_second"),
         pytest.param("Fri, 15 Jan 2027 08:00:30 GMT", 30.0, id="a_date"),
         pytest.param("Fri, 15 Jan 2027 07:00:00 GMT", 0.0, id="a_date_that_is_over"),
+        pytest.param("Fri Jan 15 08:00:30 2027", 30.0, id="a_date_of_asctime"),
+        pytest.param("Fri, 15 Jan 2027 08:00:30 -0000", 30.0, id="a_date_without_a_zone"),
         pytest.param("999999999999", 366 * 86_400.0, id="not_for_ever"),
         pytest.param("-3", None, id="negative"),
         pytest.param("soon", None, id="a_word"),
         pytest.param("nan", None, id="no_number"),
     ],
 )
+@pytest.mark.usefixtures("far_east")
 def test_retry_after_is_read_as_seconds_or_as_a_date(value: str, seconds: float | None) -> None:
     assert hints_of(refusal(Retry_After=value), unix_seconds=NOON) == Hints(True, seconds)
 

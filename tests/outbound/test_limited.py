@@ -215,6 +215,27 @@ async def test_when_nobody_can_be_asked_the_first_who_can_again_is_named() -> No
     assert caught.value.retry_after == pytest.approx(20.02)
 
 
+class Busy(Scripted):
+    """Has no turn for anybody, whatever he is ready to wait."""
+
+    async def send(self, request: Request) -> Response:
+        self.sent.append((0.0, request))
+        await asyncio.sleep(request.wait_seconds or 0.0)
+        raise NotNow("busy", 60.0)
+
+
+@on_a_fake_clock
+async def test_a_request_waits_no_longer_because_several_members_are_asked() -> None:
+    loop = asyncio.get_running_loop()
+    for wait_seconds, left in [(5.0, 0.0), (None, None)]:
+        eu, us = Busy([]), Busy([])
+        start = loop.time()
+        with pytest.raises(NotNow):
+            await PooledClient(two_regions(), {"eu": eu, "us": us}).send(Request(path="/", wait_seconds=wait_seconds))
+        assert loop.time() - start == pytest.approx(wait_seconds or 0.0)
+        assert [request.wait_seconds for _, request in [*eu.sent, *us.sent]] == [wait_seconds, left]
+
+
 @pytest.mark.parametrize("names", [["us", "eu"], ["eu"], ["eu", "us", "asia"], [], ["eu", "asia"]], ids=str)
 def test_members_that_do_not_match_the_pool_are_refused(names: list[str]) -> None:
     sets = [LimitSet([CallLimit(5, 60)], config={"name": name}) for name in ("eu", "us")]

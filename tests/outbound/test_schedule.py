@@ -127,6 +127,25 @@ def test_only_so_many_quotas_are_remembered() -> None:
     assert len(schedule._windows) == 9
 
 
+def test_a_quota_that_made_way_for_another_of_the_same_answer_counts_nothing() -> None:
+    schedule = scheduled(*(Quota(name, 5, 60.0) for name in "abcdefgh"))
+    answered = told(schedule.depart(0.0), *(Quota(name, 5, 60.0, 4) for name in "axyz"))
+    assert [quota.name for quota in schedule.arrive(0.1, answered).quotas] == ["x", "y", "z"]
+    assert schedule.in_flight == 0
+
+
+def test_who_does_not_leave_after_all_is_not_taken_for_one_that_the_upstream_counted() -> None:
+    schedule = scheduled(FIVE)
+    first = schedule.depart(0.0)
+    schedule.depart(0.0)
+    schedule.withdraw()
+    schedule.arrive(0.1, told(first, Quota("rps", 5, 1.0, 3)))
+    for _ in range(3):
+        assert schedule.opens_at(0.2) == 0.2
+        schedule.depart(0.2)
+    assert schedule.opens_at(0.2) > 0.2
+
+
 def test_a_refusal_holds_everybody_for_as_long_as_the_upstream_says() -> None:
     schedule = scheduled()
     lesson = schedule.arrive(1.0, told(schedule.depart(0.0), refused=True, retry_after=3.0))

@@ -187,6 +187,29 @@ async def test_what_could_not_be_handed_over_is_kept(caplog: pytest.LogCaptureFi
 
 
 @on_a_fake_clock
+async def test_a_hand_over_that_cancels_itself_has_failed_and_its_worker_goes_on() -> None:
+    async def give_up(failed: FailedItem[int]) -> None:
+        raise asyncio.CancelledError
+
+    async with WorkQueue(Bench(0).work, workers=1, on_failure=give_up) as queue:
+        await queue.put(0)
+        await queue.put(1)
+    assert [failed.item for failed in queue.failures] == [0]
+    assert (queue.done, queue.left) == (1, [])
+
+
+@on_a_fake_clock
+async def test_closing_in_the_middle_of_a_hand_over_leaves_the_item() -> None:
+    async def never(failed: FailedItem[int]) -> None:
+        await asyncio.Event().wait()
+
+    async with WorkQueue(Bench(0).work, on_failure=never, grace_seconds=5) as queue:
+        await queue.put(0)
+    assert queue.left == [LeftItem(0, begun=True)]
+    assert queue.failures == []
+
+
+@on_a_fake_clock
 async def test_work_that_cancels_itself_has_failed_and_its_worker_goes_on() -> None:
     async def work(item: int) -> None:
         if item == 0:

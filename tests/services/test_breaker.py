@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -14,6 +15,8 @@ from limits_app.stores.attendant import Attendant
 from limits_app.stores.breaker import Breaker, BreakerRules, BreakerState
 from limits_app.stores.memory import monotonic_us
 from limits_app.testing import FakeClock
+from tests.stores.support import until
+from tests.threads import no_more_threads
 
 SECOND = 1_000_000
 RULES = BreakerRules(failure_ratio=0.5, min_calls=4, interval_us=10 * SECOND)
@@ -231,6 +234,37 @@ def test_an_attendant_has_a_thread_where_time_passes_by_itself() -> None:
     done.clear()
     attendant.call()
     assert done.wait(10)
+
+
+def test_an_attendant_that_got_no_thread_is_called_again() -> None:
+    done = Event()
+    attendant = Attendant(done.set, 1000, clock=Clock(monotonic_us))
+    with no_more_threads():
+        attendant.call()
+    assert not done.is_set()
+    attendant.call()
+    assert done.wait(10)
+
+
+def test_an_attendant_that_is_called_as_it_ends_is_followed_by_one_other() -> None:
+    looks: list[str] = []
+
+    class Called(Attendant):
+        """An attendant that is called when it has just said that it ends."""
+
+        def _come(self) -> int | None:
+            again = super()._come()
+            if len(looks) == 1:
+                self.call()
+            return again
+
+    before = set(enumerate_threads())
+    attendant = Called(lambda: looks.append(current_thread().name), 1000, clock=Clock(monotonic_us))
+    attendant.call()
+    until(lambda: len(looks) == 2)
+    for thread in set(enumerate_threads()) - before:
+        thread.join(10)
+    assert len(looks) == 2
 
 
 def test_an_attendant_whose_work_breaks_can_be_called_again() -> None:

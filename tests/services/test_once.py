@@ -120,8 +120,13 @@ def test_any_text_is_a_key(key: str) -> None:
 
 def test_no_two_keys_meet_in_one_scope() -> None:
     keys = ["a", "b", "a!b", ""]
-    scopes = {once_scope("api", entity, key).key for entity in (None, "a", "a!b") for key in keys}
-    assert len(scopes) == 12
+    scopes = {
+        once_scope("api", entity, key, *others).key
+        for entity in (None, "a", "a!b")
+        for key in keys
+        for others in ([], ["reports"], ["bills", "reports"])
+    }
+    assert len(scopes) == 36
     assert scope_of("api", "a").key not in scopes
 
 
@@ -136,6 +141,22 @@ def test_several_resources_are_charged_once() -> None:
     for _ in range(2):
         assert limits.acquire({"api": None, "reports": None}, entity="user:1", idempotency_key="a")
     assert [used(), used("reports")] == [1, 1]
+
+
+def test_a_key_of_several_resources_is_one_of_all_of_them_in_whatever_order() -> None:
+    for name in ("api", "reports"):
+        limits.set_resource_limits(name, [CallLimit(10, 3600)])
+
+    def ask(*names: str) -> list[float]:
+        assert limits.acquire(dict.fromkeys(names), entity="user:1", idempotency_key="a")
+        return [used(), used("reports")]
+
+    assert ask("api", "reports") == [1, 1]
+    assert ask("reports", "api") == [1, 1]
+    assert ask("api") == [2, 1]
+    assert ask("reports") == [2, 2]
+    assert limits.acquire("api", entity="user:1", idempotency_key="a")
+    assert used() == 2
 
 
 def test_a_resource_that_a_pool_serves_is_charged_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 from pytest_django import Settings
 from redis import Redis
 
-from limits_app import CallLimit, ResourceLimit, StoreUnavailable, conf, limits
+from limits_app import CallLimit, RateLimit, ResourceLimit, StoreUnavailable, conf, limits
 from limits_app.conf import OnUnavailable
 from limits_app.stores import registry
 from limits_app.stores.breaker import BreakerState
@@ -249,3 +250,41 @@ def test_permits_that_were_given_back_to_a_dead_redis_are_forgotten(server: Redi
     until(lambda: limits.store_health()["default"].unsettled == 0)
     until(is_back)
     assert limits.status("slots", entity="a").limits["db"]["holders"] == 0
+
+
+def test_who_was_answered_by_policy_holds_nothing_of_a_redis_that_goes_on(server: RedisServer) -> None:
+    limits.set_resource_limits("slots", [ResourceLimit("db", 5), CallLimit(CAPACITY, 86_400)])
+    limits.acquire("slots", entity="a").release()
+    server.freeze()
+    for _ in range(20):
+        with pytest.raises(StoreUnavailable):
+            limits.acquire("slots", entity="a")
+    assert limits.store_health()["default"].unsettled
+    server.resume()
+    until(lambda: limits.store_health()["default"].unsettled == 0)
+    until(is_back)
+    left = limits.status("slots", entity="a").limits
+    assert left["db"]["holders"] == 0
+    assert left["call_count"]["used"] <= 1
+
+
+def test_the_release_of_a_cancelled_task_is_not_lost_with_the_redis(server: RedisServer) -> None:
+    limits.set_resource_limits("tokens", [RateLimit("tokens", 1000, 366 * 86_400)])
+
+    async def scenario() -> None:
+        (await limits.aacquire("tokens", requested={"tokens": 1})).cancel()
+        acquisition = await limits.aacquire("tokens", requested={"tokens": 100})
+        acquisition.update({"tokens": 400})
+        server.freeze()
+        task = asyncio.create_task(acquisition.arelease())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())  # which waits for threads
+    assert limits.store_health()["default"].unsettled == 1
+    server.resume()
+    until(lambda: limits.store_health()["default"].unsettled == 0)
+    until(is_back)
+    assert limits.status("tokens").limits["tokens"]["used"] == pytest.approx(400, abs=0.1)

@@ -52,6 +52,13 @@ def test_all_shares_are_charged_each_with_its_amounts() -> None:
     assert (left("api")["tpm"], left("exports")["slots"]) == (90, 2)
 
 
+def test_a_share_that_comes_twice_is_an_error_and_charges_nothing() -> None:
+    limit("api", RateLimit("tpm", 100, 60, SLIDING))
+    with pytest.raises(InvalidRequest, match="'api' of 'ann' is in two shares: add up what they request"):
+        try_acquire_all([Share("api", "ann", {"tpm": 1}), Share("api", "bob"), Share("api", "ann", {"tpm": 2})])
+    assert left("api")["tpm"] == 100
+
+
 def test_a_refusal_charges_nothing_and_is_told() -> None:
     limit("api", CallLimit(10, 60, SLIDING))
     limit("exports", CallLimit(1, 60, SLIDING))

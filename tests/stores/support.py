@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from limits_app.core.clock import Clock
+from limits_app.core.clock import Clock, system_us
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
@@ -23,7 +23,6 @@ from limits_app.core.limits import AnyLimit
 from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.process.store import system_us
 
 PATIENCE = 30
 """Seconds after which something that should have happened counts as missing."""

@@ -8,7 +8,8 @@ from threading import Event
 
 import pytest
 
-from limits_app.stores.in_thread import in_thread
+from limits_app.core.errors import StoreUnavailable
+from limits_app.stores.in_thread import in_thread, surely_in_thread
 
 PATIENCE = 20
 
@@ -18,15 +19,19 @@ class Work:
 
     def __init__(self) -> None:
         self.begun, self.may_end = Event(), Event()
-        self.told: list[str] = []
+        self.told: list[str | StoreUnavailable] = []
+        self.error: StoreUnavailable | None = None
 
     def __call__(self) -> str:
         self.begun.set()
         assert self.may_end.wait(PATIENCE)
+        if self.error is not None:
+            raise self.error
         return "done"
 
-    def task(self) -> asyncio.Task[str]:
-        return asyncio.create_task(in_thread(self, self.told.append))
+    def task(self, *, surely: bool = False) -> asyncio.Task[str]:
+        leave = surely_in_thread if surely else in_thread
+        return asyncio.create_task(leave(self, self.told.append))
 
 
 @pytest.fixture
@@ -40,10 +45,29 @@ def test_the_result_is_the_task_s(work: Work) -> None:
     assert work.told == []
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_task_that_is_cancelled_is_not_kept_waiting_and_its_result_is_told(work: Work, times: int) -> None:
+@pytest.mark.parametrize("surely", [True, False])
+def test_the_error_is_the_task_s(work: Work, *, surely: bool) -> None:
+    work.error = StoreUnavailable("out of reach")
+    work.may_end.set()
+
     async def scenario() -> None:
-        task = work.task()
+        with pytest.raises(StoreUnavailable):
+            await work.task(surely=surely)
+
+    asyncio.run(scenario())
+    assert work.told == []
+
+
+@pytest.mark.parametrize("error", [None, StoreUnavailable("out of reach")])
+@pytest.mark.parametrize("surely", [True, False])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_task_that_is_cancelled_is_not_kept_waiting_and_how_it_ends_is_told(
+    work: Work, times: int, error: StoreUnavailable | None, *, surely: bool
+) -> None:
+    work.error = error
+
+    async def scenario() -> None:
+        task = work.task(surely=surely)
         await asyncio.to_thread(work.begun.wait, PATIENCE)
         for _ in range(times):
             task.cancel()
@@ -53,7 +77,7 @@ def test_a_task_that_is_cancelled_is_not_kept_waiting_and_its_result_is_told(wor
         work.may_end.set()
 
     asyncio.run(scenario())  # which waits for threads
-    assert work.told == ["done"]
+    assert work.told == [error or "done"]
 
 
 def test_a_result_that_nobody_has_taken_yet_is_told(work: Work) -> None:
@@ -73,12 +97,13 @@ def test_a_result_that_nobody_has_taken_yet_is_told(work: Work) -> None:
     assert work.told == ["done"]
 
 
-def test_what_has_not_begun_is_never_done(work: Work) -> None:
+@pytest.mark.parametrize("surely", [True, False])
+def test_what_has_not_begun_is_done_only_if_it_must(work: Work, *, surely: bool) -> None:
     async def scenario() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         other = Work()
         before = other.task()
-        task = work.task()
+        task = work.task(surely=surely)
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -86,13 +111,14 @@ def test_what_has_not_begun_is_never_done(work: Work) -> None:
         other.may_end.set()
         await before
 
+    work.may_end.set()
     asyncio.run(scenario())
-    assert not work.begun.is_set()
-    assert work.told == []
+    assert work.begun.is_set() is surely
+    assert work.told == (["done"] if surely else [])
 
 
 def test_errors_of_who_tidies_up_are_logged(work: Work, caplog: pytest.LogCaptureFixture) -> None:
-    def fails(_: str) -> None:
+    def fails(_: object) -> None:
         raise OSError("no way back")
 
     async def scenario() -> None:

@@ -19,6 +19,7 @@ from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.presence import ID_LENGTH, MESSAGE_LENGTH, Presence, is_alive, wake
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, Lookout, entries, limits_of, running, until
+from tests.threads import no_more_threads
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -273,3 +274,23 @@ def calling(pipe: Connection, directory: Path) -> None:
     """Wait for calls that are evenly spaced, and say when each was admitted."""
     limits = limits_of(ProcessStore(directory, map_megabytes=2), CallLimit(100, 1, burst=1))
     pipe.send([limits.acquire(timeout=PATIENCE).decided_at for _ in range(10)])
+
+
+def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
+    process_store: ProcessStore, tmp_path: Path
+) -> None:
+    told: list[bytes] = []
+    presence = Presence(tmp_path)
+    with no_more_threads():
+        presence.listen(told.append)
+    assert not wake(tmp_path, presence.identity, bytes(MESSAGE_LENGTH))
+    presence.listen(told.append)
+    assert wake(tmp_path, presence.identity, bytes(MESSAGE_LENGTH))
+    until(lambda: told == [bytes(MESSAGE_LENGTH)])
+    presence.leave()
+    held = limits_of(process_store, DB).try_acquire()
+    with ThreadPoolExecutor(1) as executor, no_more_threads():
+        waiter = executor.submit(limits_of(process_store, DB).acquire)
+        until(lambda: process_store.line.busy)
+        held.release()
+        waiter.result(PATIENCE).release()

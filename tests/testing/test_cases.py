@@ -7,11 +7,15 @@ from unittest import IsolatedAsyncioTestCase, TestCase, defaultTestLoader
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory, SimpleTestCase, TransactionTestCase
+from django.test import Client, RequestFactory, SimpleTestCase, TransactionTestCase
 from django.test import TestCase as DatabaseTestCase
+from django.urls import path
+from pytest_django import Settings
 
-from limits_app import CallLimit, limited, services
-from limits_app.testing import FakeClock, LimitsMixin, disable_limits, freeze_limits, override_limits
+from limits_app import CallLimit, conf, limited, services
+from limits_app.stores import registry
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock, LimitsMixin, disable_limits, freeze_limits, fresh_limits, override_limits
 
 
 @limited("pages")
@@ -113,3 +117,58 @@ def test_a_failed_assertion_is_a_failure_of_the_test() -> None:
 
     [(_, text)] = ran(Failing).failures
     assert "expected a refusal (429), got 200" in text
+
+
+@fresh_limits()
+class Unlimited(SimpleTestCase):
+    """Tests of a site whose middleware asks for endpoints, where the database may not be asked."""
+
+    __test__ = False
+
+    def test_a_page_without_limits(self) -> None:
+        assert self.client.get("/plain/").status_code == 200
+
+    @override_limits("pages", CallLimit(1, 60))
+    def test_a_page_with_limits(self) -> None:
+        assert [self.client.get("/page/").status_code for _ in range(2)] == [200, 429]
+        assert self.client.get("/plain/").status_code == 200
+
+
+@override_limits("pages", CallLimit(1, 60))
+class Overridden(LimitsMixin, SimpleTestCase):
+    """The same, with the mixin."""
+
+    __test__ = False
+
+    def test_a_page_with_limits(self) -> None:
+        self.assertNotLimited(self.client.get("/page/"))
+        self.assertLimited(self.client.get("/page/"))
+
+
+@pytest.fixture
+def site(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site with the middleware, a limited page and one that is not, and a store that nobody else has used."""
+    monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), MemoryStore())
+    settings.MIDDLEWARE = [
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "limits_app.integrations.middleware.LimitsMiddleware",
+    ]
+    settings.ROOT_URLCONF = (path("page/", page), path("plain/", lambda request: HttpResponse("plain")))
+
+
+@pytest.mark.parametrize("case", [Unlimited, Overridden], ids=["decorators", "mixin"])
+def test_where_the_database_may_not_be_asked_there_are_no_endpoints(site: None, case: type[TestCase]) -> None:
+    result = ran(case)
+    assert result.testsRun >= 1
+    assert result.wasSuccessful(), result.failures + result.errors
+
+
+def test_that_goes_for_pytest_too(site: None) -> None:
+    with override_limits("pages", CallLimit(1, 60)):
+        assert [Client().get("/page/").status_code for _ in range(2)] == [200, 429]
+
+
+def test_outside_of_all_that_a_test_that_may_not_ask_the_database_is_told_so(site: None) -> None:
+    with pytest.raises(RuntimeError, match="Database access not allowed"):
+        Client().get("/plain/")

@@ -17,6 +17,7 @@ from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.testing import FakeClock, fresh_limits
 from limits_app.usage import noting
 from limits_app.usage.noting import Denials, denials
+from tests.threads import no_more_threads
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = 3600
@@ -201,10 +202,10 @@ def test_while_tests_run_no_thread_writes(wall: Wall, clock: FakeClock) -> None:
     assert noted.waiting == 1
 
 
-def test_where_no_thread_can_be_started_no_request_fails(wall: Wall, clock: FakeClock) -> None:
-    noted = Denials(clock=clock, now=wall, under_test=lambda: False)
-    noted._attendant = NoThreads()
-    noted.note(refusal())
+def test_where_no_thread_can_be_started_no_request_fails(wall: Wall) -> None:
+    noted = Denials(now=wall, under_test=lambda: False)
+    with no_more_threads():
+        noted.note(refusal())
     assert noted.waiting == 1
 
 
@@ -255,16 +256,6 @@ def test_a_look_at_what_would_be_refused_is_no_refusal() -> None:
     assert limits.try_acquire("api", requested={"tokens": 5})
     assert not limits.check("api", requested={"tokens": 1}).allowed
     assert denials.waiting == 0
-
-
-class NoThreads:
-    """An attendant for whom there are no threads."""
-
-    def call(self) -> None:
-        raise RuntimeError("can't start new thread")
-
-    def after_fork(self) -> None:
-        """Nothing to begin anew."""
 
 
 class renamed:  # noqa: N801 - used like a function

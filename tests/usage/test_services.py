@@ -180,7 +180,10 @@ def test_the_archive_has_every_row_that_was_deleted(tmp_path: Path) -> None:
     assert lines[0].keys() >= {"start", "resource", "entity", "key", "admitted_milli", "refused"}
     put_hours(1)
     prune(archive=tmp_path / "new", now=NOW)
-    assert len(gzip.decompress(file.read_bytes()).splitlines()) == 1_201
+    second = tmp_path / "new" / "usage-hours-20260301-2.jsonl.gz"
+    assert len(gzip.decompress(second.read_bytes()).splitlines()) == 1
+    prune(archive=tmp_path / "new", now=NOW)
+    assert len([*(tmp_path / "new").iterdir()]) == 2
 
 
 @pytest.mark.django_db

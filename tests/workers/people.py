@@ -135,6 +135,15 @@ class Mortal(Worker):
     def raise_what_cannot_travel(self) -> None:
         raise Untravelled("one", "two")
 
+    def give(self, something: Any) -> Any:
+        return something
+
+    def give_unreadable(self) -> Any:
+        return [Untravelled("one", "two")]
+
+    def give_lock(self) -> Any:
+        return threading.Lock()
+
     def has_django(self) -> bool:
         return apps.ready
 
@@ -154,6 +163,18 @@ class Untravelled(Exception):
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(f"{one} and {two}")
+
+
+class Homebody:
+    """Can be read only where it was written."""
+
+    def __init__(self, home: int = 0) -> None:
+        self.home = home or os.getpid()
+        if self.home != os.getpid():
+            raise LookupError("far from home")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Homebody, (self.home,)
 
 
 class Recorder:

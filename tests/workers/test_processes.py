@@ -12,7 +12,7 @@ import pytest
 
 from limits_app.workers import Worker, gather
 from limits_app.workers.task import Call, Task
-from tests.workers.people import Clerk, Mortal, Unborn
+from tests.workers.people import Clerk, Homebody, Mortal, Unborn
 
 SECONDS = 60
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +96,19 @@ def test_arguments_that_cannot_travel_are_an_error_of_the_call() -> None:
         with pytest.raises(TypeError, match="pickle"):
             clerk.tell(Lock()).result(SECONDS)
         assert clerk.tell(1).result(SECONDS) == [1]
+
+
+def test_what_cannot_be_read_where_it_arrives_is_an_error_of_the_call_and_not_the_death_of_the_worker() -> None:
+    with Mortal.options(mode="process").init() as mortal:
+        before = mortal.pid().result(SECONDS)
+        with pytest.raises(LookupError, match="far from home"):
+            mortal.give(Homebody()).result(SECONDS)
+        with pytest.raises(TypeError, match="two"):
+            mortal.give_unreadable().result(SECONDS)
+        with pytest.raises(TypeError, match="pickle"):
+            mortal.give_lock().result(SECONDS)
+        assert mortal.give([1]).result(SECONDS) == [1]
+        assert mortal.pid().result(SECONDS) == before
 
 
 def test_a_worker_that_cannot_travel_is_refused() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
+
+from limits_app.models.validators import validate_text
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["EXPLAIN", "PREVIEW", "USAGE", "View", "check", "entity_or_none", "may", "page"]
+__all__ = ["EXPLAIN", "PREVIEW", "USAGE", "View", "check", "entity_or_none", "may", "page", "problem_with"]
 
 View = Callable[["AdminSite", "HttpRequest"], "HttpResponse"]
 
@@ -23,7 +25,7 @@ USAGE: Final = ("limits_app.view_usagesnapshot",)
 PREVIEW: Final = USAGE
 
 _TABS: Final = (
-    ("limits_app_explain", _("Explain"), EXPLAIN),
+    ("limits_app_explain", _("Effective limits"), EXPLAIN),
     ("limits_app_usagesnapshot_changelist", _("Usage"), USAGE),
     ("limits_app_live", _("Live"), USAGE),
 )
@@ -58,3 +60,13 @@ def page(
 def entity_or_none(request: HttpRequest) -> str | None:
     """The entity that is asked about; the site itself where none is named."""
     return request.GET.get("entity") or None
+
+
+def problem_with(*asked: str | None) -> str:
+    """Say why no database can be asked for one of these; nothing where it can."""
+    try:
+        for text in filter(None, asked):
+            validate_text(text)
+    except ValidationError as error:
+        return str(error.message)
+    return ""

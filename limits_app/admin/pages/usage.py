@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.figures import Bar, amount, bar, moment, percent
-from limits_app.admin.pages.frame import USAGE, check, entity_or_none, page
+from limits_app.admin.pages.frame import USAGE, check, entity_or_none, page, problem_with
 from limits_app.models import Bucket, CollectedBatch, Denial, Period
 from limits_app.models.moments import as_setting
 from limits_app.services.usage import usage
@@ -68,19 +68,33 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     check(request, USAGE)
     name = request.GET.get("span", "")
     span = _SPANS.get(name, _SPANS["day"])
+    resource, entity, key = request.GET.get("resource") or None, entity_or_none(request), request.GET.get("key", "")
+    context: dict[str, Any] = {
+        "resource": resource or "",
+        "entity": entity or "",
+        "key": key,
+        "span": name,
+        "spans": [{"name": one, "label": value.label, "here": value is span} for one, value in _SPANS.items()],
+        "problem": problem_with(resource, entity, key),
+    }
+    if not context["problem"]:
+        context |= _used(resource, entity, key, span=span, name=name)
+    return page(site, request, "usage", title=gettext("Usage"), context=context)
+
+
+def _used(resource: str | None, entity: str | None, key: str, *, span: Span, name: str) -> dict[str, Any]:
+    """What was used of a limit, by default of the one that refused most."""
     starts = span.starts(datetime.now(UTC))
-    resource, entity = request.GET.get("resource") or None, entity_or_none(request)
     ask: dict[str, Any] = {"entity": entity, "period": span.period, "since": starts[0]}
     of_resources = usage(by="resource", **ask)
     keys = _keys(use for use in of_resources if resource in (None, use.resource))
-    key = request.GET.get("key") or next(iter(keys), "")
+    key = key or next(iter(keys), "")
     chosen = {"resource": resource, "key": key, **ask}
     here = {"resource": resource or "", "entity": entity or "", "key": key, "span": name}
     uses = usage(by=("resource", "entity"), most=_MOST_CONSUMERS, **chosen)
     of_limit = [use for use in of_resources if use.key == key]
-    context = {
-        **here,
-        "spans": [{"name": one, "label": value.label, "here": value is span} for one, value in _SPANS.items()],
+    return {
+        "key": key,
         "keys": keys,
         "resources": sorted(
             {use.resource for use in of_resources if use.resource} | ({resource} if resource else set())
@@ -92,15 +106,15 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "denials": [_denied(one) for one in _denials(resource, entity, starts[0])],
         "rolled_up_at": moment(CollectedBatch.objects.aggregate(at=Max("collected_at"))["at"]),
     }
-    return page(site, request, "usage", title=gettext("Usage"), context=context)
 
 
 def _keys(uses: Iterable[Use]) -> list[str]:
-    """The limits that were used, the one that refused most first."""
-    refused: dict[str, int] = {}
+    """The limits that were used, the one that refused most first; those that admit nothing, as blocks do, come last."""
+    totals: dict[str, tuple[float, int]] = {}
     for use in uses:
-        refused[use.key] = refused.get(use.key, 0) + use.refused
-    return sorted(refused, key=lambda key: (-refused[key], key))
+        admitted, refused = totals.get(use.key, (0.0, 0))
+        totals[use.key] = (admitted + use.admitted, refused + use.refused)
+    return sorted(totals, key=lambda key: (totals[key][0] <= 0, -totals[key][1], key))
 
 
 def _chart(starts: list[datetime], uses: Iterable[Use], span: Span, key: str) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
+from limits_app.core.clock import EPOCH, MICROSECOND
 from limits_app.core.quota import QuotaPeriod
 
 __all__ = ["Calendar", "Period"]
@@ -20,8 +21,6 @@ __all__ = ["Calendar", "Period"]
 Period = tuple[int, int]
 """From when until when, in microseconds since 1970; the end is the start of the next one."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _HOUR_US: Final = 3_600_000_000
 
 
@@ -95,7 +94,7 @@ def _next_midnight(kind: QuotaPeriod, midnight: datetime) -> datetime:
 
 def _reached(zone: tzinfo, midnight: datetime) -> int:
     """The first moment at which clocks show a midnight, or a later time if they skip it."""
-    by_old_time, by_new_time = ((midnight.replace(tzinfo=zone, fold=fold) - _EPOCH) // _MICROSECOND for fold in (0, 1))
+    by_old_time, by_new_time = ((midnight.replace(tzinfo=zone, fold=fold) - EPOCH) // MICROSECOND for fold in (0, 1))
     if by_old_time <= by_new_time:  # it exists, perhaps twice
         return by_old_time
     return _first(by_new_time, by_old_time, lambda moment: _shown(zone, moment) >= midnight)
@@ -108,9 +107,9 @@ def _first(start: int, end: int, holds: Callable[[int], bool]) -> int:
 
 def _shown(zone: tzinfo, moment: int) -> datetime:
     """What clocks show."""
-    return (_EPOCH + moment * _MICROSECOND).astimezone(zone).replace(tzinfo=None)
+    return (EPOCH + moment * MICROSECOND).astimezone(zone).replace(tzinfo=None)
 
 
 def _offset_us(zone: tzinfo, moment: int) -> int:
     """How far clocks are ahead of UTC."""
-    return (_shown(zone, moment) - _EPOCH.replace(tzinfo=None)) // _MICROSECOND - moment
+    return (_shown(zone, moment) - EPOCH.replace(tzinfo=None)) // MICROSECOND - moment

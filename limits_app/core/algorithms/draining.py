@@ -61,21 +61,26 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
 
     def change_by(state: State, now: int, change: int) -> State:
         level, last = state
-        tick = now // tick_us if coarse else now
-        if tick > last:
-            level -= (tick - last) * rate
-            last = tick
+        if change > 0 and now > last:
+            level -= (now - last) * rate
+            last = now
             if level < 0:  # noqa: PLR1730 - a call would cost as much as all the rest
                 level = 0
-        if coarse and level < rate and change > 0:
-            last = max(last, ceiling(now))
         level += change
         if level <= 0:
             return 0, last
         return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
 
+    def change_by_ticks(state: State, now: int, change: int) -> State:
+        level, last = drained(state, now) if change > 0 else state
+        if level < rate and change > 0:
+            last = max(last, ceiling(now))
+        return min(max(level + change, 0), DEBT_PARTS), last
+
+    changed = change_by_ticks if coarse else change_by
+
     def keep(state: State, now: int, change: int) -> State:
-        return state if change < 0 else change_by(state, now, change)
+        return state if change < 0 else changed(state, now, change)
 
     def restored_at(state: State) -> int:
         level, last = state
@@ -92,8 +97,8 @@ def compile_draining(limit: RateLimit | CallLimit, *, refunds: bool) -> Rule:
         ceiling_parts=full,
         take=take_by_ticks if coarse else take,
         wait=wait,
-        settle=change_by if refunds else keep,
-        credit=lambda state, now, parts: change_by(state, now, -parts),
+        settle=changed if refunds else keep,
+        credit=lambda state, now, parts: changed(state, now, -parts),
         used=used,
         restored_at=restored_at,
         carry=carry,

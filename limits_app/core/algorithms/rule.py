@@ -44,7 +44,9 @@ class CompiledRule(Generic[S]):
     wait: Callable[[S, int, int], int]
     """(state, now, amount): microseconds until an amount of at most the ceiling fits; 0 when it fits now."""
     settle: Callable[[S, int, int], S]
-    """(state, now, change): charge a positive change whatever the limit says, give a negative one back."""
+    """(state, now, change): charge a positive change whatever the limit says, give a negative one back.
+
+    What is given back is given back as of the state's own time: it comes to the same, and needs no clock."""
     settle_dated: Callable[[S, int, int, int], S] | None = None
     """(state, now, change, taken_at): the same where it matters when the amount was taken; None where it does not."""
     credit: Callable[[S, int, int], S]

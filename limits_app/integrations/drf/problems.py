@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from django.http import HttpResponse
+from django.http.response import HttpResponseBase
 from rest_framework import views
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
@@ -18,7 +18,7 @@ from limits_app.integrations.refusals import refusal
 __all__ = ["exception_handler"]
 
 
-def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
+def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpResponseBase | None:
     """Answer as `refusal` does where limits refuse; REST_FRAMEWORK["EXCEPTION_HANDLER"] names it.
 
     All other errors are answered as the framework does by default; a handler of your own may call this one.

@@ -16,7 +16,8 @@ from rest_framework.settings import api_settings
 
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.clients import client_at, client_of
-from limits_app.integrations.drf.throttle import LimitThrottle, http
+from limits_app.integrations.drf.hooks import HookedThrottle
+from limits_app.integrations.drf.throttle import decides_with_others, http
 from limits_app.integrations.identity import of_user, sound
 from limits_app.services import Share
 
@@ -31,22 +32,20 @@ _STOCK_KEYS: Final = (
     throttling.UserRateThrottle.get_cache_key,
     throttling.ScopedRateThrottle.get_cache_key,
 )
+_FORMAT: Final = throttling.SimpleRateThrottle.cache_format
 _STOCK_SCOPES: Final = (throttling.AnonRateThrottle.scope, throttling.UserRateThrottle.scope)
 
 
-class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
+class SimpleRateThrottle(HookedThrottle):
     """A throttle whose `get_cache_key` says who is charged, and None: nobody.
 
-    `cache`, `timer` and `history` of the original are of no use here: the state is in the store of the limits.
+    The state is in the store of the limits; `cache` and `timer` are there for classes that count by themselves.
     """
 
     @classproperty
     def THROTTLE_RATES(cls) -> dict[str, str | None]:  # noqa: N802, N805 - the name is the framework's
         """The rates by scope, as they are now."""
         return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
-
-    num_requests: int | None
-    duration: int | None
 
     def get_ident(self, request: Request) -> str:
         """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
@@ -65,7 +64,7 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
 
     def get_entity(self, request: Request, view: APIView) -> str | None:
         """Who is charged: the user, else the client, else what a `get_cache_key` of one's own says; None: nobody."""
-        if type(self).get_cache_key not in _STOCK_KEYS:
+        if type(self).get_cache_key not in _STOCK_KEYS or self.cache_format != _FORMAT:
             key = self.get_cache_key(request, view)
             return None if key is None else sound(f"throttle:{key}")
         # What those of the framework say, without the text that they make of it.
@@ -74,9 +73,13 @@ class SimpleRateThrottle(LimitThrottle, throttling.SimpleRateThrottle):
             return None if type(self).get_cache_key is _ANONYMOUS_ONLY else sound(user)
         return sound(f"ip:{self.get_ident(request)}")
 
+    @property
+    def default_limits(self) -> tuple[Limit, ...]:  # type: ignore[override]  # as the rate is when it is asked for
+        """The rate, which holds until an administrator sets limits."""
+        return () if self.rate is None else _limits(self.num_requests, self.duration)
+
     def get_share(self, request: Request, view: APIView) -> Share | None:
         """What the request is charged; None for nothing."""
-        self.default_limits = _limits(self.num_requests, self.duration)
         share = super().get_share(request, view)
         return None if share is None or share.entity is None else share
 
@@ -92,14 +95,22 @@ class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
 class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
     """Limits users and clients by the `throttle_scope` of the view; views without one are not throttled."""
 
-    def get_share(self, request: Request, view: APIView) -> Share | None:
-        """What the request is charged; None for nothing."""
+    @decides_with_others
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        """Decide by the scope of the view."""
+        return not self._has_scope(view) or super().allow_request(request, view)
+
+    def share_beside(self, request: Request, view: APIView) -> Share | None:
+        """What the request is charged when another throttle is asked first; None for nothing."""
+        return super().share_beside(request, view) if self._has_scope(view) else None
+
+    def _has_scope(self, view: APIView) -> bool:
+        """Take the scope from the view, and the rate from that."""
         self.scope = getattr(view, self.scope_attr, None)
-        if not self.scope:
-            return None
-        self.rate = self.get_rate()
-        self.num_requests, self.duration = self.parse_rate(self.rate)
-        return super().get_share(request, view)
+        if self.scope:
+            self.rate = self.get_rate()
+            self.num_requests, self.duration = self.parse_rate(self.rate)
+        return bool(self.scope)
 
 
 @lru_cache(maxsize=1024)
@@ -107,6 +118,6 @@ def _limits(capacity: int | None, seconds: float | None) -> tuple[Limit, ...]:
     """What a rate of the framework is: never more calls in any window than it says."""
     if capacity is None or seconds is None:
         return ()
-    if capacity == 0:
+    if capacity <= 0:
         return (Blocked(),)  # type: ignore[return-value]  # everything is refused
     return (CallLimit(capacity, seconds, RateLimitAlgorithm.SLIDING_WINDOW),)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeGuard, TypeVar
 
 from django.http import HttpRequest
 from rest_framework.request import Request
-from rest_framework.throttling import BaseThrottle
+from rest_framework.throttling import BaseThrottle, SimpleRateThrottle
 from rest_framework.views import APIView
 
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
+from limits_app.core.errors import InvalidRequest, LimitExceeded, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.amounts import so_much_of_each
+from limits_app.integrations.charges import Key
 from limits_app.integrations.drf.errors import TooMuchAtOnce, Unavailable
 from limits_app.integrations.headers import headers_of
 from limits_app.integrations.identity import identify
@@ -24,10 +25,29 @@ from limits_app.integrations.request_limits import RequestLimits, limits_of
 from limits_app.services import Share
 from limits_app.services.acquiring import Asked
 
-__all__ = ["LimitThrottle", "decided", "http"]
+__all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
+
+_Method = TypeVar("_Method", bound=Callable[..., bool])
 
 _DECIDED: Final = "_limits_app_decided"
 _PERMIT_SECONDS: Final = 1.0
+_GET_THROTTLES: Final = APIView.get_throttles
+
+_HOOKS: Final = ("allow_request", "throttle_success", "throttle_failure")
+_OURS: Final[set[object]] = {SimpleRateThrottle.throttle_success, SimpleRateThrottle.throttle_failure, None}
+
+
+def decides_with_others(method: _Method) -> _Method:
+    """For the `allow_request` of a class whose throttles may be charged before they are asked, with the others."""
+    _OURS.add(method)
+    return method
+
+
+class _Decided(dict[Key, Outcome | None]):
+    """What throttles were told of a request, by what they charge; None: it was admitted."""
+
+    together = False
+    """Whether those of the view have decided as one, which they do once."""
 
 
 class LimitThrottle(BaseThrottle):
@@ -41,6 +61,8 @@ class LimitThrottle(BaseThrottle):
     resource: str | None = None
     cost: Amount = 1
     default_limits: Sequence[Limit] = ()
+
+    _violations: tuple[LimitStatus, ...] = ()
 
     def get_resource(self, request: Request, view: APIView) -> str | None:
         """The resource that a request uses; None: this throttle is not about it."""
@@ -69,17 +91,28 @@ class LimitThrottle(BaseThrottle):
             tuple(self.default_limits),
         )
 
+    def share_beside(self, request: Request, view: APIView) -> Share | None:
+        """`get_share` for a throttle that another one is charged together with, before it is asked itself."""
+        return self.get_share(request, view)
+
+    @decides_with_others
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Decide for all throttles of the view, when the first of them is asked, and say how this one fared."""
-        self._violations: tuple[LimitStatus, ...] = ()
+        """Decide for all throttles of the view, when the first of them is asked: when one refuses, all do.
+
+        A class with an `allow_request` of its own decides for itself alone, when that one asks for it.
+        """
+        self._violations = ()
         share = self.get_share(request, view)
-        if share is None:
-            return True
-        outcome = _outcome(request, view, share)
+        return share is None or self._is_admitted(request, view, share)
+
+    def _is_admitted(self, request: Request, view: APIView, share: Share) -> bool:
+        outcome = _outcome(self, request, view, share)
         if outcome is None:
             return True
-        self._violations = tuple(status for status in outcome.violations if status.resource == share.resource)
-        return not self._violations
+        # What a pool refuses, or another throttle, has other names.
+        own = tuple(status for status in outcome.violations if status.resource == share.resource)
+        self._violations = own or outcome.violations
+        return False
 
     def wait(self) -> float | None:
         """Seconds until it is worth trying again; None when that is never, or was not asked for."""
@@ -96,36 +129,45 @@ def http(request: Request) -> HttpRequest:
 
 
 def decided(request: Request) -> Outcome | None:
-    """What refused a request; None where no throttle of this kind did."""
-    # Not by getattr, which looks for what is not there in the request of Django as well.
-    found: Outcome | None = vars(request).get(_DECIDED)
-    return found
+    """What refused a request, and for longest; None where no throttle of this kind did."""
+    known: _Decided = vars(request).get(_DECIDED, _Decided())
+    refusals = [outcome for outcome in known.values() if outcome is not None]
+    return max(refusals, key=lambda outcome: outcome.retry_after or 0, default=None)
 
 
 def _asked(cost: Amount) -> Asked:
     return None if cost == 1 else partial(so_much_of_each, cost)
 
 
-def _outcome(request: Request, view: APIView, share: Share) -> Outcome | None:
+def _outcome(throttle: LimitThrottle, request: Request, view: APIView, share: Share) -> Outcome | None:
     """What refused the request; None when it was admitted. Decided once for a request."""
     limits = limits_of(http(request))
+    # Not by getattr, which looks for what is not there in the request of Django as well.
+    known: _Decided | None = vars(request).get(_DECIDED)
+    if known is not None and (share.resource, share.entity) in known:
+        return known[share.resource, share.entity]
     if limits.charges and limits.was_charged(share.resource, share.entity):
         return None
-    # Not by getattr, which looks for what is not there in the request of Django as well.
-    refused: Outcome | None = vars(request).get(_DECIDED)
-    if refused is None:
-        refused = _refused(limits, request, view, share)
-        if refused is not None:
-            setattr(request, _DECIDED, refused)
-    return refused
+    if (known is None or not known.together) and _is_one_of_several(throttle, view):
+        shares = _shares(throttle, request, view, share)
+        return _note(request, shares, _refused(limits, view, [*shares.values()]), together=True)
+    outcome = _refused(limits, view, (share,))
+    return None if outcome is None else _note(request, [(share.resource, share.entity)], outcome)
 
 
-def _refused(limits: RequestLimits, request: Request, view: APIView, share: Share) -> Outcome | None:
+def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, together: bool = False) -> Outcome | None:
+    known = vars(request).setdefault(_DECIDED, _Decided())
+    known.together |= together
+    known.update(dict.fromkeys(keys, outcome))
+    return outcome
+
+
+def _refused(limits: RequestLimits, view: APIView, shares: Sequence[Share]) -> Outcome | None:
     try:
-        if not isinstance(view, APIView) or len(view.throttle_classes) == 1:
-            limits.charge_share(share)
+        if len(shares) == 1:
+            limits.charge_share(shares[0])
         else:
-            limits.charge_all(_shares(request, view, share))
+            _charge(limits, shares)
         _tell(limits, view)
     except NeverAdmissible as error:
         limits.undo()
@@ -142,10 +184,44 @@ def _refused(limits: RequestLimits, request: Request, view: APIView, share: Shar
     return None
 
 
-def _shares(request: Request, view: APIView, own: Share) -> Iterable[Share]:
-    """The shares of all throttles of the view, the own one first."""
-    throttles = [one for one in view.get_throttles() if isinstance(one, LimitThrottle)]
-    return [own, *[share for one in throttles if (share := one.get_share(request, view)) is not None]]
+def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
+    """Charge all or nothing; one after the other what is counted in several stores, or cannot be at all."""
+    try:
+        limits.charge_all(shares)
+    except InvalidRequest:
+        for share in shares:
+            limits.charge_share(share)
+
+
+def _is_one_of_several(throttle: LimitThrottle, view: APIView) -> bool:
+    """Whether the view may have others that this one is to be charged together with."""
+    if not isinstance(view, APIView) or (
+        len(view.throttle_classes) == 1 and type(view).get_throttles is _GET_THROTTLES
+    ):
+        return False
+    return _is_like_all(type(throttle))
+
+
+def _is_like_all(kind: object) -> TypeGuard[type[LimitThrottle]]:
+    """Whether it is a class of throttles that says nothing of its own when it is asked, or has decided."""
+    if not (isinstance(kind, type) and issubclass(kind, LimitThrottle)):
+        return False
+    return all(getattr(kind, name, None) in _OURS for name in _HOOKS)
+
+
+def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share) -> dict[Key, Share]:
+    """The shares of all throttles of the view, the own one first; of those that are about the same the first counts."""
+    if type(view).get_throttles is _GET_THROTTLES:  # making only those that are asked here
+        others = [kind() for kind in view.throttle_classes if kind is not type(throttle) and _is_like_all(kind)]
+    else:
+        made = [one for one in view.get_throttles() if isinstance(one, LimitThrottle)]
+        others = [one for one in made if _is_like_all(type(one))]
+    shares = {(own.resource, own.entity): own}
+    for one in others:
+        share = one.share_beside(request, view)
+        if share is not None:
+            shares.setdefault((share.resource, share.entity), share)
+    return shares
 
 
 def _tell(limits: RequestLimits, view: APIView, *, refused: bool = False) -> None:

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
@@ -78,15 +78,28 @@ def _errors_as_messages() -> Iterator[None]:
         fail(str(error), ExitCode.USAGE)
     except ValidationError as error:
         fail("; ".join(error.messages), ExitCode.USAGE)
+    except UnicodeEncodeError as error:
+        _fail_for_characters(error)
     except LimitsError as error:
         fail(str(error) or type(error).__name__)
     except DatabaseError as error:
         fail(f"The database cannot answer: {str(error).strip()}. Is it there, and migrated (manage.py migrate)?")
     except OSError as error:
-        # Nothing is left to be flushed when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # whoever reads has seen enough
-            sys.exit(ExitCode.ERROR)
-        fail(f"Reading or writing failed: {error.strerror or error}.")
+        _fail_for_the_system(error)
     except KeyboardInterrupt:
         raise CommandError("Interrupted.", returncode=ExitCode.INTERRUPTED) from None
+
+
+def _fail_for_characters(error: UnicodeEncodeError) -> NoReturn:
+    if error.encoding == "utf-8":  # in which there is everything but what a shell handed on as bytes
+        fail("An argument is no text in UTF-8: write it so.", ExitCode.USAGE)
+    character = error.object[error.start]
+    fail(f"Writing failed: the output is {error.encoding}, without {character!a}; PYTHONUTF8=1 makes it UTF-8.")
+
+
+def _fail_for_the_system(error: OSError) -> NoReturn:
+    # Nothing is left to be flushed when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # whoever reads has seen enough
+        sys.exit(ExitCode.ERROR)
+    fail(f"Reading or writing failed: {error.strerror or error}.")

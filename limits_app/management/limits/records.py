@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
 from limits_app.usage import By, Use, pruning
-from limits_app.usage.pruning import append_lines
+from limits_app.usage.archiving import Archive
 
 __all__ = ["PRUNE", "SNAPSHOT", "USAGE"]
 
@@ -77,6 +77,8 @@ def _snapshot(options: Namespace, out: Output) -> ExitCode:
 
 
 def _prune(options: Namespace, out: Output) -> ExitCode:
+    if options.reason and options.audit_before is None:
+        fail("Usage is deleted without an event that could say why: leave --reason out.", ExitCode.USAGE)
     if options.dry_run:
         pruned = pruning.prunable()
         if options.audit_before is not None:
@@ -110,13 +112,15 @@ def _old_events(before: datetime) -> int:
 
 def _prune_audit(options: Namespace, out: Output) -> int:
     """Prune the log a batch at a time: the events that say so are younger, and stay."""
+    file = Archive(options.archive, f"audit-{datetime.now(UTC):%Y%m%d}") if options.archive else None
 
     def archive(events: Iterable[AuditEvent]) -> None:
-        append_lines(options.archive / "audit.jsonl.gz", map(_event, events))
+        if file is not None:
+            file.add(map(_event, events))
 
     pruned = 0
     said = {"actor": actor(), "source": SOURCE, "reason": options.reason}
-    while count := audit.prune(options.audit_before, archive=options.archive and archive, **said):
+    while count := audit.prune(options.audit_before, archive=archive, **said):
         pruned += count
         out.note(f"{pruned} audit events deleted")
     return pruned

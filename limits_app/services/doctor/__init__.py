@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from django.db import DatabaseError, router
+from django.db import DatabaseError
 
 from limits_app import conf
-from limits_app.models import Policy
+from limits_app.resolver import home
 from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.services.doctor.surroundings import asked_database, asked_stores, checked, migrated
@@ -49,7 +49,7 @@ def _of_database() -> Iterator[Finding]:
     yield from missing
     if any(one.id == "limits_app.D002" for one in missing):
         return  # tables that are not there cannot be read
-    using = router.db_for_write(Policy)
+    using = home()
     try:
         stored = stored_content(using)
         yield from configured(stored)

@@ -180,4 +180,4 @@ def _few(messages: list[str], what: str) -> Iterator[str]:
     """Each of a few, or some and how many there are."""
     yield from islice(messages, _SHOWN)
     if len(messages) > _SHOWN:
-        yield f"{len(messages) - _SHOWN} more {what}"
+        yield f"more {what}: {len(messages) - _SHOWN}"

@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Final
 
 from django.core import checks
-from django.db import DatabaseError, connections, router
+from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import NotSupportedError
 
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
-from limits_app.models import Policy
+from limits_app.resolver import home
 from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.stores import registry
 
@@ -45,7 +45,7 @@ def answers(ask: Callable[[], object], seconds: float) -> str | None:
 
 def asked_database(seconds: float) -> Iterator[Finding]:
     """Whether the database with the configuration answers."""
-    using = router.db_for_write(Policy)
+    using = home()
     why = answers(lambda: _ask_database(using), seconds)
     if why is not None:
         yield Finding(
@@ -67,7 +67,7 @@ def _ask_database(using: str) -> None:
 
 def migrated() -> Iterator[Finding]:
     """Whether the tables are those of this version, and the database one that Django supports."""
-    using = router.db_for_write(Policy)
+    using = home()
     connection = connections[using]
     try:
         connection.check_database_version_supported()
@@ -106,7 +106,7 @@ def _ask_store(alias: str) -> None:
 
 def checked(*, stores_answer: bool) -> Iterator[Finding]:
     """What the system checks of the app say, under the ids that they have."""
-    databases = [router.db_for_write(Policy)] if stores_answer else None
+    databases = [home()] if stores_answer else None
     with suppress(DatabaseError, StoreUnavailable):
         for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):
             severity = Severity.ERROR if message.level >= checks.ERROR else Severity.WARNING

@@ -72,7 +72,7 @@ def _without_rows(snapshots: Any, using: str) -> Iterator[Finding]:
         yield Finding(
             "limits_app.D023",
             Severity.INFO,
-            f"{found} entities without a row used something within a day: what holds for everybody holds for them",
+            f"entities without a row that used something in a day: {found}; what holds for everybody holds for them",
             "Nothing, unless some of them are to have limits of their own.",
         )
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import IntegrityError, models, router
+from django.db import IntegrityError, models
 
 from limits_app import audit
 from limits_app.core.notation import limit_text
 from limits_app.models import Entity, Limit, Manifest, Policy, PoolMember
 from limits_app.models.moments import as_setting
 from limits_app.models.snapshots import batches
+from limits_app.resolver import home
 from limits_app.services.limits_file.checking import noted
 from limits_app.services.limits_file.document import InvalidFile, Problem
 from limits_app.services.limits_file.planning import Change, Plan, Step, plan_of
@@ -32,7 +33,7 @@ def plan(content: Content, *, file: str = "limits.yaml") -> Plan:
 
     Raises InvalidFile where the file does not go together with what is stored.
     """
-    return plan_of(content, using=_home(), file=file)
+    return plan_of(content, using=home(), file=file)
 
 
 def apply(
@@ -51,7 +52,7 @@ def apply(
     With `expected`, a plan that somebody has looked at, nothing else is done than that.
     Raises InvalidFile as `plan` does, and where the plan is another one by now; then nothing has changed.
     """
-    using = _home()
+    using = home()
     with audit.acting(actor=actor, source=source, reason=reason, using=using) as unit:
         planned = plan_of(content, using=using, file=file)
         if expected is not None and planned.steps != expected.steps:
@@ -61,10 +62,6 @@ def apply(
         except IntegrityError as error:
             raise InvalidFile(file, [Problem(f"the database refuses what the file says: {error}")]) from error
     return planned
-
-
-def _home() -> str:
-    return router.db_for_write(Policy)
 
 
 class _Writer:

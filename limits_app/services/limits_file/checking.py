@@ -73,7 +73,10 @@ class Checker:
         """A text; nothing is the empty one."""
         if isinstance(node.value, str) or node.value is None:
             return node.value or ""
-        self.wrong(f"write a text, in quotes where it looks like something else, not {_named(node)}", node, path)
+        if isinstance(node.value, bool):
+            self.wrong("write it in quotes: without them on, off, yes and no are true or false in YAML", node, path)
+        else:
+            self.wrong(f"write a text, in quotes where it looks like something else, not {_named(node)}", node, path)
         return ""
 
     def value(self, field: Any, node: Node, path: str) -> Any:
@@ -93,6 +96,8 @@ class Checker:
                 return self.validated(related._meta.get_field(related.named_by), name, node, path) if name else ""
             case _:
                 value = self.text(node, path)
+                if not isinstance(node.value, str | None):
+                    return field.get_default()
         return self.validated(field, value, node, path)
 
     def validated(self, field: Any, value: Any, node: Node, path: str) -> Any:
@@ -117,8 +122,11 @@ class Checker:
         texts: dict[str, str] = {}
         for index, item in enumerate(node.value):
             where = f"{path}[{index}]"
+            text = self.text(item, where)
+            if self.is_wrong(where):
+                continue
             try:
-                limit, shared = noted(self.text(item, where))
+                limit, shared = noted(text)
             except InvalidLimit as error:
                 self.wrong(str(error), item, where)
                 continue

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from django.db import router
-
-from limits_app.models import Policy
+from limits_app.resolver import home
 from limits_app.services.limits_file.owning import managed
 from limits_app.services.limits_file.reading import DEFAULT_NAME
 from limits_app.services.limits_file.shape import LIMITS, SECTIONS, Entry, Section, State
@@ -31,7 +29,7 @@ def export(*, name: str = DEFAULT_NAME) -> str:
 def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
     """Give the same as plain data; what goes without saying is left out."""
     found: dict[str, Any] = {"version": 1, "name": name}
-    using = router.db_for_write(Policy)
+    using = home()
     _, others = managed(name, using)
     stored = stored_content(using)
     for section in SECTIONS.values():
@@ -46,7 +44,7 @@ def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
 
 def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
     """How many objects a file of this name leaves out, by the names of the files that they belong to."""
-    using = router.db_for_write(Policy)
+    using = home()
     _, others = managed(name, using)
     there = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
     counted = Counter(owner for key, owner in others.items() if key in there)

@@ -50,13 +50,13 @@ class _Reader(Checker):
             self.wrong("the version of this format is 1", version, "version")
         named = top.get("name")
         name = DEFAULT_NAME if named is None else self.text(named, "name")
-        if named is not None and not 0 < len(name) <= _MAX_NAME:
+        if named is not None and not 0 < len(name) <= _MAX_NAME and not self.is_wrong("name"):
             self.wrong(f"a name has 1 to {_MAX_NAME} characters", named, "name")
         entries: dict[tuple[str, Key], Entry] = {}
         for section in SECTIONS.values():
             node = top.get(section.name)
             for entry, path in self._section(section, node) if node is not None else ():
-                if (section.name, entry.key) in entries:
+                if (section.name, entry.key) in entries and not self.is_wrong(path):
                     first = entries[section.name, entry.key].line
                     self.wrong(f"{entry.label} is there already, in line {first}: keep one", entry, path)
                 entries[section.name, entry.key] = entry

@@ -56,6 +56,8 @@ def _policy(checker: Checker, entry: Entry, path: str) -> Entry:
 
 def _check_effect(checker: Checker, entry: Entry, path: str) -> None:
     state = entry.state
+    if checker.is_wrong(f"{path}.effect"):
+        return
     if state["effect"] == PolicyEffect.LIMITS:
         if not state[LIMITS] and not checker.is_wrong(f"{path}.{LIMITS}"):
             checker.wrong("write limits, or “effect: unlimited” to admit everything", entry, path)
@@ -70,7 +72,7 @@ def _endpoint(checker: Checker, entry: Entry, path: str) -> Entry:
     state: dict[str, Any] = dict(entry.state)
     if bool(state["path"]) is bool(state["view_name"]):
         checker.wrong("give either a path or the name of a view", entry, path)
-    if not state["resource"]:
+    if not state["resource"] and not checker.is_wrong(f"{path}.resource"):
         checker.wrong("say “resource”", entry, path)
     methods = Endpoint(methods=state["methods"]).method_set
     return replace(entry, state=state | {"methods": ",".join(sorted(methods))})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from limits_app.core.amounts import MILLI, to_milli
+from limits_app.core.clock import EPOCH, MICROSECOND
 from limits_app.core.counting import HOUR_US
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import check_entity, check_resource
@@ -23,8 +24,6 @@ __all__ = ["Event", "Wanted", "csv_events", "recorded_events"]
 Wanted = tuple[tuple[str, int], ...]
 """Amounts in thousandths, by limit key."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
 _KNOWN: Final = ("time", "entity", "resource", "seconds")
 _MOST_CELLS: Final = 65_536
 _LATEST_US: Final = 2**52
@@ -118,7 +117,7 @@ def recorded_events(
     How it came within the hour was not recorded, so short bursts are not seen.
     """
     for start, hour in groupby(_snapshots(since, until), key=lambda row: row[0]):
-        begins_us = (start - _EPOCH) // _MICROSECOND
+        begins_us = (start - EPOCH) // MICROSECOND
         used: dict[tuple[str, str | None], list[tuple[str, int]]] = {}
         for _, resource, entity, key, milli in hour:
             used.setdefault((resource, entity or None), []).append((key, milli))
@@ -168,7 +167,7 @@ def _moment_us(cell: str) -> int:
         moment = datetime.fromisoformat(cell)
         if moment.tzinfo is None:
             raise InvalidRequest(f"{cell!r} says no time zone: write 2026-03-01T12:00:00+00:00")
-        now_us = (moment - _EPOCH) // _MICROSECOND
+        now_us = (moment - EPOCH) // MICROSECOND
     if not 0 <= now_us < _LATEST_US:
         raise InvalidRequest(f"{cell!r} is no time between 1970 and 2112")
     return now_us

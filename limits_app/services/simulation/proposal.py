@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from django.db import router
-
 from limits_app.core.layout import Layout
 from limits_app.core.notation import Noted, limit_text
-from limits_app.models import MAX_LEVELS, OWN, Candidate, Enforcement, Link, Policy, PolicyEffect
+from limits_app.models import MAX_LEVELS, OWN, Candidate, Enforcement, Link, PolicyEffect
 from limits_app.models.policy import PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.resolver import home
 from limits_app.resolver.chosen import changes_at, choose, rollout_position
 from limits_app.resolver.compiled import compiled
 from limits_app.resolver.present import Place
@@ -70,7 +69,7 @@ class Proposal:
     @classmethod
     def of_site(cls) -> Proposal:
         """Propose what is stored."""
-        return cls(one.entry for one in stored_content(router.db_for_write(Policy)).values())
+        return cls(one.entry for one in stored_content(home()).values())
 
     def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
         """Say what holds at a moment; those about whom nothing is said share what they are told."""

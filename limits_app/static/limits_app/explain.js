@@ -6,13 +6,24 @@
 
   const explanation = document.getElementById("limits-explanation");
 
-  const shape = (root) => [...root.querySelectorAll("[data-part]")].map((part) => part.id).join();
+  // All that is said besides the parts that move: which limits hold, where they come from, and whether they bind.
+  const shape = (root) => {
+    const copy = root.cloneNode(true);
+    copy.querySelectorAll("[data-part]").forEach((part) => part.replaceWith(part.id));
+    return copy.innerHTML.trim();
+  };
 
-  // Only what changes is replaced, so that nobody loses their place; all of it when other limits hold.
+  const replaceAll = (fresh) => {
+    const focused = explanation.contains(document.activeElement) ? document.activeElement.href : null;
+    explanation.replaceChildren(...fresh.childNodes);
+    if (focused) [...explanation.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
+  };
+
+  // Only what moves is replaced, so that nobody loses their place; all of it when anything else is said.
   const show = (text) => {
     const fresh = new DOMParser().parseFromString(text, "text/html").body;
     if (shape(fresh) !== shape(explanation)) {
-      if (!explanation.contains(document.activeElement)) explanation.replaceChildren(...fresh.childNodes);
+      replaceAll(fresh);
       return;
     }
     fresh.querySelectorAll("[data-part]").forEach((part) => {
@@ -21,8 +32,11 @@
     });
   };
 
+  let asking = false;
+
   const refresh = async () => {
-    if (document.hidden) return;
+    if (asking || document.hidden) return;
+    asking = true;
     const address = new URL(location.href);
     address.searchParams.set("fragment", "1");
     try {
@@ -30,6 +44,8 @@
       if (answer.ok) show(await answer.text());
     } catch {
       // The next time may be better.
+    } finally {
+      asking = false;
     }
   };
 

@@ -20,6 +20,7 @@
 
   let last = null;
   let paused = false;
+  let asking = false;
 
   const say = (text, isLive) => {
     status.classList.toggle("limits-chip--on", isLive);
@@ -91,19 +92,27 @@
     if (!tightest.contains(document.activeElement)) tightest.replaceChildren(...state.tightest.map(row));
   };
 
+  const take = (state) => {
+    offer(Object.keys(state.totals));
+    if (last) move(state);
+    list(state);
+    last = state;
+    say(labels.live, true);
+  };
+
+  // One request at a time; what it answers after a pause began is not shown.
   const ask = async () => {
-    if (paused || document.hidden) return;
+    if (asking || paused || document.hidden) return;
+    asking = true;
     try {
       const answer = await fetch(url, { headers: { Accept: "application/json" }, redirect: "error" });
       if (!answer.ok) throw new Error(answer.statusText);
       const state = await answer.json();
-      offer(Object.keys(state.totals));
-      if (last) move(state);
-      list(state);
-      last = state;
-      say(labels.live, true);
+      if (!paused) take(state);
     } catch {
-      say(labels.lost, false);
+      if (!paused) say(labels.lost, false);
+    } finally {
+      asking = false;
     }
   };
 

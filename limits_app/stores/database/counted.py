@@ -6,14 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from limits_app.core.counting import hour_ends, hour_of, in_time
+from limits_app.core.counting import hour_ends, hour_of, in_time, label_of
 
 if TYPE_CHECKING:
-    from limits_app.core.keys import Scope
     from limits_app.core.parts import Amounts, Part
     from limits_app.stores.database.records import Record
 
-__all__ = ["Mark", "Tallied", "begun", "closed", "collected", "label_of", "settled_in"]
+__all__ = ["Mark", "Tallied", "begun", "closed", "collected", "settled_in"]
 
 _FULL: Final = 2**61
 """Who has counted so many parts begins anew, long before they do not fit any more; so many at once go by themselves."""
@@ -32,11 +31,6 @@ class Mark(NamedTuple):
 
     counted_until: int | None
     label: bytes
-
-
-def label_of(scope: Scope) -> bytes:
-    """Who a scope is of."""
-    return json.dumps([scope.resource, scope.entity, scope.shared, scope.member]).encode()
 
 
 def begun(record: Record, part: Part, now: int) -> Record:

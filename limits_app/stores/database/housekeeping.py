@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.stores.database.statements import FORGET_OLD
+from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 
 if TYPE_CHECKING:
     from limits_app.stores.database.links import Link, Row
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Housekeeping"]
 
-_GRACE_US: Final = 60_000_000
 _NEWCOMERS_PER_LOOK: Final = 16
-_LOOKS_PER_NEWCOMER: Final = 2
 
 
 class Housekeeping:
@@ -49,11 +48,11 @@ class Housekeeping:
             self._go_on(link, now)
 
     def _go_on(self, link: Link, now: int) -> None:
-        looks = self._newcomers * _LOOKS_PER_NEWCOMER
+        looks = self._newcomers * LOOKS_PER_NEWCOMER
         self._newcomers = 0
         rows = link.scopes_after(self._hand, looks)
         self._hand = rows[-1].scope if len(rows) == looks else b""
-        link.remove([(row.scope, row.stamp) for row in rows if self._restored_at(link, row, now) + _GRACE_US <= now])
+        link.remove([(row.scope, row.stamp) for row in rows if self._restored_at(link, row, now) + GRACE_US <= now])
 
     def _restored_at(self, link: Link, row: Row, now: int) -> int:
         record = self._reading.as_stored(link, row)

@@ -115,6 +115,7 @@ class Link(ABC):
     """Whether one thread of a process at a time uses links."""
 
     def __init__(self, wrapper: BaseDatabaseWrapper, options: LinkOptions) -> None:
+        self.alias = wrapper.alias
         self.options = options
         self.driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
         self.error: type[Exception] = self.driver.Error
@@ -135,6 +136,10 @@ class Link(ABC):
                 with suppress(self.error):
                     wrapper.connection.close()
             raise
+
+    @staticmethod  # noqa: B027 - a server has no such callers
+    def check_caller(alias: str) -> None:
+        """Raise StoreBlocked where the store would wait for who asks it."""
 
     @abstractmethod
     def prepare(self) -> None:

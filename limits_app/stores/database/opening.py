@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from threading import Thread
+from functools import partial
 from typing import Protocol, TypeVar
+
+from limits_app.core.threads import started
 
 __all__ = ["in_time"]
 
@@ -26,7 +28,8 @@ def in_time(connect: Callable[[], T], seconds: float) -> T:
     What is opened after that is closed at once.
     """
     opened = Future[T]()
-    Thread(target=_open, args=(connect, opened), name="limits-connect", daemon=True).start()
+    if started(partial(_open, connect, opened), "limits-connect") is None:
+        _open(connect, opened)
     try:
         return opened.result(seconds)
     except BaseException:

@@ -57,6 +57,11 @@ class LinkPool:
         """For those who are to take turns, and around every fork."""
         around_fork(self)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody is in the middle of a step."""
+        return bool(self._busy)
+
     def take(self) -> Link:
         """A link for one step; StoreUnavailable when none can be opened."""
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from itertools import chain
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import Log
 from limits_app.core.layout import Layout
+from limits_app.stores.codecs import LayoutCodec
 from limits_app.stores.database.counted import Mark, Tallied, closed
 from limits_app.stores.database.lending import TAG_LENGTH, alive, recounted
 from limits_app.stores.database.logs import pack, unpack
 from limits_app.stores.database.trail import framed, noted
-from limits_app.stores.definitions import definitions_of
 
 if TYPE_CHECKING:
     from limits_app.stores.database.links import Row
@@ -86,26 +85,13 @@ class Record(NamedTuple):
         )
 
 
-class Codec:
+class Codec(LayoutCodec):
     """Writes and reads the records of one layout."""
 
-    __slots__ = (
-        "_size",
-        "_slices",
-        "_struct",
-        "_width",
-        "definitions",
-        "layout",
-        "logs",
-        "name",
-        "permits",
-        "uncounted",
-    )
+    __slots__ = ("_size", "_slices", "_struct", "_width", "logs", "permits", "uncounted")
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.definitions = definitions_of(layout)
-        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        super().__init__(layout, NAME_LENGTH)
         self.logs = [index for index, rule in enumerate(layout.rules) if rule.has_log]
         self.permits = [(index, key[-TAG_LENGTH:]) for index, key in layout.leases(b"")]
         widths = [len(rule.start) - rule.has_log for rule in layout.rules]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from random import random
-from time import monotonic, sleep, time_ns
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
 
+from limits_app.core.errors import StoreBlocked
 from limits_app.stores.database import statements
+from limits_app.stores.database.callers import check_caller
 from limits_app.stores.database.links import Failure, Link
 
 if TYPE_CHECKING:
@@ -20,16 +22,11 @@ if TYPE_CHECKING:
     from limits_app.stores.database.links import LinkOptions
     from limits_app.stores.database.statements import Change
 
-__all__ = ["SQLiteLink", "system_us"]
+__all__ = ["SQLiteLink"]
 
 _BUSY: Final = {5, 6}
 """SQLITE_BUSY and SQLITE_LOCKED: another connection is in the way."""
 _LONGEST_NAP: Final = 0.002
-
-
-def system_us() -> int:
-    """Microseconds of the machine's clock, which all its processes share."""
-    return time_ns() // 1000
 
 
 class SQLiteLink(Link):
@@ -55,6 +52,8 @@ class SQLiteLink(Link):
             )
         wrapper.settings_dict["OPTIONS"]["timeout"] = options.lock_timeout
 
+    check_caller = staticmethod(check_caller)
+
     def prepare(self) -> None:
         """Wait for others by looking again soon: SQLite's own way of waiting lets some wait for ever."""
         self.run("PRAGMA busy_timeout = 0")
@@ -73,10 +72,19 @@ class SQLiteLink(Link):
                 return self.cursor.fetchall() if self.cursor.description else []
             except self.error as error:
                 now = monotonic()
-                deadline = deadline or now + self.options.lock_timeout
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY or now > deadline:
+                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY or now > (deadline or now):
                     raise
+                if not deadline:
+                    deadline = now + self.options.lock_timeout
+                    self._check_caller()
             sleep(random() * _LONGEST_NAP)
+
+    def _check_caller(self) -> None:
+        try:
+            check_caller(self.alias)
+        except StoreBlocked:
+            self.promise = None  # the commit has failed, which nobody needs to ask about
+            raise
 
     def rollback(self) -> None:
         """End the transaction, if there is one."""

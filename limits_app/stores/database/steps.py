@@ -60,6 +60,8 @@ class Steps:
         """
         if self._here.stepping:
             raise StoreUnavailable("nobody can ask in the middle of a step")
+        if self._pool.is_busy:  # whom we would wait for may be waiting for us
+            self._pool.kind.check_caller(self._pool.alias)
         self._here.stepping = True
         try:
             with self._pool.turn if self._pool.kind.takes_turns else nullcontext():

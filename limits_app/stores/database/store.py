@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import Lock
 from typing import Final, TypeVar
 
 from limits_app.core.claim import Claim
-from limits_app.core.clock import Clock, as_clock
+from limits_app.core.clock import Clock, as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StoreUnavailable
-from limits_app.core.forking import on_fork
+from limits_app.core.forking import lock_over_forks, on_fork
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts
@@ -37,10 +34,9 @@ from limits_app.stores.database.ledger import Decide, Ledger, Page
 from limits_app.stores.database.links import Link, LinkOptions, new_stamp
 from limits_app.stores.database.pool import LinkPool
 from limits_app.stores.database.records import Record
-from limits_app.stores.database.sqlite import system_us
 from limits_app.stores.database.steps import Steps
 from limits_app.stores.database.tallying import Tallying
-from limits_app.stores.in_thread import in_thread
+from limits_app.stores.in_thread import AskedInThread
 
 __all__ = ["DatabaseStore", "open_database_store"]
 
@@ -51,7 +47,7 @@ _PATIENCE_US: Final = 250_000
 _RENEWED_TOGETHER: Final = 100
 
 
-class DatabaseStore:
+class DatabaseStore(AskedInThread):
     """Keeps state in the site's database `using`, on connections of its own.
 
     What a request rolls back, whether by ATOMIC_REQUESTS or by itself, takes no count with it.
@@ -114,17 +110,6 @@ class DatabaseStore:
         self._step(partial(charge_first, claims, choice, self._process, self._ledger), claims[0])
         return next((claim for claim in claims if claim.admitted), None)
 
-    async def aacquire_first(
-        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
-    ) -> C | None:
-        """`acquire_first` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
-        ask = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
-        return await in_thread(ask, self._give_back)
-
-    def _give_back(self, claim: Claim | None) -> None:
-        if claim is not None:
-            self.settle(claim, [-amount for amount in claim.amounts])
-
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
         if self._steps.is_stepping():
@@ -134,19 +119,6 @@ class DatabaseStore:
             self._step(partial(self._settle, claim, changes), claim)
         if self.line.busy:
             self.line.notify(claim.plan.scopes)
-
-    async def aacquire(self, claim: Claim) -> bool:
-        """`acquire` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
-        asked = await in_thread(lambda: claim if self.acquire(claim) else None, self._give_back)
-        return asked is not None
-
-    async def asettle(self, claim: Claim, changes: Amounts) -> None:
-        """`settle` for asyncio, in a thread; it is done even when the task is cancelled."""
-        await asyncio.shield(asyncio.to_thread(self.settle, claim, changes))
-
-    async def apeek(self, claim: Claim) -> None:
-        """`peek` for asyncio, in a thread."""
-        await asyncio.to_thread(self.peek, claim)
 
     def _settle_now(self, claim: Claim, changes: Amounts) -> None:
         claim.settled = False  # whoever released it takes it as done already
@@ -277,9 +249,7 @@ def _nothing(_: Sequence[Record], __: int) -> None:
 
 
 _OPENED: Final[dict[tuple[object, ...], DatabaseStore]] = {}
-_OPENING: Final = Lock()
-# Held while a process forks, so that no child gets it locked.
-os.register_at_fork(before=_OPENING.acquire, after_in_parent=_OPENING.release, after_in_child=_OPENING.release)
+_OPENING: Final = lock_over_forks()
 
 
 def open_database_store(

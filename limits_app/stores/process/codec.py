@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from functools import lru_cache
-from hashlib import blake2b
 from itertools import count
 from struct import Struct
 from typing import Final, TypeAlias, cast
@@ -16,7 +15,7 @@ from limits_app.core.algorithms.log import Log
 from limits_app.core.keys import short_key
 from limits_app.core.layout import Layout
 from limits_app.core.unrolled import Record, written_out
-from limits_app.stores.definitions import definitions_of
+from limits_app.stores.codecs import LayoutCodec
 
 __all__ = ["NAME_LENGTH", "Codec"]
 
@@ -27,7 +26,7 @@ Decode: TypeAlias = "Callable[[bytes, lmdb.Transaction[bytes], bytes], Record | 
 Encode: TypeAlias = "Callable[[Record], bytes]"
 
 
-class Codec:
+class Codec(LayoutCodec):
     """Writes and reads the states of one layout.
 
     What is stored is the layout's name, 8 bytes, the integers of all states, and what was counted where it counts.
@@ -38,12 +37,10 @@ class Codec:
     `encode(record)` is what is stored, without the logs, in this `form`.
     """
 
-    __slots__ = ("counts", "decode", "definitions", "encode", "form", "layout", "logs", "name")
+    __slots__ = ("counts", "decode", "encode", "form", "logs")
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.definitions = definitions_of(layout)
-        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        super().__init__(layout, NAME_LENGTH)
         self.logs = {index: b"g" + short_key(rule.key)[:8] for index, rule in enumerate(layout.rules) if rule.has_log}
         widths = tuple([len(rule.start) - rule.has_log for rule in layout.rules])
         self.counts = len(widths) + 1 if layout.counts else 0

@@ -152,17 +152,17 @@ class Deciding:
         """Settle and commit, unless that was done before; gives who wants to hear about it."""
         if claim.settled:
             return _NOBODY
-        plan, now = claim.plan, self._now()
+        plan = claim.plan
         way = self._ways.get(plan) or self._one_scope.way(plan)
-        if way.settle(txn, now, claim, changes) is None:
-            self._settle_parts(txn, claim, changes, now)
+        if way.settle(txn, claim, changes) is None:
+            self._settle_parts(txn, claim, changes)
         others = watchers(txn, [part.short_key for part in plan.parts]) if is_watched(txn) else _NOBODY
         txn.commit()
         claim.settled = True
         return others
 
-    def _settle_parts(self, txn: Txn, claim: Claim, changes: Amounts, now: int) -> None:
-        plan, records = claim.plan, self._records
+    def _settle_parts(self, txn: Txn, claim: Claim, changes: Amounts) -> None:
+        plan, records, now = claim.plan, self._records, self._now()
         records.newcomer = False
         kept = self._leasing.take_back(txn, claim, changes) if plan.lent else changes
         if kept is not changes:

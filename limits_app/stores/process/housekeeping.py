@@ -9,14 +9,13 @@ import lmdb
 
 from limits_app.core.layout import Layout
 from limits_app.core.unrolled import Record
+from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.records import SCOPE_LENGTH, Records
 from limits_app.stores.process.tallying import Tallying
 
 __all__ = ["Housekeeping"]
 
-_GRACE_US: Final = 60_000_000
-_LOOKS_PER_NEWCOMER: Final = 2
 _STEPS_PER_LOOK: Final = 8
 _BATCH: Final = 64
 
@@ -38,7 +37,7 @@ class Housekeeping:
         """
         if self._is_crowded():
             raise lmdb.MapFullError("too few free pages")
-        self._go(txn, now, looks=_LOOKS_PER_NEWCOMER, grace_us=_GRACE_US)
+        self._go(txn, now, looks=LOOKS_PER_NEWCOMER, grace_us=GRACE_US)
 
     def make_room(self, txn: lmdb.Transaction[bytes], now: int) -> bool:
         """Forget scopes that are idle right now, a batch of them; False once the round is complete."""

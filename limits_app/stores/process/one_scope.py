@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias, cast
 from limits_app.core.claim import Claim
 from limits_app.core.parts import Amounts, Permit
 from limits_app.core.plan import Plan
-from limits_app.core.unrolled import IN_TIME, Record, Shape, names, written_out
+from limits_app.core.unrolled import IN_TIME, TAKEN_AT, Record, Shape, flat, names, where_given_back, written_out
 from limits_app.stores.process.leasing import LEASE
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import Txn
@@ -24,18 +24,17 @@ Charge: TypeAlias = Callable[[Txn, int, Claim], tuple[Record] | Literal[False] |
 """(txn, now, claim): the record with the amounts charged; False when one of them does not fit; None when there is no
 record, another layout wrote it, or its hour is over."""
 
-Settle: TypeAlias = Callable[[Txn, int, Claim, Amounts], Literal[True] | None]
-"""(txn, now, claim, changes): True when all is settled; None when that takes more."""
+Settle: TypeAlias = Callable[[Txn, Claim, Amounts], Literal[True] | None]
+"""(txn, claim, changes): True when all is given back; None when that takes more, or more was used than was taken."""
 
 _MOST: Final = 4096
 _FIND: Final = "stored = txn.get(key)\n  if stored is None or len(stored) != size: return None"
 _OWN: Final = "if name != own_name{0}: return None"
-_CHARGE: Final = "s{0} = step_0_{0}(({1}), now, a{2})\n  if s{0} is None: return False\n  [{1}] = s{0}"
-_SETTLE: Final = "if a{2}: [{1}] = step_0_{0}(({1}), now, a{2}{3})"
 _PACK: Final = "try: packed = pack(own_name, {0})\n  except error: return None"
 _PUT: Final = "txn.put(key, packed)"
 _HOLDER: Final = "holder = identity() + claim.number.to_bytes(8)"
 _LEND: Final = "txn.put(lease_key + holder, written(a{0}, now + lease_us, now + hold_us))"
+_BOUND: Final = "key, size, unpack, pack, error, own_name, codec, identity, written, lease_us, hold_us, lease_key, "
 _TAKE_BACK: Final = "if not txn.delete(lease_key + holder): return None"
 
 
@@ -46,7 +45,7 @@ class Way(NamedTuple):
     settle: Settle
 
 
-_GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, now, claim, changes: None)  # noqa: ARG005
+_GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, claim, changes: None)  # noqa: ARG005
 """Where only the general way will do."""
 
 
@@ -91,16 +90,19 @@ def _written_out(
     """Both functions, for states of these numbers of integers; at `permit` (by place) stands what is lent."""
     own = [names(f"i{index}_{{}}", range(width)) for index, width in enumerate(widths)]
     numbers = "".join(own) + (f"{names('u{}', range(shape.width))}until, " if shape.counts else "")
+    states = [f"({state})" for state in own]
+    taking = shape.lines(shape.taking, refused="False", states=states)
+    settling = shape.lines(shape.settling, states=states)
     head = [_FIND, f"[name, {numbers}] = unpack(stored)"]
     pack = _PACK.format(numbers)
     charge = written_out(
-        bound=_bound(shape),
+        bound=_BOUND + shape.around(shape.taking),
         arguments="txn, now, claim",
         lines=[
             *head,
             _OWN.format(" or now >= until" if shape.counts else ""),
             f"[{names('a{}', range(amounts))}] = claim.amounts",
-            *[_CHARGE.format(index, own[index], place) for index, place in shape.asked],
+            *flat([[*lines, f"[{own[index]}] = s{index}"] for index, _, lines in taking]),
             *_counted(shape, shape.asked),
             pack,
             _PUT,
@@ -109,17 +111,16 @@ def _written_out(
         result=f"({_record(shape, own)}codec), ",
     )
     settle = written_out(
-        bound=_bound(shape),
-        arguments="txn, now, claim, changes",
+        bound=_BOUND + shape.around(shape.settling),
+        arguments="txn, claim, changes",
         lines=[
-            "taken_at = claim.decided_at",
+            TAKEN_AT,
             *head,
             _OWN.format(f" or not {IN_TIME}" if shape.counts else ""),
             f"[{names('a{}', range(amounts))}] = changes",
-            *[
-                _SETTLE.format(index, own[index], place, ", taken_at" if index in shape.dated else "")
-                for index, place in shape.asked
-            ],
+            *flat(
+                [where_given_back(place, [*lines, f"[{own[index]}] = s{index}"]) for index, place, lines in settling]
+            ),
             *_counted(shape, [(index, place) for index, place in shape.asked if index not in shape.permits]),
             pack,
             *([] if permit is None else [_HOLDER, _TAKE_BACK]),
@@ -128,11 +129,6 @@ def _written_out(
         result="True",
     )
     return charge, settle
-
-
-def _bound(shape: Shape) -> str:
-    record = "key, size, unpack, pack, error, own_name, codec"
-    return f"{record}, identity, written, lease_us, hold_us, lease_key, {shape.steps()}"
 
 
 def _counted(shape: Shape, asked: Iterable[tuple[int, int]]) -> list[str]:

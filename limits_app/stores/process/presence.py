@@ -11,10 +11,12 @@ import fcntl
 import os
 import secrets
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Final
 
+from limits_app.core.threads import started
 from limits_app.stores.process.files import guard
 
 __all__ = ["ID_LENGTH", "MESSAGE_LENGTH", "Presence", "is_alive", "wake"]
@@ -44,8 +46,13 @@ class Presence:
                 path = _pipe_file(self._directory, self.identity)
                 os.mkfifo(path, 0o600)
                 # Open for writing too, so that reading never meets an end.
-                self._pipe = os.open(path, os.O_RDWR)
-                Thread(target=self._hear, args=(self._pipe, told), name="limits-wake-up", daemon=True).start()
+                pipe = os.open(path, os.O_RDWR)
+                if started(partial(self._hear, pipe, told), "limits-wake-up") is not None:
+                    self._pipe = pipe
+                    return
+                # Without being woken, a waiter asks when the store has said that it may fit.
+                os.close(pipe)
+                path.unlink()
 
     def leave(self) -> None:
         """Take the files away."""

@@ -14,7 +14,7 @@ import lmdb
 from limits_app.core.layout import Layout
 from limits_app.core.parts import Part
 from limits_app.core.unrolled import Record
-from limits_app.stores.definitions import layout_from
+from limits_app.stores.codecs import Codecs
 from limits_app.stores.leases import counted
 from limits_app.stores.process.codec import NAME_LENGTH, Codec
 from limits_app.stores.process.leasing import LEASE
@@ -24,15 +24,13 @@ __all__ = ["SCOPE_LENGTH", "Records"]
 
 SCOPE_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
-_MOST_CODECS: Final = 4096
 
 
 class Records:
     """Reads and writes records through a transaction; knows the codec of every layout that it has met."""
 
     def __init__(self) -> None:
-        self._codecs: dict[Layout, Codec] = {}
-        self._by_name: dict[bytes, Codec] = {}
+        self._codecs = Codecs(Codec)
         self._defined: set[bytes] = set()
         self.newcomer = False
         """Whether states were asked for a scope that has none; for whoever keeps house."""
@@ -42,17 +40,6 @@ class Records:
     def begin_anew(self) -> None:
         """The file may be another one, in which nothing is defined yet."""
         self._defined.clear()
-
-    def codec(self, layout: Layout) -> Codec:
-        """The codec of a layout."""
-        codec = self._codecs.get(layout)
-        if codec is None:
-            if len(self._codecs) >= _MOST_CODECS:
-                self._codecs.clear()
-                self._by_name.clear()
-            codec = self._codecs[layout] = Codec(layout)
-            self._by_name[codec.name] = codec
-        return codec
 
     def known(self, layout: Layout) -> Codec | None:
         """The codec of a layout whose definitions have been seen in the file."""
@@ -66,7 +53,7 @@ class Records:
 
     def record(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
         """The states of a scope as the part's layout sees them, and its codec; writes nothing."""
-        codec = self._codecs.get(part.layout) or self.codec(part.layout)
+        codec = self._codecs.get(part.layout) or self._codecs[part.layout]
         stored = txn.get(part.short_key)
         if stored is None:
             self.newcomer = True
@@ -122,13 +109,5 @@ class Records:
 
     def _decoded(self, txn: lmdb.Transaction[bytes], scope: bytes, stored: bytes) -> Record | None:
         name = stored[:NAME_LENGTH]
-        codec = self._by_name.get(name)
-        if codec is None:
-            definitions = txn.get(_DEFINITIONS + name)
-            if definitions is None:
-                return None
-            try:
-                codec = self.codec(layout_from(definitions))
-            except (TypeError, ValueError):  # written by a version that knows more
-                return None
-        return codec.decode(stored, txn, scope)
+        codec = self._codecs.named(name) or self._codecs.defined(txn.get(_DEFINITIONS + name))
+        return None if codec is None else codec.decode(stored, txn, scope)

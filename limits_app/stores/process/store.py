@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from time import time_ns
 from typing import Any, Final, TypeVar
 
 from limits_app.core.claim import Claim
-from limits_app.core.clock import as_clock
+from limits_app.core.clock import as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable
+from limits_app.core.forking import lock_over_forks
 from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts
@@ -32,11 +31,6 @@ C = TypeVar("C", bound=Claim)
 
 _PATIENCE_US: Final = 250_000
 _SECOND: Final = 1_000_000
-
-
-def system_us() -> int:
-    """Microseconds of the machine's clock, which all its processes share."""
-    return time_ns() // 1000
 
 
 class ProcessStore:
@@ -161,9 +155,7 @@ class ProcessStore:
 
 
 _OPENED: Final[dict[str, ProcessStore]] = {}
-_OPENING: Final = Lock()
-# Held while a process forks, so that no child gets it locked.
-os.register_at_fork(before=_OPENING.acquire, after_in_parent=_OPENING.release, after_in_child=_OPENING.release)
+_OPENING: Final = lock_over_forks()
 
 
 def open_process_store(directory: str | Path, **options: Any) -> ProcessStore:

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import lmdb
 
-from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of
-from limits_app.core.keys import Scope, short_key, unique_name
+from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of, label_of
+from limits_app.core.keys import short_key, unique_name
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.unrolled import Record
 from limits_app.stores.process.records import Records
@@ -46,7 +46,7 @@ class Tallying:
             if record is not None:
                 self.close(txn, part.short_key, record, now)
         for part in begins:
-            txn.put(_OPEN + part.short_key, _label(part.scoped.scope))
+            txn.put(_OPEN + part.short_key, label_of(part.scoped.scope))
 
     def close(self, txn: Txn, scope: bytes, record: Record, now: int) -> None:
         """Keep what a record of a scope has counted that is about to be replaced by one that begins anew."""
@@ -57,7 +57,7 @@ class Tallying:
 
     def add(self, txn: Txn, part: Part, changes: Amounts, *, taken_at: int, now: int) -> None:
         """Count what is settled of a part when the hour in which it was taken is over."""
-        label = _label(part.scoped.scope)
+        label = label_of(part.scoped.scope)
         self._add(txn, part.short_key, hour_of(taken_at), label, amounts=part.counted(changes), now=now)
 
     def _add(self, txn: Txn, scope: bytes, hour: int, label: bytes, *, amounts: Mapping[str, int], now: int) -> None:
@@ -113,10 +113,6 @@ class Tallying:
         stored = txn.get(_BATCH)
         if stored is not None and json.loads(stored)[0] == name:
             txn.delete(_BATCH)
-
-
-def _label(scope: Scope) -> bytes:
-    return json.dumps([scope.resource, scope.entity, scope.shared, scope.member]).encode()
 
 
 def _hour(key: bytes) -> int:

@@ -6,7 +6,6 @@ So nothing is ever admitted beyond a limit, but for a moment less may be.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import weakref
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
+from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, Slot
 from limits_app.stores.redis.deciding import NEVER_LEARNED, NEWCOMERS, NOT_YET
@@ -211,19 +211,9 @@ class RedisClusterStore(RedisStore):
         self._changed()
         return version
 
-    async def aacquire(self, claim: Claim) -> bool:
-        """`acquire` for asyncio, in a thread."""
-        return await self._first_in_thread([claim]) is not None
-
-    async def aacquire_first(
-        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
-    ) -> C | None:
-        """`acquire_first` for asyncio, in a thread."""
-        return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
-
-    async def asettle(self, claim: Claim, changes: Amounts) -> None:
-        """`settle` for asyncio, in a thread; it is done even when the task is cancelled."""
-        await asyncio.to_thread(self.settle, claim, changes)
+    aacquire = AskedInThread.aacquire
+    aacquire_first = AskedInThread.aacquire_first
+    asettle = AskedInThread.asettle
 
     def _grouped(self, plan: Plan) -> list[PreparedPlan]:
         groups = self._groups.get(plan)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from itertools import accumulate, chain
 from struct import Struct
 from typing import Final, cast
@@ -15,9 +14,9 @@ from typing import Final, cast
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import EMPTY_LOG, Log
 from limits_app.core.layout import Layout
-from limits_app.stores.definitions import definitions_of, layout_from
+from limits_app.stores.codecs import LayoutCodec
 
-__all__ = ["NAME_LENGTH", "PAIR", "Codec", "Codecs", "log_of"]
+__all__ = ["NAME_LENGTH", "PAIR", "Codec", "log_of"]
 
 NAME_LENGTH: Final = 6
 PAIR: Final = Struct("<dd")
@@ -25,7 +24,6 @@ PAIR: Final = Struct("<dd")
 
 _EXPIRES_LENGTH: Final = 4
 _LAST_SECOND: Final = 2**32 - 1
-_MOST_CODECS: Final = 4096
 _FIELDS: Final[Mapping[str, Sequence[int]]] = {
     "token_bucket": (7, 7),
     "leaky_bucket": (7, 7),
@@ -40,15 +38,13 @@ _FIELDS: Final[Mapping[str, Sequence[int]]] = {
 _LOG_PLACE: Final = 5
 
 
-class Codec:
+class Codec(LayoutCodec):
     """Writes and reads the states of one layout."""
 
-    __slots__ = ("_ends", "_fields", "_logs", "definitions", "format", "layout", "name", "offsets", "size")
+    __slots__ = ("_ends", "_fields", "_logs", "format", "offsets", "size")
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.definitions = definitions_of(layout)
-        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        super().__init__(layout, NAME_LENGTH)
         fields = [_FIELDS[rule.twin[0]] for rule in layout.rules]
         self.offsets = list(accumulate(map(len, fields), initial=0))[:-1]
         """The number of the first integer of each limit."""
@@ -108,36 +104,6 @@ class Codec:
             int.from_bytes(record[at + end : at + end + size], "little")
             for end, size in zip(self._ends, self._fields, strict=False)
         ]
-
-
-class Codecs:
-    """The codecs of the layouts that this process has met."""
-
-    def __init__(self) -> None:
-        self._codecs: dict[Layout, Codec] = {}
-        self._by_name: dict[bytes, Codec] = {}
-
-    def of(self, layout: Layout) -> Codec:
-        """The codec of a layout."""
-        codec = self._codecs.get(layout)
-        if codec is None:
-            if len(self._codecs) >= _MOST_CODECS:
-                self._codecs.clear()
-                self._by_name.clear()
-            codec = self._codecs[layout] = Codec(layout)
-            self._by_name[codec.name] = codec
-        return codec
-
-    def named(self, name: bytes) -> Codec | None:
-        """The codec of the layout with a name, if it was met."""
-        return self._by_name.get(name)
-
-    def defined(self, definitions: bytes) -> Codec | None:
-        """The codec of definitions; None when a version has written them that knows more."""
-        try:
-            return self.of(layout_from(definitions))
-        except (TypeError, ValueError):
-            return None
 
 
 def log_of(entries: Iterable[tuple[float, float]]) -> Log:

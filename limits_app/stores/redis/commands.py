@@ -11,6 +11,8 @@ from limits_app.stores.redis.scripts import Script
 __all__ = ["Call", "Plain", "Prepared", "ScriptCall", "Slot", "bulk", "command"]
 
 _HEADER: Final = 6
+_RECORDED: Final = Struct("<d")
+"""What a record begins with: the number of the call that it is the reply to."""
 
 
 def bulk(value: bytes) -> bytes:
@@ -37,6 +39,16 @@ class Slot:
     def at(self, tag: bytes) -> bytes:
         """The key of its record beside the scopes with a tag."""
         return bulk(self._key_at(self.name, tag))
+
+    def looking(self) -> Plain:
+        """The call that reads its record, where no tags are."""
+        return Plain(b"HGET", self._key_at(self.name, None), b"r")
+
+    def reply_in(self, record: bytes | None) -> bytes | None:
+        """The reply to the last call, as its record says; None where that was never executed."""
+        if record is None or _RECORDED.unpack_from(record)[0] != self.number:
+            return None
+        return record[_RECORDED.size :]
 
 
 class Call(Protocol):

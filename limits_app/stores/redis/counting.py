@@ -12,9 +12,9 @@ from itertools import groupby
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
-from limits_app.core.counting import Batch, Count
+from limits_app.core.counting import Batch, Count, label_of
 from limits_app.core.keys import unique_name
-from limits_app.core.parts import Ask, Charges, Part
+from limits_app.core.parts import Ask, Charges
 from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk
 from limits_app.stores.redis.moments import Moments
 from limits_app.stores.redis.names import Names
@@ -58,13 +58,8 @@ def counting_plan(asks: Sequence[Ask], *, permits: bool) -> bytes:
             if permits or not ask.rule.is_permit:
                 limits[ask.index] = _PAIR.pack(place * _NUMBER.size, ask.rule.parts_per_unit)
         told += [b"<d%s\0" % (b"d" * len(limits)), *limits]
-        labels.append(b"%s\0" % _label(part))
+        labels.append(b"%s\0" % label_of(part.scoped.scope, [rule.key for rule in part.layout.rules]))
     return b"".join([*told, *labels])
-
-
-def _label(part: Part) -> bytes:
-    scope, keys = part.scoped.scope, [rule.key for rule in part.layout.rules]
-    return json.dumps([scope.resource, scope.entity, scope.shared, scope.member, keys]).encode()
 
 
 class Collecting:

@@ -28,8 +28,11 @@ end
 
 -- @settle undo credit
 local function settle_draining(s, o, now, change, rate, tick_us)
-  local level, last = drained(s, o, now, rate, tick_us)
-  if change > 0 then last = started(level, last, now, rate, tick_us) end
+  local level, last = s[o], s[o + 1]
+  if change > 0 then
+    level, last = drained(s, o, now, rate, tick_us)
+    last = started(level, last, now, rate, tick_us)
+  end
   level = min(max(level + change, 0), 4503599627370496)
   s[o], s[o + 1] = level, last
   return (last + level / rate + 1) * tick_us

@@ -13,7 +13,8 @@ from typing import Any, Final
 from limits_app.core.algorithms import State
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.parts import Charges, Part
-from limits_app.stores.redis.codec import NAME_LENGTH, Codec, Codecs
+from limits_app.stores.codecs import Codecs
+from limits_app.stores.redis.codec import NAME_LENGTH, Codec
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, bulk
 from limits_app.stores.redis.counting import NOTHING, Settled, counting_plan
 from limits_app.stores.redis.loaded import (
@@ -44,7 +45,7 @@ _TOO_FAST: Final = "the limits of a scope change faster than they can be followe
 class Loader:
     """Loads and swaps records."""
 
-    def __init__(self, names: Names, codecs: Codecs, moments: Moments) -> None:
+    def __init__(self, names: Names, codecs: Codecs[Codec], moments: Moments) -> None:
         self._names = names
         self._codecs = codecs
         self._moments = moments
@@ -62,7 +63,7 @@ class Loader:
             changed = []
             for part, loaded in zip(parts, scopes, strict=True):
                 if loaded.record is not None and (loaded.codec is None or loaded.codec.layout is not part.layout):
-                    changed.append((loaded, self._codecs.of(part.layout), states_of(loaded, part, now)))
+                    changed.append((loaded, self._codecs[part.layout], states_of(loaded, part, now)))
             if (yield from self._swap(now, changed, drop_expired=True)):
                 return
         raise StoreUnavailable(_TOO_FAST)
@@ -78,7 +79,7 @@ class Loader:
             by_part = dict(zip(parts, scopes, strict=True))
             for part, loaded in by_part.items():
                 if loaded.codec is None:
-                    loaded.codec, loaded.states = self._codecs.of(part.layout), list(part.layout.start)
+                    loaded.codec, loaded.states = self._codecs[part.layout], list(part.layout.start)
             returned, lapsed = [], False
             for ask, change in changes:
                 loaded = by_part[ask.part]
@@ -114,7 +115,7 @@ class Loader:
         """What is stored about scopes, of one moment. Raises StaleConfiguration."""
         known: dict[bytes, dict[bytes, Codec]] = {scope: {} for scope in scopes}
         for part in parts:
-            codec = self._codecs.of(part.layout)
+            codec = self._codecs[part.layout]
             known[part.short_key][codec.name] = codec
         while True:
             reply = yield self._load_call(known, version)
@@ -165,7 +166,7 @@ class Loader:
         codec = self._codecs.named(name)
         if codec is None:
             definitions = yield Plain(b"GET", self._names.definitions(name))
-            codec = None if definitions is None else self._codecs.defined(definitions)
+            codec = self._codecs.defined(definitions)
         return codec
 
     def put_back(

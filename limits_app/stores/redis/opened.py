@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
+
+from limits_app.core.forking import lock_over_forks
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.store import RedisStore
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["open_store"]
 
 _OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
-_LOCK: Final = Lock()
-# Held while a process forks, so that no child gets it locked.
-os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+_LOCK: Final = lock_over_forks()
 
 
 def open_store(kind: type[RedisStore], alias: str | None, url: str | None, options: Mapping[str, Any]) -> RedisStore:

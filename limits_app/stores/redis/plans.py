@@ -9,8 +9,9 @@ from typing import Final, overload
 from limits_app.core.algorithms import State
 from limits_app.core.parts import Amounts, Charges, Part
 from limits_app.core.plan import Plan
+from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.calendars import Calendars
-from limits_app.stores.redis.codec import Codecs, log_of
+from limits_app.stores.redis.codec import Codec, log_of
 from limits_app.stores.redis.commands import Prepared
 from limits_app.stores.redis.counting import counting_plan
 from limits_app.stores.redis.names import Names
@@ -52,13 +53,13 @@ class PreparedPlan:
         "views",
     )
 
-    def __init__(self, plan: Plan, names: Names, codecs: Codecs, tag: bytes | None = None) -> None:
+    def __init__(self, plan: Plan, names: Names, codecs: Codecs[Codec], tag: bytes | None = None) -> None:
         """`tag` leaves out all scopes but those that have it."""
         self.parts = [part for part in plan.parts if tag is None or names.tag(part.short_key) == tag]
         self.places = [place for place, ask in enumerate(plan.asks) if ask.part in self.parts]
         self.asks = [plan.asks[place] for place in self.places]
         self.permits = any(ask.rule.is_permit for ask in self.asks)
-        self.codecs = [codecs.of(part.layout) for part in self.parts]
+        self.codecs = [codecs[part.layout] for part in self.parts]
         places = {part: place for place, part in enumerate(self.parts)}
         self.views = [(places[ask.part], ask.index) for ask in self.asks if ask.rule.has_log]
         self.twins = frozenset([ask.rule.twin[0] for ask in self.asks])

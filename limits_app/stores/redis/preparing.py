@@ -10,8 +10,9 @@ from typing import Any, Final
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Plan
+from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.choosing import Choice
-from limits_app.stores.redis.codec import Codec, Codecs
+from limits_app.stores.redis.codec import Codec
 from limits_app.stores.redis.commands import Plain
 from limits_app.stores.redis.names import Names
 from limits_app.stores.redis.plans import PreparedPlan
@@ -27,7 +28,7 @@ _DEFINITIONS_LIVE_MS: Final = b"31622400000"
 class Preparations:
     """What was prepared, and is again when it was forgotten."""
 
-    def __init__(self, links: Any, names: Names, codecs: Codecs) -> None:
+    def __init__(self, links: Any, names: Names, codecs: Codecs[Codec]) -> None:
         self._links = links
         self._names = names
         self._codecs = codecs

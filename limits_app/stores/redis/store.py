@@ -8,22 +8,21 @@ from functools import partial
 from typing import TypeVar
 
 from limits_app.core.claim import Claim
-from limits_app.core.errors import NotShareable
+from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.parts import Amounts
-from limits_app.stores.in_thread import in_thread
-from limits_app.stores.redis.choosing import Choice
-from limits_app.stores.redis.deciding import ADMITTED, DONE, FOUND, NEVER_LEARNED, NEWCOMERS, NOT_YET, REFUSED
+from limits_app.stores.in_thread import AskedInThread, give_back, keep_unsettled, surely_in_thread
+from limits_app.stores.redis.deciding import DONE, NEWCOMERS, NOT_YET, REFUSED
 from limits_app.stores.redis.links import Unanswered
 from limits_app.stores.redis.opened import open_store
 from limits_app.stores.redis.plans import PreparedPlan
-from limits_app.stores.redis.verbs import Verbs
+from limits_app.stores.redis.verbs import Heard, Verbs
 
 __all__ = ["RedisStore"]
 
 C = TypeVar("C", bound=Claim)
 
 
-class RedisStore(Verbs):
+class RedisStore(Verbs, AskedInThread):
     """Keeps state on a Redis or Valkey server, for all machines that reach it.
 
     Give it the `alias` of a django-redis cache, a `url`, or a `client` of redis-py.
@@ -48,11 +47,16 @@ class RedisStore(Verbs):
             return False
         prepared = self._prepared.known(plan)
         if prepared is None:
-            return await self._first_in_thread([claim]) is not None
+            return await super().aacquire(claim)
         forgotten = refusals.forgotten
-        reply = await self._tasks.run(self._phrases.asking(claim, prepared), partial(self._abandoned, claim, prepared))
+        call, hear = self._phrases.asking(claim, prepared), partial(self._admitted, claim, prepared)
+        try:
+            reply = await self._tasks.run(call, partial(self._abandoned, (claim,), hear))
+        except Unanswered as error:
+            self._give_back_later([claim], error.slot, hear)
+            raise
         if reply[0] in NOT_YET:
-            return await self._first_in_thread([claim]) is not None
+            return await super().aacquire(claim)
         status = self._decisions.fill(claim, prepared, reply, forgotten)
         if status == NEWCOMERS:
             await self._define(prepared, claim)
@@ -65,12 +69,16 @@ class RedisStore(Verbs):
         claims = self._decisions.worth_asking(claims, emptiest_first=emptiest_first, failover=failover)
         choice = self._prepared.known_choice(claims, emptiest_first=emptiest_first, failover=failover)
         if choice is None:
-            return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
+            return await super().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
         forgotten = self._refusals.forgotten
-        call, abandoned = self._phrases.choosing(claims, choice), partial(self._none_chosen, claims, choice)
-        reply = await self._tasks.run(call, abandoned)
+        call, hear = self._phrases.choosing(claims, choice), partial(self._chosen, claims, choice)
+        try:
+            reply = await self._tasks.run(call, partial(self._abandoned, claims, hear))
+        except Unanswered as error:
+            self._give_back_later(claims, error.slot, hear)
+            raise
         if reply[0] in NOT_YET:
-            return await self._first_in_thread(claims, emptiest_first=emptiest_first, failover=failover)
+            return await super().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
         chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
         if newcomer is not None:
             await self._define(newcomer, chosen)
@@ -81,14 +89,8 @@ class RedisStore(Verbs):
         try:
             await asyncio.to_thread(self._prepared.define_anew, prepared.codecs)
         except asyncio.CancelledError:
-            asyncio.get_running_loop().run_in_executor(None, self._give_back, admitted)
+            asyncio.get_running_loop().run_in_executor(None, give_back, self, admitted)
             raise
-
-    async def _first_in_thread(
-        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
-    ) -> C | None:
-        ask = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
-        return await in_thread(ask, self._give_back)
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio; it is done even when the task is cancelled."""
@@ -96,19 +98,20 @@ class RedisStore(Verbs):
             return
         prepared = self._prepared.known(claim.plan)
         if prepared is None or (claim, prepared) in self._unsettled:
-            await asyncio.to_thread(self.settle, claim, changes)
+            await super().asettle(claim, changes)
             return
         call = self._phrases.changing(claim, changes, prepared)
-        finish = partial(self._finish_settling, claim, changes, prepared)
+        unheard = partial(self._settled_unheard, claim, changes, prepared)
         try:
-            reply = await self._tasks.run(call, finish)
+            reply = await self._tasks.run(call, unheard, surely=True)
         except Unanswered as error:
             self._unsettled.keep((claim, prepared), error.slot)
             raise
         if reply[0] == DONE:
             self._settled(claim)
         else:
-            await asyncio.to_thread(finish, reply)
+            finish = partial(self._finish_settling, claim, changes, prepared, reply)
+            await surely_in_thread(finish, partial(keep_unsettled, self, claim, changes))
 
     def _finish_settling(self, claim: Claim, changes: Amounts, prepared: PreparedPlan, reply: bytes) -> None:
         if reply[0] in NOT_YET:
@@ -116,21 +119,22 @@ class RedisStore(Verbs):
         else:
             self._settled(claim, lapsed=self._heard_settled(prepared, reply))
 
-    async def apeek(self, claim: Claim) -> None:
-        """`peek` for asyncio."""
-        await asyncio.to_thread(self.peek, claim)
+    def _settled_unheard(
+        self, claim: Claim, changes: Amounts, prepared: PreparedPlan, reply: bytes | StoreUnavailable
+    ) -> None:
+        """The same where nobody waits for it any more, also where there was no reply."""
+        try:
+            if isinstance(reply, StoreUnavailable):
+                raise reply
+            self._finish_settling(claim, changes, prepared, reply)
+        except StoreUnavailable as error:
+            if error is reply and isinstance(error, Unanswered):
+                self._unsettled.keep((claim, prepared), error.slot)
+            keep_unsettled(self, claim, changes, error)
 
-    def _abandoned(self, claim: Claim, prepared: PreparedPlan, reply: bytes) -> None:
-        """Give back what was admitted when nobody waited for it any more."""
-        if reply[0] in ADMITTED:
-            self._decisions.fill(claim, prepared, reply, NEVER_LEARNED)
-            self._give_back(claim)
-
-    def _none_chosen(self, claims: Sequence[Claim], choice: Choice, reply: bytes) -> None:
-        """The same where one was to be chosen."""
-        if reply[0] == FOUND:
-            self._give_back(self._decisions.fill_first(claims, choice, reply, NEVER_LEARNED)[0])
-
-    def _give_back(self, claim: Claim | None) -> None:
-        if claim is not None:
-            self.settle(claim, [-amount for amount in claim.amounts])
+    def _abandoned(self, claims: Sequence[Claim], hear: Heard, reply: bytes | StoreUnavailable) -> None:
+        """Give back what was admitted when nobody waited for it any more, also where there was no reply."""
+        if isinstance(reply, Unanswered):
+            self._give_back_later(claims, reply.slot, hear)
+        elif not isinstance(reply, StoreUnavailable):
+            give_back(self, hear(reply))

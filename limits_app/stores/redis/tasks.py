@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
-from limits_app.stores.in_thread import in_thread
+from limits_app.stores.in_thread import in_thread, surely_in_thread
 from limits_app.stores.redis.commands import Call
 from limits_app.stores.redis.links import CHUNK, LOST, Idle, Link, Links, ServerError
 
@@ -37,11 +36,20 @@ class TaskLinks:
         """Close what is idle."""
         self._idle.close()
 
-    async def run(self, call: Call, abandoned: Callable[[Any], None]) -> Any:
-        """As `Links.run`; when the task is cancelled meanwhile, `abandoned` is told the reply, in a thread."""
+    async def run(self, call: Call, abandoned: Callable[[Any], None], *, surely: bool = False) -> Any:
+        """As `Links.run`; when the task is cancelled meanwhile, `abandoned` is told the reply, in a thread.
+
+        Or the StoreUnavailable with which that ended. What the server was not asked yet is asked then only if `surely`.
+        """
         if self._encrypted:
-            return await in_thread(partial(self._links.run, call), abandoned)
-        link = await self._link()
+            leave = surely_in_thread if surely else in_thread
+            return await leave(partial(self._links.run, call), abandoned)
+        while (link := self._idle.take()) is None:
+            # It comes in by the door, so that nobody has it who is cancelled meanwhile.
+            if surely:
+                await surely_in_thread(self._open, lambda _: _tell(abandoned, partial(self._links.run, call)))
+            else:
+                await asyncio.to_thread(self._open)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._links.reply_seconds):
@@ -50,23 +58,15 @@ class TaskLinks:
                 while reply is False:
                     reply = link.read(await loop.sock_recv(link.socket, CHUNK))
         except LOST as error:
-            return await in_thread(partial(self._links.again, link, call, error), abandoned)
+            return await surely_in_thread(partial(self._links.again, link, call, error), abandoned)
         except BaseException:
             loop.run_in_executor(None, self._finish, link, call, abandoned)
             raise
         if reply.__class__ is ServerError:
             link.limit(self._links.reply_seconds)
-            return await in_thread(partial(self._links.complained, link, call, reply), abandoned)
+            return await surely_in_thread(partial(self._links.complained, link, call, reply), abandoned)
         self._idle.keep(link)
         return reply
-
-    async def _link(self) -> Link:
-        while True:
-            link = self._idle.take()
-            if link is not None:
-                return link
-            # It comes in by the door, so that nobody has it who is cancelled meanwhile.
-            await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
         link = self._links.open()
@@ -76,5 +76,13 @@ class TaskLinks:
     def _finish(self, link: Link, call: Call, abandoned: Callable[[Any], None]) -> None:
         """Hear the end of what nobody waits for any more."""
         link.limit(self._links.reply_seconds)
-        with suppress(StoreUnavailable):
-            abandoned(self._links.heard(link, call))
+        _tell(abandoned, partial(self._links.heard, link, call))
+
+
+def _tell(abandoned: Callable[[Any], None], ask: Callable[[], Any]) -> None:
+    """Ask, and tell the reply, or the error that came in its place."""
+    try:
+        ended = ask()
+    except StoreUnavailable as error:
+        ended = error
+    abandoned(ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from limits_app.core.claim import Claim
@@ -14,14 +15,19 @@ from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.renewal import Renewer
-from limits_app.stores.redis.choosing import ask_one_after_the_other
-from limits_app.stores.redis.codec import Codecs
+from limits_app.stores.codecs import Codecs
+from limits_app.stores.idleness import GRACE_US
+from limits_app.stores.redis.choosing import Choice, ask_one_after_the_other
+from limits_app.stores.redis.codec import Codec
 from limits_app.stores.redis.commands import Plain, Slot
 from limits_app.stores.redis.counting import Collecting
 from limits_app.stores.redis.deciding import (
+    ADMITTED,
     CHANGED,
     DONE,
+    FOUND,
     LAPSED,
+    NEVER_LEARNED,
     NEWCOMERS,
     NOT_YET,
     REFUSED,
@@ -40,13 +46,15 @@ from limits_app.stores.redis.source import Source
 from limits_app.stores.redis.tasks import TaskLinks
 from limits_app.stores.redis.watching import EVERYBODY, Watching
 
-__all__ = ["Verbs"]
+__all__ = ["Heard", "Verbs"]
 
 C = TypeVar("C", bound=Claim)
 
 _PATIENCE_US: Final = 1_000_000
-_LEAST_IDLE_US: Final = 60_000_000
 _MOST_UNSETTLED: Final = 10_000
+
+Heard = Callable[[bytes], Claim | None]
+"""Fills in what a reply says to an acquire; gives what it admitted."""
 
 
 class Verbs:
@@ -55,6 +63,8 @@ class Verbs:
     remote = True
     counting = True
     patience_us: int | None = _PATIENCE_US
+    settle_later: Callable[[Claim, Amounts], object] | None
+    """See `RemoteStore.settle_later`."""
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
         "prefix": "limits:1:",
@@ -87,11 +97,11 @@ class Verbs:
         }
         self.prefix = prefix
         self._now = clock
-        self._moments = Moments(clock, idle_factor, _LEAST_IDLE_US)
+        self._moments = Moments(clock, idle_factor, GRACE_US)
         self.clock = Clock(self._moments.estimate) if clock is None else as_clock(clock)
         self.lease_us = lease_us_of(lease_seconds)
         self._names, self._links = self._open_links(connect_seconds, reply_seconds)
-        self._codecs = Codecs()
+        self._codecs = Codecs(Codec)
         self._loader = Loader(self._names, self._codecs, self._moments)
         self._prepared = Preparations(self._links, self._names, self._codecs)
         self._phrases = Phrases(self._names, self._moments)
@@ -100,6 +110,7 @@ class Verbs:
         self._refusals = Refusals()
         self._decisions = Decisions(self._moments, self._refusals)
         self._unsettled = Remembered[tuple[Claim, PreparedPlan], Slot](_MOST_UNSETTLED)
+        self._unanswered = Remembered[Claim, tuple[Slot, Heard]](_MOST_UNSETTLED)
         self._watching = Watching(self._links, self._names, self._moments, self._refusals.forget)
         self.line = self._watching.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -116,10 +127,14 @@ class Verbs:
             return False
         prepared = self._prepared.known(plan) or self._prepared.plan(plan)
         forgotten = refusals.forgotten
-        reply = self._links.run(self._phrases.asking(claim, prepared))
-        while reply[0] in NOT_YET:
-            self._put_right(reply, plan.parts, plan.version)
+        try:
             reply = self._links.run(self._phrases.asking(claim, prepared))
+        except Unanswered as error:
+            self._give_back_later([claim], error.slot, partial(self._admitted, claim, prepared))
+            raise
+        if reply[0] in NOT_YET:
+            self._put_right(reply, plan.parts, plan.version)
+            return self.acquire(claim)
         status = self._decisions.fill(claim, prepared, reply, forgotten)
         if status == NEWCOMERS:
             self._prepared.define_anew(prepared.codecs)
@@ -134,11 +149,15 @@ class Verbs:
         if choice is None:
             return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
         forgotten = self._refusals.forgotten
-        reply = self._links.run(self._phrases.choosing(claims, choice))
-        while reply[0] in NOT_YET:
+        try:
+            reply = self._links.run(self._phrases.choosing(claims, choice))
+        except Unanswered as error:
+            self._give_back_later(claims, error.slot, partial(self._chosen, claims, choice))
+            raise
+        if reply[0] in NOT_YET:
             for claim in claims:
                 self._put_right(reply, claim.plan.parts, claim.plan.version)
-            reply = self._links.run(self._phrases.choosing(claims, choice))
+            return self.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
         chosen, newcomer = self._decisions.fill_first(claims, choice, reply, forgotten)
         if newcomer is not None:
             self._prepared.define_anew(newcomer.codecs)
@@ -146,7 +165,7 @@ class Verbs:
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; what was never answered may be settled again, and is settled once."""
-        if not claim.settled:
+        if not claim.settled and (claim.admitted or self._may_hold(claim)):
             prepared = self._prepared.plan(claim.plan)
             self._settled(claim, lapsed=self._settle_in(claim, changes, prepared))
 
@@ -243,6 +262,39 @@ class Verbs:
             self._drive(self._loader.carry(parts, version))
         else:
             self._moments.heard(moment_of(reply))
+
+    def _admitted(self, claim: Claim, prepared: PreparedPlan, reply: bytes) -> Claim | None:
+        """A claim, if a reply that nobody waited for says that it was admitted."""
+        if reply[0] not in ADMITTED:
+            return None
+        self._decisions.fill(claim, prepared, reply, NEVER_LEARNED)
+        return claim
+
+    def _chosen(self, claims: Sequence[Claim], choice: Choice, reply: bytes) -> Claim | None:
+        """The same where one was to be chosen."""
+        return self._decisions.fill_first(claims, choice, reply, NEVER_LEARNED)[0] if reply[0] == FOUND else None
+
+    def _give_back_later(self, claims: Sequence[Claim], slot: Slot, hear: Heard) -> None:
+        """Have given back what a server that has not answered may have admitted, or may admit yet."""
+        if self.settle_later is not None:
+            for claim in claims:
+                self._unanswered.keep(claim, (slot, hear))
+                self.settle_later(claim, [-amount for amount in claim.amounts])
+
+    def _may_hold(self, claim: Claim) -> bool:
+        """Whether there is something to settle of a claim of which nobody has heard that it was admitted."""
+        unanswered = self._unanswered.take(claim)
+        if unanswered is None:
+            return True
+        slot, hear = unanswered
+        try:
+            reply = slot.reply_in(self._links.run(slot.looking()))
+        except StoreUnavailable:
+            self._unanswered.keep(claim, unanswered)
+            raise
+        if reply is not None:
+            hear(reply)
+        return claim.admitted is True
 
     def _settled(self, claim: Claim, *, lapsed: bool = False) -> None:
         claim.settled = True

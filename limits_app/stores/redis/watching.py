@@ -13,6 +13,7 @@ from typing import Any, Final
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
+from limits_app.core.threads import started
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.redis.commands import Prepared, ScriptCall, command
 from limits_app.stores.redis.links import CHUNK, LOST, Link, Links
@@ -66,8 +67,9 @@ class Watching:
         with self._lock:
             self._watched[key] = scope
             if self._thread is None:
-                self._thread = Thread(target=self._listen, name="limits-listener", daemon=True)
-                self._thread.start()
+                self._thread = started(self._listen, "limits-listener")
+            if self._thread is None:
+                return  # without being woken, a waiter asks when the store has said that it may fit
         if not self._listening.wait(_SECONDS_TO_LISTEN):
             raise StoreUnavailable("Redis does not say what others give back: it cannot be reached")
         self._note([scope])

@@ -16,7 +16,9 @@ from limits_app.testing.conformance.contract import (
     Contract,
     available,
     give_back,
+    limits_in,
     limits_of,
+    scoped,
     settle,
     taken,
     wait_us,
@@ -186,6 +188,27 @@ class Changes(Contract):
         give_back(permits, claim)
         assert not rate.try_acquire({"x": 1})
         assert [taken(permits).admitted for _ in range(3)] == [True, True, False]
+
+    def test_a_rate_may_become_permits_while_others_are_held_beside_it(self, store: Store) -> None:
+        before = limits_of(store, RateLimit("jobs", 10, 60), ResourceLimit("db", 2))
+        claim = taken(before, {"jobs": 3})
+        after = limits_of(store, ResourceLimit("jobs", 1), ResourceLimit("db", 2))
+        assert [after.get_stats()[key]["used"] for key in ("jobs", "db")] == [0, 1]
+        assert [taken(after).admitted for _ in range(2)] == [True, False]
+        give_back(before, claim)
+        assert after.get_stats()["db"]["used"] == 1
+
+    def test_a_changed_limit_counts_from_the_first_request_that_sees_it_whoever_refuses_that(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        assert limits_of(store, RateLimit(KEY, 10, 60), entity="changed").try_acquire({KEY: 10})
+        calls = scoped(store, CallLimit(1, 86_400, RateLimitAlgorithm.FIXED_WINDOW), entity="used up")
+        assert limits_in(store, calls).try_acquire()
+        slower = scoped(store, RateLimit(KEY, 10, 86_400), entity="changed")
+        assert not limits_in(store, calls, slower).try_acquire({KEY: 0})
+        clock.advance(60)
+        assert isinstance(used := limits_in(store, slower).get_stats()[KEY]["used"], int | float)
+        assert used > 9
 
     def test_raising_and_lowering_permits_counts_who_holds_them(self, store: Store) -> None:
         two, three, one = (limits_of(store, ResourceLimit("db", capacity)) for capacity in (2, 3, 1))

@@ -61,8 +61,10 @@ class BucketModel:
         self.level, self.last = self.used(now) + amount, max(now, self.last)
 
     def settle(self, now: int, change: Fraction) -> None:
-        if change > 0 or self.refunds:
-            self.level, self.last = max(self.used(now) + change, Fraction(0)), max(now, self.last)
+        if change > 0:
+            self.charge(now, change)
+        elif self.refunds:
+            self.level = max(self.level + change, Fraction(0))
 
     def reset(self) -> None:
         self.level, self.last = Fraction(0), 0
@@ -89,7 +91,8 @@ class ArrivalModel:
             self.settle(now, amount)
 
     def settle(self, now: int, change: Fraction) -> None:
-        self.last = max(now, self.last)
+        if change > 0:
+            self.last = max(now, self.last)
         moved = max(self.arrival, Fraction(self.last)) + change * self.window / self.capacity
         self.arrival = max(moved, Fraction(self.last))
 

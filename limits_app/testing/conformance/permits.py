@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import Contract, give_back, limits_in, limits_of, scoped, taken
@@ -35,6 +35,18 @@ class Permits(Contract):
             give_back(limits, claim)
         stats = limits.get_stats()["db"]
         assert (stats["used"], stats["available"], stats["holders"]) == (0, 10, 0)
+
+    def test_an_amount_of_0_takes_no_permit_also_where_its_key_is_a_quota_in_another_scope(self, store: Store) -> None:
+        quota, slots = scoped(store, QuotaLimit.per_day("x", 5)), scoped(store, ResourceLimit("x", 3), entity="parent")
+        for parts in ((quota, slots), (slots, quota)):
+            limits = limits_in(store, *parts)
+            for amount, held in ((2, 2), (0, 0), (1, 1), (0, 0)):
+                with limits.try_acquire({"x": amount}) as acquisition:
+                    acquisition.update({"x": 0})
+                    stats = limits_in(store, slots).get_stats()["x"]
+                    assert (stats["used"], stats["holders"]) == (held, bool(held))
+                    assert bool(acquisition.fences) is bool(held)
+            assert limits_in(store, slots).get_stats()["x"]["holders"] == 0
 
     def test_a_permit_that_is_held_stays_held_while_idle_scopes_are_forgotten(
         self, store: Store, clock: FakeClock

@@ -15,7 +15,18 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
-from limits_app.models import AuditEvent, Bucket, Denial, Entity, Limit, Policy, Pool, PoolMember, Resource
+from limits_app.models import (
+    AuditEvent,
+    Bucket,
+    CollectedBatch,
+    Denial,
+    Entity,
+    Limit,
+    Policy,
+    Pool,
+    PoolMember,
+    Resource,
+)
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -231,7 +242,35 @@ def test_the_usage_page_tells_of_the_last_refusals(admin_client: Client) -> None
     Denial.objects.create(resource="api", entity="user:1", key="call_count", minute=now, count=3, first=now, last=now)
     page = words(get(admin_client, USAGE))
     assert "call_count api user:1 3 " in page
-    assert "Nothing was used in this time" in page
+    assert page.count("Nothing has been rolled up yet.") == 1
+
+
+def test_where_nothing_was_used_the_usage_page_says_so_once_and_offers_no_limit(admin_client: Client) -> None:
+    page = get(admin_client, USAGE)
+    assert words(page).count("Nothing has been rolled up yet.") == 1
+    assert "Nothing was used" not in words(page)
+    assert 'name="key"' not in page.content.decode()
+    CollectedBatch.objects.create(name="one")
+    page = get(admin_client, USAGE)
+    assert words(page).count("Nothing was used in this time.") == 1
+    assert "As of the last roll-up" in words(page)
+
+
+@pytest.mark.parametrize("name", ["resource", "entity", "key"])
+def test_the_usage_page_says_what_no_database_can_look_for(name: str, admin_client: Client) -> None:
+    used("api", "user:1", "tokens", 400)
+    page = words(get(admin_client, USAGE, **{"resource": "api", name: "a\0"}))
+    assert "A text cannot contain the character NUL: remove it." in page
+    assert "400" not in page
+
+
+def test_the_usage_page_begins_with_a_limit_that_admitted_something(admin_client: Client) -> None:
+    used("api", "user:1", "blocked", 0, refused=50)
+    used("api", "user:1", "tokens", 400, refused=2)
+    used("api", "user:1", "calls", 4, refused=3)
+    page = get(admin_client, USAGE)
+    assert page.context["keys"] == ["calls", "tokens", "blocked"]
+    assert page.context["key"] == "calls"
 
 
 def test_usage_of_many_takes_a_dozen_queries_at_most(

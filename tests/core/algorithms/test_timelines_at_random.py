@@ -155,6 +155,31 @@ def test_a_tick_of_more_than_a_microsecond_is_late_by_three_at_most_and_never_ea
         assert 0 <= late <= 3 * units.tick_us * model.rate
 
 
+@pytest.mark.parametrize("limit", [None, *COARSE], ids=repr)
+@examples(80)
+@given(draw=st.data())
+def test_what_is_given_back_comes_to_the_same_at_any_time_from_when_it_was_taken(
+    limit: RateLimit | None, draw: st.DataObject
+) -> None:
+    course = Course(draw, draw.draw(rates(ALGORITHMS)) if limit is None else limit)
+    taken: list[tuple[int, float]] = []
+    for _ in range(course.length()):
+        course.pass_time()
+        amount = course.amount()
+        if course.tested.take(course.now, amount):
+            taken.append((course.now, amount))
+    assume(taken)
+    taken_at, amount = draw.draw(st.sampled_from(taken), "what is given back")
+    course.pass_time()
+    then, now = Driven(course.limit, course.tested.state), course.tested
+    then.settle(taken_at, -amount, taken_at)
+    now.settle(course.now, -amount, taken_at)
+    for _ in range(course.length()):
+        assert then.used(course.now) == now.used(course.now)
+        assert then.wait(course.now, course.limit.ceiling) == now.wait(course.now, course.limit.ceiling)
+        course.pass_time()
+
+
 @examples(80)
 @given(draw=st.data())
 def test_a_sliding_window_never_admits_too_much_and_is_at_most_a_step_late(draw: st.DataObject) -> None:

@@ -28,6 +28,7 @@ from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, PATIENT, database
 from tests.stores.database.losing import Loser, again
 from tests.stores.support import PATIENCE, limits_of, until, used
+from tests.threads import no_more_threads
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
@@ -155,6 +156,15 @@ def test_what_cannot_be_opened_in_the_end_needs_no_closing() -> None:
     begin.set()
     failed[0].join(PATIENCE)
     assert not failed[0].is_alive()
+
+
+def test_where_no_thread_can_be_had_a_connection_is_opened_without_one() -> None:
+    class Opened:
+        def close(self) -> None:
+            raise AssertionError
+
+    with no_more_threads():
+        assert isinstance(in_time(Opened, 0.1), Opened)
 
 
 def test_a_server_without_free_connections_is_an_error_until_it_has_some(django_db_blocker: DjangoDbBlocker) -> None:

@@ -13,7 +13,8 @@ from pytest_django import DjangoDbBlocker
 
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
-from limits_app.stores.database import DatabaseStore, latest, lending, pool, reading, steps, trail
+from limits_app.stores import codecs
+from limits_app.stores.database import DatabaseStore, latest, lending, pool, steps, trail
 from limits_app.stores.database.clock import ServerClock
 from limits_app.stores.database.links import Link, Promise, new_stamp
 from limits_app.testing import FakeClock
@@ -183,7 +184,7 @@ def test_a_link_that_was_closed_is_not_alive(open_store: Open) -> None:
 
 
 def test_layouts_that_are_remembered_are_bounded(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_MOST_CODECS", 2)
+    monkeypatch.setattr(codecs, "_MOST", 2)
     for most in range(1, 4):
         assert limits_of(file_store, CallLimit(most, YEAR)).try_acquire()
     assert used(limits_of(file_store, CallLimit(3, YEAR, FIXED))) == 3

@@ -51,7 +51,11 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def taken(link: Link) -> object:
     given: list[Link] = []
     pool: Any = SimpleNamespace(
-        alias="limits", kind=SimpleNamespace(takes_turns=False), take=lambda: link, give=given.append
+        alias="limits",
+        is_busy=False,
+        kind=SimpleNamespace(takes_turns=False),
+        take=lambda: link,
+        give=given.append,
     )
     try:
         return Steps(pool).take(lambda link: link.step())  # type: ignore[attr-defined]

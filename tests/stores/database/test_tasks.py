@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from threading import Event
 
 import pytest
 
+from limits_app.core.claim import Claim
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.parts import Amounts
 from limits_app.stores.database import DatabaseStore
 from limits_app.testing.conformance.contract import claim_of
 from tests.stores.database.conftest import Open
-from tests.stores.support import holders, limits_of
+from tests.stores.support import PATIENCE, holders, limits_of
 
 DAY = 86_400
 
@@ -86,3 +90,49 @@ def test_a_task_that_is_cancelled_is_not_given_back_what_it_never_had(store: Dat
     asyncio.run(scenario())
     assert holders(limits) == 1
     held.release()
+
+
+@pytest.mark.parametrize("verb", ["acquire", "settle"])
+@pytest.mark.parametrize("watched", [True, False])
+def test_what_a_cancelled_task_could_not_give_back_is_settled_later(
+    store: DatabaseStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, verb: str, *, watched: bool
+) -> None:
+    limits = limits_of(store, RateLimit("units", 10, 366 * DAY))
+    claim, acquire = claim_of(limits, {"units": 8}), store.acquire
+    kept: list[tuple[Claim, Amounts]] = []
+    begun, left = Event(), Event()
+
+    def keep(claim: Claim, changes: Amounts) -> None:
+        kept.append((claim, changes))
+
+    def slowly(claim: Claim) -> bool:
+        begun.set()
+        assert left.wait(PATIENCE)
+        return acquire(claim)
+
+    def locked(claim: Claim, changes: Amounts) -> None:
+        begun.set()
+        assert left.wait(PATIENCE)
+        raise StoreUnavailable("the database is locked")
+
+    async def scenario() -> None:
+        if verb == "settle":
+            assert await asyncio.to_thread(acquire, claim)
+        asked = store.aacquire(claim) if verb == "acquire" else store.asettle(claim, [-claim.amounts[0]])
+        task = asyncio.create_task(asked)  # type: ignore[arg-type]  # of either verb
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        left.set()
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(store, "acquire", slowly)
+        meanwhile.setattr(store, "settle", locked)
+        meanwhile.setattr(store, "settle_later", keep if watched else None)
+        asyncio.run(scenario())  # which waits for threads
+    assert len(kept) == watched
+    assert ("could not be given back" in caplog.text) is not watched
+    for one in kept:
+        store.settle(*one)
+    assert limits.try_acquire({"units": 10}).successful is watched

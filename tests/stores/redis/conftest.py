@@ -21,9 +21,10 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def store(redis: RedisServer) -> Iterator[RedisStore]:
-    """A store with keys of its own."""
+    """A store with keys of its own; a server that a test has stopped goes on."""
     store = store_on(redis)
     yield store
+    redis.resume()
     store.close()
 
 

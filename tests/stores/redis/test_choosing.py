@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from redis import Redis
@@ -29,14 +29,6 @@ from tests.stores.redis.support import limits_of, store_on, used
 HOUR = 3600
 DAY = 86_400
 TOKENS = RateLimit("tokens", 10, HOUR)
-
-
-@pytest.fixture
-def store(redis: RedisServer) -> Iterator[RedisStore]:
-    store = store_on(redis)
-    yield store
-    redis.resume()
-    store.close()
 
 
 def members(store: RedisStore, *limits: AnyLimit, number: int = 3, version: int | None = None) -> list[LimitSet]:

@@ -14,6 +14,7 @@ from limits_app.core.counting import KEPT_HOURS, hour_of
 from limits_app.core.keys import scope_of, short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.stores.in_thread import give_back
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.names import TAGS, tag_of
 from limits_app.testing import FakeClock
@@ -209,7 +210,7 @@ def test_what_tasks_take_is_counted_and_what_is_abandoned_is_not(store: RedisSto
             acquired.update({"tokens": 1})
         abandoned = limits.claim({"tokens": 5})
         assert await store.aacquire(abandoned)
-        await asyncio.to_thread(store._give_back, abandoned)
+        await asyncio.to_thread(give_back, store, abandoned)
 
     asyncio.run(work())
     assert {key[4]: amount for key, amount in collected(store).items()} == {"tokens": 1_000, "call_count": 1_000}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import enumerate as enumerate_threads
 from time import monotonic
 
 import pytest
@@ -11,12 +13,13 @@ from redis import Redis
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.ports import free_ports
 from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import limits_of, used
-from tests.stores.support import until
+from tests.stores.support import PATIENCE, until
+from tests.threads import no_more_threads
 
 HOUR = 3600
 
@@ -129,6 +132,26 @@ def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
     with pytest.raises(StoreUnavailable):
         store._watching._watch("v1:somewhere:-")
     store._watching._unwatch("v1:somewhere:-")
+
+
+def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
+    server: RedisServer, store: RedisStore
+) -> None:
+    other = RedisStore(url=server.url)
+    held = limits_of(other, ResourceLimit("db", 1)).try_acquire()
+    limits = limits_of(store, ResourceLimit("db", 1))
+    with ThreadPoolExecutor(1) as executor, no_more_threads():
+        waiter = executor.submit(limits.acquire)
+        until(lambda: store.line.busy)
+        held.release()
+        waiter.result(PATIENCE).release()
+    held = limits_of(other, ResourceLimit("db", 1)).try_acquire()
+    with ThreadPoolExecutor(1) as executor:
+        waiter = executor.submit(limits.acquire)
+        until(lambda: any(thread.name == "limits-listener" for thread in enumerate_threads()))
+        held.release()
+        waiter.result(PATIENCE).release()
+    other.close()
 
 
 def test_a_listener_that_was_cut_off_listens_again(

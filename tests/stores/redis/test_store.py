@@ -278,7 +278,7 @@ def test_refusals_of_a_configuration_are_always_asked_for(store: RedisStore) -> 
 def test_what_is_remembered_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.stores.redis.preparing._MOST_PLANS", 3)
     monkeypatch.setattr("limits_app.stores.redis.refusals._MOST", 3)
-    monkeypatch.setattr("limits_app.stores.redis.codec._MOST_CODECS", 3)
+    monkeypatch.setattr("limits_app.stores.codecs._MOST", 3)
     for number in range(20):
         limits = limits_of(store, CallLimit(1, HOUR + number), entity=f"somebody {number}")
         assert [bool(limits.try_acquire()) for _ in range(3)] == [True, False, False]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,21 +18,14 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
 from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
 from tests.servers.tls import certificate, tls
-from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, met, prefix, store_on, used
+from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, met, prefix, used
 
 HOUR = 3600
 TOKENS = RateLimit("tokens", 100, HOUR)
-
-
-@pytest.fixture
-def store(redis: RedisServer) -> Iterator[RedisStore]:
-    store = store_on(redis)
-    yield store
-    redis.resume()
-    store.close()
 
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
@@ -125,6 +120,13 @@ def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: Redi
     assert used(limits, "tokens") == 15
 
 
+def task_link(store: RedisStore) -> Link:
+    """The link that the next task would have got."""
+    while (link := store._tasks._idle.take()) is None:
+        store._tasks._open()  # none is left where the server had to be told the scripts first
+    return link
+
+
 def cancelled(redis: RedisServer, verb: Coroutine[Any, Any, object], and_then: Callable[[], object]) -> None:
     """Cancel a task whose question a frozen server has not answered, do something, and wait for its end."""
 
@@ -194,6 +196,29 @@ def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: Redi
     assert used(taken, "tokens") == pytest.approx(25, abs=0.1)
 
 
+def test_what_a_cancelled_task_settles_is_settled_although_no_thread_was_free_to_begin(
+    store: RedisStore, taken: LimitSet
+) -> None:
+    claim, busy = claim_of(taken, {"tokens": 50}), Event()
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        assert await store.aacquire(claim)
+        store._prepared._plans.clear()  # so that a thread is needed
+        loop.run_in_executor(None, busy.wait)
+        task = asyncio.create_task(store.asettle(claim, claim.plan.changes({"tokens": 5}, claim.amounts)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        busy.set()
+
+    asyncio.run(scenario())  # which waits for threads
+    assert claim.settled
+    assert used(taken, "tokens") == pytest.approx(25, abs=0.1)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_cancelled_task_is_cancelled_although_the_server_says_nothing(
     store: RedisStore, redis: RedisServer, *, known: bool
@@ -216,7 +241,7 @@ def test_a_connection_that_was_lost_is_made_anew(store: RedisStore) -> None:
     async def lose() -> None:
         for _ in range(3):
             assert await store.aacquire(limits.claim(None))
-            link = await store._tasks._link()
+            link = task_link(store)
             link.socket.shutdown(2)
             store._tasks._idle.keep(link)
             assert await store.aacquire(limits.claim(None))
@@ -264,7 +289,7 @@ def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -
     async def ask() -> Claim:
         claim = limits.claim({"tokens": 10})
         assert await store.aacquire(claim)
-        link = await store._tasks._link()
+        link = task_link(store)
         assert await store.aacquire(limits.claim({"tokens": 0}))
         store._tasks._idle.keep(link)
         hurry(store)

@@ -1,30 +1,24 @@
-"""System checks: what is wrong with the settings, and what is right and dangerous all the same."""
+"""What is wrong with the settings, and what is right and dangerous all the same; asks nobody."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from time import time_ns
+from inspect import signature
 from typing import Any, Final
 
+from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.core.cache import DEFAULT_CACHE_ALIAS, caches
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit
-from limits_app.core.store import Store
-from limits_app.models import Policy, Resource
-from limits_app.stores import registry
 
-__all__ = ["check_deployment", "check_hazards", "check_settings", "check_stores"]
+__all__ = ["check_deployment", "check_hazards", "check_settings", "missing_caches", "missing_databases", "reported"]
 
-_MOST_SKEW_US: Final = 1_000_000
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
 """By the version of IP: the prefixes of public networks that are shorter have more than proxies in them."""
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
@@ -41,42 +35,65 @@ def check_settings(**options: Any) -> list[CheckMessage]:
 
 def check_hazards(**options: Any) -> list[CheckMessage]:
     """Report settings that are allowed and probably not meant."""
-    return _reported(
+    return reported(
         _local_without_processes,
         _shared_directories,
         _ignored_exceptions,
         _middleware_order,
-        _missing_databases,
-        _missing_caches,
+        missing_databases,
+        missing_caches,
         _database_in_memory,
         _believed_crowds,
         _pooled_transactions,
+        _transactions_in_the_way,
     )
 
 
 def check_deployment(**options: Any) -> list[CheckMessage]:
     """Report what is fine on one's own computer and not on a real site."""
-    return _reported(_memory_store, _temporary_directory, _database_of_one_machine)
-
-
-def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
-    """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
-    asks = databases and not _reported(_missing_databases, _missing_caches)
-    return _reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
+    return reported(_memory_store, _temporary_directory, _database_of_one_machine)
 
 
 def _check_functions() -> list[CheckMessage]:
     found: list[CheckMessage] = []
-    keys: tuple[conf.Key[Any], ...] = (conf.ENTITY_OF_REQUEST, conf.API_KEY_OF_REQUEST, conf.REFUSAL_HANDLER)
-    for key in keys:
+    keys: dict[conf.Key[Any], tuple[str, ...]] = {
+        conf.ENTITY_OF_REQUEST: ("request",),
+        conf.API_KEY_OF_REQUEST: ("request",),
+        conf.REFUSAL_HANDLER: ("request", "error"),
+    }
+    for key, arguments in keys.items():
         try:
-            conf.function_of(key)
+            function = conf.function_of(key)
         except ImproperlyConfigured as error:
             found.append(Error(str(error), hint="Name a function that takes a request.", id="limits_app.E018"))
+            continue
+        if function is not None:
+            found.extend(_misfits(key, function, arguments))
     return found
 
 
-def _reported(*checks: Callable[[], Iterator[CheckMessage]]) -> list[CheckMessage]:
+def _misfits(key: conf.Key[Any], function: Callable[..., Any], arguments: Sequence[str]) -> Iterator[CheckMessage]:
+    """What would be an error with the first request."""
+    shown = ", ".join(arguments)
+    if key is not conf.REFUSAL_HANDLER and iscoroutinefunction(function):
+        yield Error(
+            f"LIMITS[{key.name!r}] is a coroutine function, which nobody awaits",
+            hint="Write it with `def`: for an asynchronous view a thread asks it.",
+            id="limits_app.E057",
+        )
+    try:
+        signature(function).bind(*arguments)
+    except TypeError:
+        yield Error(
+            f"LIMITS[{key.name!r}] cannot be called with ({shown})",
+            hint=f"Name a function of ({shown}).",
+            id="limits_app.E057",
+        )
+    except ValueError:  # as of what is written in C, which does not say what it takes
+        return
+
+
+def reported(*checks: Callable[[], Iterator[CheckMessage]]) -> list[CheckMessage]:
     """What checks find; nothing where the settings cannot be read, which is reported as that."""
     if conf.problems():
         return []
@@ -143,7 +160,8 @@ def _databases_used() -> Iterator[tuple[str, str]]:
             yield alias, chosen.using or DEFAULT_DB_ALIAS
 
 
-def _missing_databases() -> Iterator[CheckMessage]:
+def missing_databases() -> Iterator[CheckMessage]:
+    """Databases of stores that the settings do not have."""
     for alias, using in _databases_used():
         if using not in connections.settings:
             yield Error(
@@ -153,7 +171,8 @@ def _missing_databases() -> Iterator[CheckMessage]:
             )
 
 
-def _missing_caches() -> Iterator[CheckMessage]:
+def missing_caches() -> Iterator[CheckMessage]:
+    """Caches of stores that the settings do not have."""
     for alias in conf.get(conf.STORES):
         chosen = conf.store_settings(alias)
         if chosen.kind is not StoreKind.REDIS or chosen.url:
@@ -187,6 +206,20 @@ def _pooled_transactions() -> Iterator[CheckMessage]:
                 hint="Name a database with USING that is reached directly, or by a pool of sessions: the store "
                 "prepares statements, and sets timeouts for its session.",
                 id="limits_app.W052",
+            )
+
+
+def _transactions_in_the_way() -> Iterator[CheckMessage]:
+    for alias, connection in _databases():
+        found = connection.settings_dict
+        locks = str(found["OPTIONS"].get("transaction_mode")).upper() in {"IMMEDIATE", "EXCLUSIVE"}
+        if connection.vendor == "sqlite" and (found["ATOMIC_REQUESTS"] or locks):
+            yield Warning(
+                f"the store {alias!r} is in an SQLite file that transactions of its site lock: its database has "
+                f"{'transaction_mode' if locks else 'ATOMIC_REQUESTS'}",
+                hint="Name a database with USING that has a file of its own, and neither of these: who asks in a "
+                "transaction on the store's file is in its own way.",
+                id="limits_app.W056",
             )
 
 
@@ -230,84 +263,3 @@ def _temporary_directory() -> Iterator[CheckMessage]:
                 hint="Set LIMITS['STATE_DIR'] to a directory that all processes of the site see.",
                 id="limits_app.W045",
             )
-
-
-def _local_policies() -> Iterator[CheckMessage]:
-    if conf.get(conf.EXPECTED_PROCESSES) is not None:
-        return
-    local = Policy.objects.filter(on_unavailable=OnUnavailable.LOCAL).select_related("resource", "entity")
-    try:
-        policies = list(local)
-    except DatabaseError:  # `migrate` checks before it has made the tables
-        return
-    for policy in policies:
-        yield Warning(
-            f"while the store is down, the policy of {policy} is 'local', but nobody says how many processes share it",
-            hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
-            id="limits_app.W046",
-        )
-
-
-def _missing_stores() -> Iterator[CheckMessage]:
-    aliases = conf.get(conf.STORES)
-    elsewhere = Resource.objects.exclude(store__in=["", *aliases]).order_by("name").values_list("name", "store")
-    try:
-        found = list(elsewhere)
-    except DatabaseError:  # as above
-        return
-    for name, alias in found:
-        yield Warning(
-            f"the resource {name} is counted in the store {alias!r}, which LIMITS['STORES'] does not have",
-            hint=f"Add it, or name one of {', '.join(map(repr, aliases))} for the resource; until then its requests "
-            "are answered as policies say for a store that is down.",
-            id="limits_app.W054",
-        )
-
-
-def _stores() -> Iterator[CheckMessage]:
-    for alias in conf.get(conf.STORES):
-        if conf.store_settings(alias).kind is StoreKind.MEMORY:
-            continue
-        try:
-            skew_us = _skew_us(registry.store(alias))
-        except StoreUnavailable as error:
-            yield Warning(
-                f"the store {alias!r} cannot be used: {error}",
-                hint="Until it can be, requests are answered as policies say for a store that is down.",
-                id="limits_app.W047",
-            )
-            continue
-        if abs(skew_us) > _MOST_SKEW_US:
-            yield Warning(
-                f"the clock of the store {alias!r} and the one of this machine differ by {skew_us / 1e6:+.1f} seconds",
-                hint="Limits go by the store's clock and stay exact; set both by NTP, or times in logs will mislead.",
-                id="limits_app.W048",
-            )
-
-
-def _evictions() -> Iterator[CheckMessage]:
-    for alias in conf.get(conf.STORES):
-        if conf.store_settings(alias).kind is not StoreKind.REDIS:
-            continue
-        policy = _eviction_policy(alias)
-        if policy not in {None, "noeviction"}:
-            yield Warning(
-                f"the Redis of the store {alias!r} evicts keys when its memory is full: its policy is {policy!r}",
-                hint="Set maxmemory-policy noeviction, or use a server of its own: an evicted limit starts anew.",
-                id="limits_app.W050",
-            )
-
-
-def _eviction_policy(alias: str) -> str | None:
-    from limits_app.stores.redis import RedisStore
-
-    try:
-        store = registry.store(alias)
-        return store.eviction_policy() if isinstance(store, RedisStore) else None
-    except StoreUnavailable:  # reported as that, or a server that may not be asked
-        return None
-
-
-def _skew_us(store: Store) -> int:
-    LimitSet([CallLimit.per_second(1)], store=store).get_stats()  # whoever answers tells the time
-    return store.clock() - time_ns() // 1000

@@ -1,0 +1,8 @@
+"""System checks: what is wrong with a site's limits, by its settings alone and by asking its stores."""
+
+from __future__ import annotations
+
+from limits_app.checks.asked import check_stores
+from limits_app.checks.configured import check_deployment, check_hazards, check_settings
+
+__all__ = ["check_deployment", "check_hazards", "check_settings", "check_stores"]

@@ -1,0 +1,111 @@
+"""What only stores and the database can say of a site: whether they answer, and what administrators have set there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import time_ns
+from typing import Any, Final
+
+from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's name
+from django.db import DatabaseError
+
+from limits_app import conf
+from limits_app.checks.configured import missing_caches, missing_databases, reported
+from limits_app.conf import OnUnavailable, StoreKind
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit
+from limits_app.core.store import Store
+from limits_app.models import Policy, Resource
+from limits_app.stores import registry
+
+__all__ = ["check_stores"]
+
+_MOST_SKEW_US: Final = 1_000_000
+
+
+def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
+    """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
+    asks = databases and not reported(missing_databases, missing_caches)
+    return reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
+
+
+def _local_policies() -> Iterator[CheckMessage]:
+    if conf.get(conf.EXPECTED_PROCESSES) is not None:
+        return
+    local = Policy.objects.filter(on_unavailable=OnUnavailable.LOCAL).select_related("resource", "entity")
+    try:
+        policies = list(local)
+    except DatabaseError:  # `migrate` checks before it has made the tables
+        return
+    for policy in policies:
+        yield Warning(
+            f"while the store is down, the policy of {policy} is 'local', but nobody says how many processes share it",
+            hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
+            id="limits_app.W046",
+        )
+
+
+def _missing_stores() -> Iterator[CheckMessage]:
+    aliases = conf.get(conf.STORES)
+    elsewhere = Resource.objects.exclude(store__in=["", *aliases]).order_by("name").values_list("name", "store")
+    try:
+        found = list(elsewhere)
+    except DatabaseError:  # as above
+        return
+    for name, alias in found:
+        yield Warning(
+            f"the resource {name} is counted in the store {alias!r}, which LIMITS['STORES'] does not have",
+            hint=f"Add it, or name one of {', '.join(map(repr, aliases))} for the resource; until then its requests "
+            "are answered as policies say for a store that is down.",
+            id="limits_app.W054",
+        )
+
+
+def _stores() -> Iterator[CheckMessage]:
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is StoreKind.MEMORY:
+            continue
+        try:
+            skew_us = _skew_us(registry.store(alias))
+        except StoreUnavailable as error:
+            yield Warning(
+                f"the store {alias!r} cannot be used: {error}",
+                hint="Until it can be, requests are answered as policies say for a store that is down.",
+                id="limits_app.W047",
+            )
+            continue
+        if abs(skew_us) > _MOST_SKEW_US:
+            yield Warning(
+                f"the clock of the store {alias!r} and the one of this machine differ by {skew_us / 1e6:+.1f} seconds",
+                hint="Limits go by the store's clock and stay exact; set both by NTP, or times in logs will mislead.",
+                id="limits_app.W048",
+            )
+
+
+def _evictions() -> Iterator[CheckMessage]:
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is not StoreKind.REDIS:
+            continue
+        policy = _eviction_policy(alias)
+        if policy not in {None, "noeviction"}:
+            yield Warning(
+                f"the Redis of the store {alias!r} evicts keys when its memory is full: its policy is {policy!r}",
+                hint="Set maxmemory-policy noeviction, or use a server of its own: an evicted limit starts anew.",
+                id="limits_app.W050",
+            )
+
+
+def _eviction_policy(alias: str) -> str | None:
+    from limits_app.stores.redis import RedisStore
+
+    try:
+        store = registry.store(alias)
+        return store.eviction_policy() if isinstance(store, RedisStore) else None
+    except StoreUnavailable:  # reported as that, or a server that may not be asked
+        return None
+
+
+def _skew_us(store: Store) -> int:
+    LimitSet([CallLimit.per_second(1)], store=store).get_stats()  # whoever answers tells the time
+    return store.clock() - time_ns() // 1000

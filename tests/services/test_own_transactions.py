@@ -1,0 +1,84 @@
+"""A site in an SQLite file that has its limits in the same file, and requests that lock it before they ask."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import transaction
+from django.test import override_settings
+from pytest_django import DjangoDbBlocker, Settings
+
+from limits_app import CallLimit, ResourceLimit, StoreUnavailable, limits
+from limits_app.core.errors import StoreBlocked
+from limits_app.models import Entity
+from limits_app.resolver import resolver
+from limits_app.stores import guards
+from limits_app.stores.guards import Guard, guard_of
+from limits_app.testing import FakeClock
+from tests.stores.database.databases import ALIAS, There, migrated, sqlite_in
+
+
+@pytest.fixture(autouse=True)
+def site(
+    tmp_path: Path,
+    settings: Settings,
+    clock: FakeClock,
+    django_db_blocker: DjangoDbBlocker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[None]:
+    """A store that would wait for an hour, whose guard goes by a clock that stands still."""
+    store = {"KIND": "database", "USING": ALIAS, "LOCK_TIMEOUT_SECONDS": 3600}
+    with (
+        django_db_blocker.unblock(),
+        migrated(sqlite_in(tmp_path), "limits_app"),
+        override_settings(DATABASE_ROUTERS=[There()], LIMITS={**settings.LIMITS, "STORES": {"default": store}}),
+    ):
+        monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=clock, jitter=lambda: 1.0))
+        limits.set_resource_limits("api", [CallLimit(3, 60), ResourceLimit("running", 1)])
+        yield
+        guard_of().store().store.close()
+    resolver.clear()
+
+
+def write() -> None:
+    Entity.objects.update_or_create(identifier="user:7", defaults={"name": "Ann"})
+
+
+def test_a_request_that_blocks_itself_is_told_so_and_is_nobody_elses_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    assert limits.try_acquire("api").release() is None
+    for _ in range(50):
+        with transaction.atomic(using=ALIAS):
+            write()
+            with pytest.raises(StoreBlocked, match="which the transaction of the caller has locked: ask before"):
+                limits.acquire("api")
+    assert guard_of().breaker.calm
+    assert caplog.records[-1].levelno == logging.WARNING
+    assert limits.try_acquire("api")
+
+
+def test_what_it_gives_back_is_settled_when_its_transaction_is_over(clock: FakeClock) -> None:
+    acquired = limits.acquire("api")
+    with transaction.atomic(using=ALIAS):
+        write()
+        acquired.release()
+    assert guard_of().unsettled == 1
+    assert not limits.try_acquire("api")
+    clock.advance(10)
+    assert guard_of().unsettled == 0
+    assert limits.try_acquire("api")
+    assert guard_of().breaker.calm
+
+
+def test_while_the_store_is_asked_again_little_by_little_it_takes_nobodys_place() -> None:
+    guard = guard_of()
+    for _ in range(50):
+        guard.failed(StoreUnavailable("no"))
+    guard.breaker.probed()
+    with transaction.atomic(using=ALIAS):
+        write()
+        with pytest.raises(StoreBlocked):
+            limits.acquire("api")
+    assert limits.try_acquire("api")

@@ -1,0 +1,56 @@
+"""What is deleted can be read in the archive, also where writing it failed or was killed half-way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from limits_app.usage.archiving import Archive
+from tests.usage.endurance import ROOT
+
+
+def pruned(tmp_path: Path, how: str) -> list[dict[str, object]]:
+    """What was found after pruning that ended early, and after pruning again."""
+    name = ":memory:" if how == "full" else str(tmp_path / "db.sqlite3")
+    site = {"LIMITS": {}, "DATABASE": {"ENGINE": "django.db.backends.sqlite3", "NAME": name}}
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.usage.settings", "LIMITS_TEST_SITE": json.dumps(site)}
+    command = [sys.executable, "-m", "tests.usage.archived", str(tmp_path / "archive"), how]
+    done = subprocess.run(command, env=environment, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, object]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_full_disk_loses_nothing_and_leaves_what_was_written_readable(tmp_path: Path) -> None:
+    early, late = pruned(tmp_path, "full")
+    assert early == {"ended": "File too large", "left": 2_500, "lost": 0}
+    assert late == {"left": 0, "lost": 0, "files": 2}
+
+
+@pytest.mark.parametrize(("how", "ended"), [("torn", "SIGXFSZ"), ("killed", "SIGKILL")])
+def test_what_a_killed_run_left_torn_hides_no_row_that_was_deleted(how: str, ended: str, tmp_path: Path) -> None:
+    early, late = pruned(tmp_path, how)
+    assert (early["ended"], early["lost"]) == (ended, 0)
+    assert late == {"left": 0, "lost": 0, "files": 2}
+
+
+def test_a_run_writes_a_file_of_its_own_of_the_first_free_name(tmp_path: Path) -> None:
+    for run in range(3):
+        archive = Archive(tmp_path / "new", "usage")
+        archive.add([])
+        for half in range(2):
+            archive.add([{"run": run, "half": half}])
+    files = {file.name: gzip.decompress(file.read_bytes()).decode() for file in (tmp_path / "new").iterdir()}
+    assert files.keys() == {"usage.jsonl.gz", "usage-2.jsonl.gz", "usage-3.jsonl.gz"}
+    assert files["usage-3.jsonl.gz"] == '{"run": 2, "half": 0}\n{"run": 2, "half": 1}\n'
+
+
+def test_a_run_that_has_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
+    Archive(tmp_path / "new", "usage").add([])
+    assert not (tmp_path / "new").exists()
