@@ -102,7 +102,7 @@ class Lookout(Clock):
         self.somebody_waits = Event()
 
     def __call__(self) -> int:
-        """The time; a waiter reads it between joining the line and going to sleep."""
+        """The time; a waiter reads it between joining the line and going to sleep, and so may others."""
         if self.store is not None and self.store.line.busy:
             self.somebody_waits.set()
         return super().__call__()

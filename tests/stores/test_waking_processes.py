@@ -117,8 +117,7 @@ class TestWaitersOfOneProcess:
         held = limits_of(watched_store, DB).try_acquire()
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits_of(watched_store, DB).acquire, None, PATIENCE)
-            assert lookout.somebody_waits.wait(PATIENCE)
-            assert len(entries(watched_store, b"watch:")) == 1
+            until(lambda: len(entries(watched_store, b"watch:")) == 1)
             held.release()
             assert future.result(PATIENCE)
         assert entries(watched_store, b"watch") == []

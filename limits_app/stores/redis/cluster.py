@@ -71,6 +71,7 @@ class ClusterLinks:
 
     def run(self, call: Call, slot: Slot | None = None) -> Any:
         """As `Links.run`; follows keys that have moved to another server."""
+        moved: StoreUnavailable | None = None
         for _ in range(_MOST_MOVES):
             try:
                 return self._links(call.key).run(call, slot)
@@ -82,8 +83,9 @@ class ClusterLinks:
                 cause = error.__cause__
                 if not isinstance(cause, ServerError) or cause.code not in _MOVED:
                     raise
+                moved = error
                 sleep(_SECONDS_BETWEEN_MOVES)
-        raise StoreUnavailable("the keys of the cluster move faster than they can be followed")
+        raise StoreUnavailable(f"the keys of the cluster move faster than they can be followed: {moved}") from moved
 
     def open(self) -> Link:
         """A link to any of the servers."""
