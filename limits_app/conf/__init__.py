@@ -107,6 +107,7 @@ __all__ = [
     "StoreKind",
     "StoreSettings",
     "UnknownKeys",
+    "current",
     "entity_function",
     "function_of",
     "get",
@@ -131,12 +132,19 @@ class Problem:
 
 def get(key: Key[T]) -> T:
     """Give the value of a key as it is now; ImproperlyConfigured says what is wrong with `LIMITS` and what to do."""
-    raw = _FOUND.get("LIMITS")
+    raw = _FOUND.get("LIMITS")  # as `current` does, which is a call more
     source, values = _latest.pair
     if raw is None or source is not raw:
         values = _latest.parsed(_raw())
     value: T = values[key.name]
     return value
+
+
+def current() -> Mapping[str, Any]:
+    """Give all values as they are now, by the names of their keys; otherwise as `get`."""
+    raw = _FOUND.get("LIMITS")
+    source, values = _latest.pair
+    return _latest.parsed(_raw()) if raw is None or source is not raw else values
 
 
 def store_settings(alias: str | None = None) -> StoreSettings:

@@ -121,7 +121,10 @@ class Acquisition(Claim):
 
     def release(self) -> None:
         """Settle what was reported and give permits back; again does nothing. What was not reported stays spent."""
-        self._release(give_back=False)
+        if self.plan.settles or self._changes is not None:
+            self._release(give_back=False)
+        else:
+            self.settled = True
 
     def __enter__(self) -> Self:
         return self

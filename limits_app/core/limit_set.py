@@ -93,6 +93,8 @@ class LimitSet:
         self._warned: set[object] = set()
         self._shapes = Shapes(scoped, version, self.skip_unknown)
         self._usual = self._shapes.usual
+        self.rates = self._shapes.rates
+        """The keys of which a request must say how much it takes."""
         self._decide = store.acquire
         self._plain = self._shapes.plain()
         # Without limits, and without a configuration that may bring some, there is nothing to ask a store.
@@ -127,11 +129,6 @@ class LimitSet:
     def keys(self) -> list[str]:
         """The keys that a request may name."""
         return list(self._shapes.limits)
-
-    @property
-    def rates(self) -> list[str]:
-        """The keys of which a request must say how much it takes."""
-        return self._shapes.rates
 
     @property
     def config(self) -> dict[str, object]:

@@ -94,7 +94,10 @@ class ChargedRequest(Requester):
             acquisition = services.acquire(
                 resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
             )
-        self.charges.note((resource, entity), named, acquisition)
+        if self.charges:
+            self.charges.note((resource, entity), named, acquisition)
+        else:  # as that does, which is a call more
+            self.charges[resource, entity] = (acquisition,), named
         return self._hold(resource, acquisition)
 
     async def acharge(

@@ -24,8 +24,13 @@ from limits_app.core.quota import QuotaLimit
 __all__ = ["headers_of", "tell", "untell"]
 
 _SECOND_US: Final = 1_000_000
-_NAMES: Final = ("RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+_POLICY: Final = "RateLimit-Policy"
+_LEFT: Final = "RateLimit"
+_NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
+
+Counter = Callable[[State, int], tuple[int, int | None]]
+"""Of a state and the moment, how much is left, and in how many seconds nothing is used any more (None: permits)."""
 
 
 class _Quota(NamedTuple):
@@ -47,9 +52,13 @@ def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     if not claims:
         return
     # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
-    told = response.headers._store
-    for name, value in headers_of(claims).items():
-        told[name.lower()] = name, value
+    store = response.headers._store
+    alone = _alone(claims)
+    if alone is not None:
+        store["ratelimit-policy"], store["ratelimit"] = (_POLICY, alone[0]), (_LEFT, alone[1])
+        return
+    for name, value in _together(claims).items():
+        store[name.lower()] = name, value
 
 
 def untell(response: HttpResponseBase) -> None:
@@ -60,15 +69,12 @@ def untell(response: HttpResponseBase) -> None:
 
 def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
     """The headers, by name; nothing about what was decided without the store, which knows what is left."""
+    alone = _alone(claims) if claims else None
+    return _together(claims) if alone is None else {_POLICY: alone[0], _LEFT: alone[1]}
+
+
+def _together(claims: Sequence[Claim]) -> dict[str, str]:
     form = conf.get(conf.HEADERS)
-    if form is Headers.DRAFT and len(claims) == 1:
-        claim = claims[0]
-        asks = claim.plan.asks
-        if len(asks) == 1:
-            ask = asks[0]
-            told = _by_itself(ask.rule)
-            if told is not None and not ask.part.scoped.degraded:
-                return told(claim.records[0][ask.index], claim.decided_at)
     quotas = [] if form is Headers.NONE else _quotas(claims)
     if not quotas:
         return {}
@@ -76,29 +82,35 @@ def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
     return found if form is Headers.DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
 
 
+def _alone(claims: Sequence[Claim]) -> tuple[str, str] | None:
+    """What `_draft` says of a limit by itself, in a fraction of the time; None where there is more to say, or less."""
+    claim = claims[0]
+    asks = claim.plan.asks
+    if len(asks) != 1 or len(claims) != 1 or conf.get(conf.HEADERS) is not Headers.DRAFT:
+        return None
+    ask = asks[0]
+    told = _by_itself(ask.rule)
+    if told is None or ask.part.scoped.degraded:
+        return None
+    policy, start, left_of = told
+    left, reset = left_of(claim.records[0][ask.index], claim.decided_at)
+    return policy, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"
+
+
 @lru_cache(maxsize=4096)
-def _by_itself(rule: Rule) -> Callable[[State, int], dict[str, str]] | None:
-    """What `_draft` says of a limit by itself, of a state and the moment; all else was worked out before.
+def _by_itself(rule: Rule) -> tuple[str, str, Counter] | None:
+    """What can be said of a limit by itself before it is known how much is left.
 
     None where everything is blocked, or where more could be left than `q`.
     """
     limit = rule.limit
     if isinstance(limit, Blocked) or limit.ceiling > _quota(limit):
         return None
-    policy, start, left_of = _policy(rule.key, limit), f'"{rule.key}";r=', _counter(rule)
-
-    def told(state: State, now: int) -> dict[str, str]:
-        left, reset = left_of(state, now)
-        return {
-            "RateLimit-Policy": policy,
-            "RateLimit": f"{start}{left}" if reset is None else f"{start}{left};t={reset}",
-        }
-
-    return told
+    return _policy(rule.key, limit), f'"{rule.key}";r=', _counter(rule)
 
 
 @lru_cache(maxsize=4096)
-def _counter(rule: Rule) -> Callable[[State, int], tuple[int, int | None]]:
+def _counter(rule: Rule) -> Counter:
     """How much is left, and in how many seconds nothing is used any more, None for permits."""
     ceiling, scale, is_permit = rule.ceiling_parts, rule.parts_per_unit, rule.is_permit
     used, restored_at = rule.used, rule.restored_at
@@ -146,8 +158,8 @@ def _read(claim: Claim, read: list[tuple[str | None, _Quota]]) -> None:
 
 def _draft(quotas: Iterable[_Quota]) -> dict[str, str]:
     return {
-        "RateLimit-Policy": ", ".join([_policy(name, limit) for name, limit, *_ in quotas]),
-        "RateLimit": ", ".join([_left(quota) for quota in quotas]),
+        _POLICY: ", ".join([_policy(name, limit) for name, limit, *_ in quotas]),
+        _LEFT: ", ".join([_left(quota) for quota in quotas]),
     }
 
 

@@ -26,8 +26,7 @@ def entity_of_request(request: HttpRequest) -> str:
     No header is trusted unless the site says so: by LIMITS["API_KEY_OF_REQUEST"], which checks a key,
     and LIMITS["TRUSTED_PROXIES"]. Without the latter, visitors behind a proxy all come from the proxy.
     """
-    key = None if conf.get(conf.API_KEY_OF_REQUEST) is None else _of_api_key(request)
-    return key or of_user(getattr(request, "user", None)) or client_of(request)
+    return _of_api_key(request) or of_user(getattr(request, "user", None)) or client_of(request)
 
 
 async def aentity_of_request(request: HttpRequest) -> str:
@@ -43,8 +42,12 @@ def identify(request: HttpRequest) -> str | None:
 
     An empty answer is replaced by the default one, since it would put everybody into one bucket.
     """
-    if conf.get(conf.ENTITY_OF_REQUEST) is conf.ENTITY_OF_REQUEST.default:
-        return sound(entity_of_request(request))
+    settings = conf.current()
+    if settings[conf.ENTITY_OF_REQUEST.name] is conf.ENTITY_OF_REQUEST.default:
+        if settings[conf.API_KEY_OF_REQUEST.name] is not None:
+            return sound(entity_of_request(request))
+        # As that does without keys, which is two calls more.
+        return sound(of_user(getattr(request, "user", None)) or client_of(request))
     entity = conf.entity_function()(request)
     if entity is None:
         return None

@@ -26,6 +26,11 @@ __all__ = ["EXEMPT", "LimitsMiddleware"]
 EXEMPT: Final = "limits_exempt"
 """The attribute of views that the middleware leaves alone."""
 
+_NOT_CHARGED: Final = (OutdatedEndpoints, InvalidRequest)
+"""What a rule raises that was read before and is not the latest, or has amounts that cannot be.
+
+Both are told where it is charged again: whether it was the latest the store says meanwhile."""
+
 _UPDATE_CACHE: Final = "_cache_update_cache"
 """False on requests whose response Django's FetchFromCacheMiddleware has found, as it was told to somebody else."""
 
@@ -53,7 +58,9 @@ class LimitsMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
-        limits = limits_of(request)
+        limits = request.__dict__.get("limits")  # as `limits_of` asks, which is a call more
+        if limits is None:
+            limits = request.limits = RequestLimits(request)  # type: ignore[attr-defined]  # it is there from now on
         limits.guarded = True
         if self._is_async:
             return self._arespond(request, limits)
@@ -108,15 +115,20 @@ def _own(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
 
 def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
     """Charge what the first endpoint that fits says; a refusal is a response."""
-    limits, match = limits_of(request), request.resolver_match
+    limits, match = request.__dict__.get("limits") or limits_of(request), request.resolver_match
     limits.enforced = True
     if match is not None and getattr(match.func, EXEMPT, False):
         return None
     told = request.path_info, None if match is None else match.view_name, request.method or ""
     try:
         table = endpoints.kept()
-        rule = None if table is None else table.find(*told)
-        if rule is None or limits.charges or not _charge_first(limits, rule, limits.entity):
+        first = None if table is None or limits.charges else table.find(*told)
+        if first is not None:
+            try:
+                limits.charge(first.resource, limits.entity, first.amounts, asked=first.first)
+            except _NOT_CHARGED:
+                first = None
+        if first is None:
             rule = endpoints.current().find(*told)
             if rule is not None:
                 _charge(limits, rule, limits.entity)
@@ -135,8 +147,13 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
     told = request.path_info, None if match is None else match.view_name, request.method or ""
     try:
         table = endpoints.kept()
-        rule = None if table is None else table.find(*told)
-        if rule is None or limits.charges or not await _acharge_first(limits, rule, await limits.aentity()):
+        first = None if table is None or limits.charges else table.find(*told)
+        if first is not None:
+            try:
+                await limits.acharge(first.resource, await limits.aentity(), first.amounts, asked=first.first)
+            except _NOT_CHARGED:
+                first = None
+        if first is None:
             rule = (await endpoints.acurrent()).find(*told)
             if rule is not None:
                 await _acharge(limits, rule, await limits.aentity())
@@ -144,27 +161,6 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
         limits.undo()
         return await sync_to_async(refusal)(request, error)
     return None
-
-
-def _charge_first(limits: RequestLimits, rule: Rule, entity: str | None) -> bool:
-    """Charge by a rule that was read before, and say whether it was the latest: the store says it meanwhile.
-
-    Otherwise nothing has happened.
-    """
-    try:
-        limits.charge(rule.resource, entity, rule.amounts, asked=rule.first)
-    except (OutdatedEndpoints, InvalidRequest):  # amounts that cannot be are reported where it is charged again
-        return False
-    return True
-
-
-async def _acharge_first(limits: RequestLimits, rule: Rule, entity: str | None) -> bool:
-    """`_charge_first` for asyncio."""
-    try:
-        await limits.acharge(rule.resource, entity, rule.amounts, asked=rule.first)
-    except (OutdatedEndpoints, InvalidRequest):
-        return False
-    return True
 
 
 def _charge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:

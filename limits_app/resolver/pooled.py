@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount, Requested
@@ -29,21 +29,14 @@ class MemberSet(ResolvedSet):
     Its `config` is that of the member, with the member's name and the secrets that it refers to.
     """
 
-    _served_rates: Sequence[str] = ()
-
     @property
     def config(self) -> dict[str, object]:
         """A copy of the configuration; ImproperlyConfigured where a secret is missing that it refers to."""
         return looked_up(self._config, f"member {self._config.get(MEMBER, 'that serves')!r} of the pool")
 
-    @property
-    def rates(self) -> list[str]:
-        """The keys of which a request may say how much it takes here: not those that only other members have."""
-        return list(self._served_rates)
-
     def serve(self, others: frozenset[str]) -> None:
         """Leave the rates that only other members have to them, also where the resource itself limits them."""
-        self._served_rates = [key for key in super().rates if key not in others]
+        self.rates = [key for key in self.rates if key not in others]
 
 
 class PooledSet(ResolvedSet):
@@ -71,6 +64,7 @@ class PooledSet(ResolvedSet):
         all_have = frozenset.intersection(*keys.values())
         some_have = frozenset.union(*keys.values())
         pooled._common = all_have | (_keys(scopes) - some_have)
+        pooled.rates = [key for key in pooled.rates if key in pooled._common]
         members: dict[Hashable, MemberSet] = {}
         for name, some in scoped.items():
             members[name] = MemberSet.composed((*scopes, *some), store, config=configs[name], version=version)
@@ -89,11 +83,6 @@ class PooledSet(ResolvedSet):
     def own(self) -> Scopes:
         """Its scopes, without those of the members."""
         return self._own
-
-    @property
-    def rates(self) -> list[str]:
-        """The keys of which every request must say how much it takes, whoever serves it."""
-        return [key for key in super().rates if key in self._common]
 
     def try_out(self, shadow: LimitSet) -> None:
         """See `ResolvedSet.try_out`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from asgiref.sync import sync_to_async
 
 from limits_app.core.acquisition import Acquisition
@@ -11,7 +13,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Limits, resolver
 from limits_app.services.asking import Asked, Requested, Resources, amounts_for
-from limits_app.services.freshness import afresh, fresh, latest, tell
+from limits_app.services.freshness import FAILURES, afresh, fresh, latest, tell
 from limits_app.services.once import Once
 from limits_app.services.patience import countdown, while_it_holds
 from limits_app.services.shadowing import afollow, follow, peek
@@ -23,6 +25,9 @@ from limits_app.services.together import (
     shares_of,
     try_acquire_all,
 )
+from limits_app.services.watching import WATCHERS
+from limits_app.signals import limit_near
+from limits_app.stores.breaker import TROUBLED
 
 __all__ = [
     "Asked",
@@ -67,13 +72,17 @@ def try_acquire(
         return _once(idempotency_key, resource, entity, requested, default_limits).try_acquire()
     if not isinstance(resource, str):
         return try_acquire_all(shares_of(resource, entity, requested, default_limits))
-    # Written out, because a call costs here as much as anything else.
-    acquisition = fresh(
-        resource,
-        entity,
-        default_limits,
-        lambda found: found.try_acquire(requested(found) if callable(requested) else requested),
-    )
+    # What `fresh` does when all is well is written out, because a call costs here as much as anything else.
+    if TROUBLED or WATCHERS or limit_near.receivers:
+        acquisition = fresh(resource, entity, default_limits, partial(_tried, requested))
+    else:
+        found = None
+        try:
+            found = resolver.limit_set(resource, entity, default_limits)
+            acquisition = found.try_acquire(requested(found) if callable(requested) else requested)
+        except FAILURES as error:
+            use = partial(_tried, requested)
+            acquisition = fresh(resource, entity, default_limits, use, found=found, failures=[error])
     if not acquisition.admitted:
         tell(acquisition.outcome)
     elif getattr(acquisition.limit_set, "shadow", None) is not None:
@@ -166,6 +175,10 @@ def check(resource: str, *, entity: str | None = None, requested: Asked = None, 
     if isinstance(decided, NeverAdmissible):
         raise decided
     return decided
+
+
+def _tried(requested: Asked, found: LimitSet) -> Acquisition:
+    return found.try_acquire(amounts_for(found, requested))
 
 
 def _peeked(found: LimitSet, requested: Asked) -> Outcome | NeverAdmissible:

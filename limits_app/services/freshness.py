@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError
@@ -17,9 +17,12 @@ from limits_app.signals import limit_near
 from limits_app.stores.breaker import TROUBLED
 from limits_app.stores.guards import guard_of
 
-__all__ = ["Resolving", "afresh", "fresh", "latest", "tell"]
+__all__ = ["FAILURES", "Resolving", "afresh", "fresh", "latest", "tell"]
 
 T = TypeVar("T")
+
+FAILURES: Final = (StoreUnavailable, StaleConfiguration, LimitExceeded, OperationalError, InterfaceError)
+"""What `fresh` knows to handle."""
 
 
 class Resolving(Protocol):
@@ -36,22 +39,27 @@ class Resolving(Protocol):
     ) -> None: ...
 
 
-def fresh(
+def fresh(  # noqa: C901 - all that can happen to a request, in one place
     resource: str,
     entity: str | None,
     default_limits: Limits,
     use: Callable[[LimitSet], T],
     *,
     by: Resolving = resolver,
+    found: ResolvedSet | None = None,
+    failures: list[Exception] | None = None,
 ) -> T:
     """Use the limits that hold now; again with those of the latest configuration when it has changed meanwhile.
 
-    While their store is down, those that decide in its place.
+    While their store is down, those that decide in its place. Who has tried already, and perhaps `found` some, says
+    what came of it: one of FAILURES.
     """
     while True:
-        found = None
         try:
             try:
+                if failures:
+                    raise failures.pop()
+                found = None
                 found = by.limit_set(resource, entity, default_limits)
                 if not TROUBLED:
                     decision = use(found)

@@ -42,6 +42,8 @@ class SimpleRateThrottle(HookedThrottle):
     The state is in the store of the limits; `cache` and `timer` are there for classes that count by themselves.
     """
 
+    _charges_site = False
+
     @classproperty
     def THROTTLE_RATES(cls) -> dict[str, str | None]:  # noqa: N802, N805 - the name is the framework's
         """The rates by scope, as they are now."""
@@ -77,11 +79,6 @@ class SimpleRateThrottle(HookedThrottle):
     def default_limits(self) -> tuple[Limit, ...]:  # type: ignore[override]  # as the rate is when it is asked for
         """The rate, which holds until an administrator sets limits."""
         return () if self.rate is None else _limits(self.num_requests, self.duration)
-
-    def get_share(self, request: Request, view: APIView) -> Share | None:
-        """What the request is charged; None for nothing."""
-        share = super().get_share(request, view)
-        return None if share is None or share.entity is None else share
 
 
 class AnonRateThrottle(SimpleRateThrottle, throttling.AnonRateThrottle):

@@ -23,7 +23,6 @@ from limits_app.integrations.identity import identify
 from limits_app.integrations.named import resource_named
 from limits_app.integrations.request_limits import RequestLimits, limits_of
 from limits_app.services import Share
-from limits_app.services.acquiring import Asked
 
 __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 
@@ -63,6 +62,8 @@ class LimitThrottle(BaseThrottle):
     default_limits: Sequence[Limit] = ()
 
     _violations: tuple[LimitStatus, ...] = ()
+    _charges_site = True
+    """Whether the site itself is charged where `get_entity` gives None, and not nobody."""
 
     def get_resource(self, request: Request, view: APIView) -> str | None:
         """The resource that a request uses; None: this throttle is not about it."""
@@ -82,14 +83,12 @@ class LimitThrottle(BaseThrottle):
     def get_share(self, request: Request, view: APIView) -> Share | None:
         """What the request is charged; None for nothing."""
         resource = self.get_resource(request, view)
-        if not resource:
+        entity = self.get_entity(request, view) if resource else None
+        if not resource or (entity is None and not self._charges_site):
             return None
-        return Share(
-            resource_named(resource),
-            self.get_entity(request, view),
-            _asked(self.get_cost(request, view)),
-            tuple(self.default_limits),
-        )
+        cost = self.get_cost(request, view)
+        asked = None if cost == 1 else partial(so_much_of_each, cost)
+        return Share(resource_named(resource), entity, asked, tuple(self.default_limits))
 
     def share_beside(self, request: Request, view: APIView) -> Share | None:
         """`get_share` for a throttle that another one is charged together with, before it is asked itself."""
@@ -106,7 +105,22 @@ class LimitThrottle(BaseThrottle):
         return share is None or self._is_admitted(request, view, share)
 
     def _is_admitted(self, request: Request, view: APIView, share: Share) -> bool:
-        outcome = _outcome(self, request, view, share)
+        """Decide, once for a request, and note what refused it."""
+        limits, key = limits_of(http(request)), (share.resource, share.entity)
+        # Not by getattr, which looks for what is not there in the request of Django as well.
+        known: _Decided | None = vars(request).get(_DECIDED)
+        outcome: Outcome | None = None
+        if known is not None and key in known:
+            outcome = known[key]
+        elif limits.charges and limits.was_charged(*key):
+            return True
+        elif (known is None or not known.together) and _is_one_of_several(self, view):
+            shares = _shares(self, request, view, share)
+            outcome = _note(request, shares, _refused(limits, view, [*shares.values()]), together=True)
+        else:
+            outcome = _refused(limits, view, (share,))
+            if outcome is not None:
+                _note(request, [key], outcome)
         if outcome is None:
             return True
         # What a pool refuses, or another throttle, has other names.
@@ -133,26 +147,6 @@ def decided(request: Request) -> Outcome | None:
     known: _Decided = vars(request).get(_DECIDED, _Decided())
     refusals = [outcome for outcome in known.values() if outcome is not None]
     return max(refusals, key=lambda outcome: outcome.retry_after or 0, default=None)
-
-
-def _asked(cost: Amount) -> Asked:
-    return None if cost == 1 else partial(so_much_of_each, cost)
-
-
-def _outcome(throttle: LimitThrottle, request: Request, view: APIView, share: Share) -> Outcome | None:
-    """What refused the request; None when it was admitted. Decided once for a request."""
-    limits = limits_of(http(request))
-    # Not by getattr, which looks for what is not there in the request of Django as well.
-    known: _Decided | None = vars(request).get(_DECIDED)
-    if known is not None and (share.resource, share.entity) in known:
-        return known[share.resource, share.entity]
-    if limits.charges and limits.was_charged(share.resource, share.entity):
-        return None
-    if (known is None or not known.together) and _is_one_of_several(throttle, view):
-        shares = _shares(throttle, request, view, share)
-        return _note(request, shares, _refused(limits, view, [*shares.values()]), together=True)
-    outcome = _refused(limits, view, (share,))
-    return None if outcome is None else _note(request, [(share.resource, share.entity)], outcome)
 
 
 def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, together: bool = False) -> Outcome | None:
