@@ -21,7 +21,7 @@ from rest_framework.views import set_rollback
 
 from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
 from limits_app.integrations.drf.throttle import decided
-from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, violated
+from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, seconds_of, violated
 
 __all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
 
@@ -68,9 +68,9 @@ class Busy(exceptions.APIException):
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
     default_code = "busy"
 
-    def __init__(self, detail: str, wait: float | None) -> None:
+    def __init__(self, detail: str, wait: int) -> None:
         super().__init__(detail)
-        self.wait = max(ceil(wait or 0), _RETRY_SECONDS)
+        self.wait = wait
 
 
 def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -123,10 +123,10 @@ def _known(error: Exception) -> exceptions.APIException | None:
 
 def _of_limits(error: Exception) -> exceptions.APIException | None:
     match error:
-        case StoreUnavailable(retry_after=seconds):
-            return Busy(_("The store of the limits cannot be reached at the moment."), seconds)
+        case StoreUnavailable():
+            return Busy(_("The store of the limits cannot be reached at the moment."), seconds_of(error))
         case OperationalError() | InterfaceError():
-            return Busy(_("The database cannot answer at the moment."), None)
+            return Busy(_("The database cannot answer at the moment."), _RETRY_SECONDS)
         case CannotRevert():
             return Conflict(str(error))
         case LimitsError():

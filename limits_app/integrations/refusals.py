@@ -24,7 +24,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.headers import tell
 from limits_app.integrations.request_limits import limits_of
 
-__all__ = ["PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "violated"]
+__all__ = ["PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
 
 logger = logging.getLogger("limits_app")
 
@@ -94,8 +94,12 @@ def violated(outcome: Outcome) -> tuple[str, ...]:
 
 def _unavailable(error: StoreUnavailable) -> _Refusal:
     detail = gettext("Limits cannot be checked at the moment. Try again in a few seconds.")
-    seconds = _STORE_SECONDS if error.retry_after is None else max(ceil(error.retry_after), 1)
-    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds)
+    return _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, gettext("Service unavailable"), detail, seconds_of(error))
+
+
+def seconds_of(error: StoreUnavailable) -> int:
+    """Whole seconds after which clients may ask again, at least 1."""
+    return _STORE_SECONDS if error.retry_after is None else max(ceil(error.retry_after), 1)
 
 
 def _seconds(outcome: Outcome) -> int | None:

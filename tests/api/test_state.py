@@ -325,7 +325,7 @@ def test_state_of_a_store_that_is_down_is_503(root: APIClient, monkeypatch: pyte
     services.set_resource_limits("api", [CallLimit(2, 60)])
     monkeypatch.setattr(MemoryStore, "peek", Down.peek)
     told = root.get(f"{ROOT}status/?resource=api&entity=user:1")
-    assert (told.status_code, told["Retry-After"]) == (503, "1")
+    assert (told.status_code, told["Retry-After"]) == (503, "5")
     assert told["Content-Type"] == "application/problem+json"
 
 

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from time import monotonic
+from typing import Any
 
 from redis import Redis
 
@@ -142,8 +143,10 @@ def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
             first, last = (16_384 * edge // size for edge in (number, number + 1))
             client.execute_command("CLUSTER ADDSLOTS", *range(first, last))
             client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
-            clients[0].execute_command("CLUSTER MEET", HOST, servers[number].port)
+            if number:
+                clients[0].execute_command("CLUSTER MEET", HOST, servers[number].port)
         until(lambda: all(_knows_everybody(client, size) for client in clients), "the cluster does not come together")
+        until(lambda: _agree(clients), "the servers of the cluster do not agree on who has what")
         yield servers
 
 
@@ -183,6 +186,17 @@ def until(condition: Callable[[], bool], complaint: str) -> None:
 def _knows_everybody(client: Redis, size: int) -> bool:
     info = client.execute_command("CLUSTER INFO")
     return info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) == size
+
+
+def _agree(clients: list[Redis]) -> bool:
+    """Whether all say the same of who has which slots."""
+    told = [sorted((slots[0], slots[1], slots[2][1]) for slots in _slots(client)) for client in clients]
+    return all(one == told[0] for one in told)
+
+
+def _slots(client: Redis) -> list[Any]:
+    found: list[Any] = client.execute_command("CLUSTER SLOTS")
+    return found
 
 
 def _replicas(sentinel: Redis) -> int:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import ceil
-
 from django.utils.translation import gettext_lazy as _
 from rest_framework import status
 from rest_framework.exceptions import APIException
 
 from limits_app.core.errors import StoreUnavailable
+from limits_app.integrations.refusals import seconds_of
 
 __all__ = ["TooMuchAtOnce", "Unavailable"]
 
@@ -30,4 +29,4 @@ class Unavailable(APIException):
 
     def __init__(self, error: StoreUnavailable) -> None:
         super().__init__()
-        self.wait = max(ceil(error.retry_after or 0), 1)
+        self.wait = seconds_of(error)
