@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError, OperationalError
+from django.http import HttpRequest
 from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
@@ -20,6 +21,8 @@ from limits_app.api import problems
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.integrations.drf.errors import Unavailable
+from limits_app.integrations.refusals import refusal
 from limits_app.models import (
     AuditEvent,
     Bucket,
@@ -325,7 +328,7 @@ def test_state_of_a_store_that_is_down_is_503(root: APIClient, monkeypatch: pyte
     services.set_resource_limits("api", [CallLimit(2, 60)])
     monkeypatch.setattr(MemoryStore, "peek", Down.peek)
     told = root.get(f"{ROOT}status/?resource=api&entity=user:1")
-    assert (told.status_code, told["Retry-After"]) == (503, "5")
+    assert (told.status_code, told["Retry-After"]) == (503, "1")
     assert told["Content-Type"] == "application/problem+json"
 
 
@@ -336,10 +339,15 @@ def test_a_refusal_says_how_to_log_in_and_a_plain_one_is_a_problem_too() -> None
     assert [one and (one.status_code, one.get("WWW-Authenticate")) for one in answered] == [(401, "Basic"), (403, None)]
 
 
-def test_a_store_that_says_when_it_is_back_is_believed() -> None:
-    answered = problems.answer(StoreUnavailable("down", retry_after=2.5), {})
+@pytest.mark.parametrize(("told", "seconds"), [(2.5, "3"), (0, "1"), (None, "5")])
+def test_a_store_that_says_when_it_is_back_is_believed_as_by_the_other_ways_in(
+    told: float | None, seconds: str
+) -> None:
+    error = StoreUnavailable("down", retry_after=told)
+    answered = problems.answer(error, {})
     assert answered is not None
-    assert answered["Retry-After"] == "3"
+    assert (answered["Retry-After"], str(Unavailable(error).wait)) == (seconds, seconds)
+    assert refusal(HttpRequest(), error)["Retry-After"] == seconds
 
 
 @pytest.mark.parametrize(
