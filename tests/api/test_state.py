@@ -340,9 +340,7 @@ def test_a_refusal_says_how_to_log_in_and_a_plain_one_is_a_problem_too() -> None
 
 
 @pytest.mark.parametrize(("told", "seconds"), [(2.5, "3"), (0, "1"), (None, "5")])
-def test_a_store_that_says_when_it_is_back_is_believed_as_by_the_other_ways_in(
-    told: float | None, seconds: str
-) -> None:
+def test_a_store_that_says_when_it_is_back_is_believed_by_all_ways_in(told: float | None, seconds: str) -> None:
     error = StoreUnavailable("down", retry_after=told)
     answered = problems.answer(error, {})
     assert answered is not None
