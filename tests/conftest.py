@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,9 @@ from tests.turns import turn
 settings.register_profile("thorough", max_examples=100)
 settings.register_profile("quick", max_examples=50)
 settings.load_profile("quick")
+
+# What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,16 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def started(environment: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def started(environment: Mapping[str, str], *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs until the block ends, at most."""
+    with subprocess.Popen(
         [*COMMAND, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # nothing, if it has ended
 
 
 def test_a_site_from_its_first_minute_to_ctrl_c(environment: Mapping[str, str]) -> None:
