@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import router
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead
@@ -31,9 +32,14 @@ def prune(
     At most `batch` are deleted, in one transaction with an event that says so: call it until it gives 0.
     The log remembers number and digest of the last one, so that `verify` goes on from there.
     An archive gets the events before they are deleted, in order; where it fails, nothing is deleted.
+    Raises InvalidRequest for a moment to come, before which the event that says so would be, too.
     """
     if batch < 1:
         raise InvalidRequest(f"batch must be 1 or more, not {batch}")
+    if before > timezone.now():
+        raise InvalidRequest(
+            f"events cannot be pruned that are still to come: before must not be later than now, not {before}"
+        )
     using = using or router.db_for_write(AuditEvent)
     with acting(actor=actor, source=source, reason=reason, using=using) as changes:
         events = AuditEvent.objects.using(using).order_by("number")

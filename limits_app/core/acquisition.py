@@ -147,6 +147,7 @@ class Acquisition(Claim):
             if plan.reports and (changes is None or self._usage is not None):
                 unreported = plan.reports - self._reported().keys()
                 if unreported and not hasattr(self, "_cancelled"):
+                    self.settled = True
                     raise UsageNotReported(sorted(unreported))
         self.settled = True
 

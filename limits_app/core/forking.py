@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from threading import Lock, RLock
+from threading import RLock, local
 from typing import Final, Protocol
 
 from limits_app.core.living import Living
@@ -29,7 +29,17 @@ class Stepping(Forked, Protocol):
 
 _FORKED: Final[Living[Forked]] = Living()
 _STEPPING: Final[Living[Stepping]] = Living()
-_WAITING: Final[list[Stepping]] = []
+_OPENING: Final = RLock()
+
+
+class _Forking(local):
+    """What the running thread has taken in order to fork."""
+
+    def __init__(self) -> None:
+        self.taken: list[RLock] = []
+
+
+_FORKING: Final = _Forking()
 
 
 def on_fork(forked: Forked) -> None:
@@ -43,28 +53,33 @@ def around_fork(stepping: Stepping) -> None:
     _STEPPING.add(stepping)
 
 
-def lock_over_forks() -> Lock:
-    """A lock that is held while the process forks, so that no child gets it locked by somebody else."""
-    lock = Lock()
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
-    return lock
+def lock_over_forks() -> RLock:
+    """The lock that is held while the process forks, so that no child gets it locked by somebody else.
+
+    Whoever asks is given the same one: what is opened inside something else has no order to mind.
+    """
+    return _OPENING
 
 
 def _before() -> None:
+    # First, since a step may be taken in the middle of opening.
+    _OPENING.acquire()
+    _FORKING.taken.append(_OPENING)
     for stepping in _STEPPING.all():
         stepping.before_fork()
-        _WAITING.append(stepping)
+        _FORKING.taken.append(stepping.turn)
 
 
-def _in_parent() -> None:
-    while _WAITING:
-        _WAITING.pop().turn.release()
+def _release() -> None:
+    # Nothing, if the fork had begun before this module was there.
+    while _FORKING.taken:
+        _FORKING.taken.pop().release()
 
 
 def _in_child() -> None:
-    _WAITING.clear()
+    _release()
     for forked in _FORKED.all():
         forked.after_fork()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)

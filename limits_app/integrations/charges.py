@@ -81,11 +81,11 @@ class Charges(dict[Key, Charge]):
                 _give_back(acquisition, acquisition.acquisitions)
         return charge
 
-    def give_back(self) -> None:
-        """Report nothing as used of all that was charged and is held, calls included."""
+    def give_back(self, of: Container[Acquisition]) -> None:
+        """Report nothing as used of what was charged and is held, calls included, as far as it is among `of`."""
         for acquisitions, _ in self.values():
             for acquisition in acquisitions:
-                if not acquisition.settled:
+                if not acquisition.settled and acquisition in of:
                     _give_back(acquisition, acquisition.acquisitions)
 
 

@@ -1,69 +1,23 @@
-"""What ways in charge a request, and until when it holds that."""
+"""What ways in charge a request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import compress
-from typing import Final
-from weakref import ref
-
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
-from django.http import Http404, HttpRequest
-from django.http.multipartparser import MultiPartParserError
+from collections.abc import Iterable, Mapping
 
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest, LimitExceeded
-from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charge, Charges
-from limits_app.integrations.closing import when_closed
-from limits_app.integrations.requester import Requester
+from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
+from limits_app.integrations.answering import AnsweredRequest
+from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charge
 from limits_app.services.acquiring import Limits
 from limits_app.services.asking import Asked
 
 __all__ = ["ChargedRequest"]
 
-_ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
-"""Exceptions with which a view answers; what answering took stays taken, or failed log-ins could not be limited."""
 
-
-class ChargedRequest(Requester):
-    """What a request was charged and holds: each limit once, however many ways in see it.
-
-    Whatever is held is given back when the response has been sent, at the latest.
-    """
-
-    # Of the class, so that a request that nobody asks about costs little.
-    _refused: tuple[Acquisition, ...] | None = None
-    _is_refusal = False
-    guarded = False
-    """Whether a middleware is told when the view fails."""
-    enforced = False
-    """Whether it was looked which endpoint the request is about."""
-
-    def __init__(self, request: HttpRequest) -> None:
-        self._reference = ref(request)
-        self._acquisitions: list[Acquisition] = []
-        self._names: list[str | tuple[str, ...]] = []  # of what resources each acquisition is
-        self.charges = Charges()
-        """What ways in charged."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether anything was acquired."""
-        return bool(self._acquisitions)
-
-    @property
-    def decided(self) -> Sequence[Acquisition]:
-        """What clients are told of: of a refusal what refused them, else what they were charged.
-
-        A view that goes on after a refusal tells of that as well.
-        """
-        refused = self._refused
-        if refused is None:
-            return self._acquisitions
-        return refused if self._is_refusal else (*self._acquisitions, *refused)
+class ChargedRequest(AnsweredRequest):
+    """What a request was charged: each limit once, however many ways in see it."""
 
     def charge(
         self,
@@ -156,62 +110,21 @@ class ChargedRequest(Requester):
             self.charges.note(key, NOTHING, acquisition)
         return self._hold(tuple({resource: None for resource, _ in new}), acquisition)
 
+    def charge_each(self, shares: Iterable[services.Share]) -> None:
+        """`charge_all` where one step is not enough: one after the other, given back when a later one is refused."""
+        before = self._acquisitions.copy()
+        try:
+            for share in shares:
+                self.charge_share(share)
+        except (LimitExceeded, StoreUnavailable):
+            taken = [one for one in self._acquisitions if one not in before]
+            self._undo(taken)
+            self._drop(taken)
+            raise
+
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether a way in has charged it and it was not given back."""
         return self.charges.before((resource, entity)) is not None
-
-    def listen(self) -> None:
-        """Hear of the end from now on, when the response is there; also of what it takes while it streams.
-
-        Later is too late: who sends a response has noted by then what to call when that was sent.
-        """
-        if not self._acquisitions:
-            request = self._request
-            # It is kept until then, since a stream may need nothing else of it than this.
-            when_closed(request, partial(self._end_of, request))
-
-    def _end_of(self, request: HttpRequest) -> None:
-        request.__dict__.pop("close", None)  # it refers to the request
-        self.end()
-
-    def end(self) -> None:
-        """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
-        for acquisition in self._acquisitions:
-            acquisition.release()
-
-    def fail(self, error: BaseException) -> None:
-        """The view raised: amounts whose usage nobody reported are given back, unless the error is an answer."""
-        if not isinstance(error, _ANSWERS):
-            self._settle(Acquisition.cancel)
-
-    def undo(self) -> None:
-        """The request is refused: what ways in charged it before is given back, calls included.
-
-        What the code acquired itself is given back as far as its usage was to be reported, since a call was made.
-        That is for refusals before the view; one inside of it is `fail`, or whoever gets there had a free attempt.
-        """
-        self.charges.give_back()
-        self._settle(Acquisition.cancel)
-        self.refuse()
-
-    def refuse(self) -> None:
-        """The response is a refusal: clients are told of what refused them, and of nothing else."""
-        self._is_refusal = True
-        self._refused = self._refused or ()
-
-    def _admitted(self, acquisition: Acquisition) -> Acquisition:
-        """What was admitted; LimitExceeded for what was refused, which clients are told of."""
-        if acquisition.admitted:
-            return acquisition
-        self._refused = (acquisition,)
-        raise LimitExceeded(acquisition.outcome)
-
-    def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
-        if not self._acquisitions:
-            when_closed(self._reference() or self._request, self.end)
-        self._acquisitions.append(acquisition)
-        self._names.append(resource)
-        return acquisition
 
     def _carry_over(self, resource: str, entity: str | None, default_limits: Limits) -> None:
         """Charge the requester what the one was charged for whom they were taken, who gets it back."""
@@ -245,11 +158,3 @@ class ChargedRequest(Requester):
                 self._drop(charge[0])
                 return charge
         return None
-
-    def _drop(self, acquisitions: Container[Acquisition]) -> None:
-        kept = [one not in acquisitions for one in self._acquisitions]
-        self._acquisitions, self._names = [*compress(self._acquisitions, kept)], [*compress(self._names, kept)]
-
-    def _settle(self, settle: Callable[[Acquisition], None]) -> None:
-        for acquisition in self._acquisitions:
-            settle(acquisition)

@@ -36,7 +36,7 @@ logger = logging.getLogger("limits_app")
 _BLIND_SECONDS: Final = 1.0
 _MOST_KNOWN: Final = 4096
 _LONGEST_KNOWN: Final = 256
-"""Paths that are longer than this are nobody's usual ones, and shall not fill the memory."""
+"""Path and method that are longer than this together are nobody's usual ones, and shall not fill the memory."""
 _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change
 
 
@@ -107,7 +107,7 @@ class EndpointTable:
 
     def find(self, path: str, view_name: str | None, method: str) -> Rule | None:
         """The first rule that fits a request."""
-        known = len(path) <= _LONGEST_KNOWN
+        known = len(path) + len(method) <= _LONGEST_KNOWN
         return self._known(path, view_name, method) if known else self._first(path, view_name, method)
 
     def _first(self, path: str, view_name: str | None, method: str) -> Rule | None:

@@ -78,10 +78,10 @@ def entity_of_key(key: str) -> str:
 
 
 def of_user(user: Any) -> str | None:
-    """Give `user:<primary key>`, or None for whoever is not logged in."""
+    """Give `user:<primary key>`, or None for whoever is not logged in or has no such key, as users of tokens may."""
     if user is None or not user.is_authenticated:
         return None
-    key = user.pk
+    key = getattr(user, "pk", None)
     return None if key is None or key == "" else f"user:{key}"
 
 

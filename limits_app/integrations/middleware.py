@@ -76,7 +76,7 @@ class LimitsMiddleware:
             raise
         if response.streaming:
             limits.listen()
-        tell(response, limits.decided)
+        tell(response, limits.answered(response))
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
@@ -102,7 +102,10 @@ class LimitsMiddleware:
             # An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
             task = cast("asyncio.Task[Any]", asyncio.current_task())
             task.add_done_callback(partial(_dropped, limits, sends=_is_sent_here()))
-        tell(response, limits.decided)
+        if limits.refusals:  # a thread gives back
+            tell(response, await sync_to_async(limits.answered)(response))
+        else:
+            tell(response, limits.answered(response))
         return response
 
 

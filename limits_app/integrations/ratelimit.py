@@ -4,6 +4,7 @@ The rate holds until an administrator sets limits on the resource that is named 
 Of several decorators on one view the innermost has the name of the group, and the next ones end in `.2`, `.3`, ...
 Of several windows of one group the longest has its name, and the others end in their seconds, such as `.60s`:
 in one bucket the shorter one would end the longer one before its time.
+Windows of a rate that a function says always end in their seconds, so that all processes call them the same.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _SAID: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
 }
 
 _LONGEST: Final[dict[str, float]] = {}
-"""The longest window of what has one name, in seconds."""
+"""The longest window of the announced rates of what has one name, in seconds."""
 
 
 def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
@@ -96,7 +97,8 @@ class _Rule(NamedTuple):
     def announce(self) -> None:
         """Note the window of a rate that is known before the first request."""
         if isinstance(self.rate, tuple) or (isinstance(self.rate, str) and "." not in self.rate):
-            self._resource(_limits(self.rate)[1])
+            window = _limits(self.rate)[1]
+            _LONGEST[self._name] = max(window, _LONGEST.get(self._name, window))
 
     def demand(self, request: HttpRequest) -> _Demand | None:
         """What a request is charged; None where the rule is not about it."""
@@ -112,14 +114,16 @@ class _Rule(NamedTuple):
         limits, window = _limits(rate)
         # The client where nobody is named, since that would be everybody.
         entity = sound(_entity(self.key, self.group, request) or client_of(request))
-        return _Demand(self._resource(window), entity, limits)
+        return _Demand(self._resource(window, announced=rate is self.rate), entity, limits)
 
-    def _resource(self, window: float) -> str:
-        name = self.group if self.depth == 1 else f"{self.group}.{self.depth}"
-        longest = _LONGEST.setdefault(name, window)
-        if window > longest:
-            _LONGEST[name] = window
-        return resource_named(f"{name}.{window:g}s" if window < longest else name)
+    def _resource(self, window: float, *, announced: bool) -> str:
+        name = self._name
+        is_longest = announced and window == _LONGEST[name]
+        return resource_named(name if is_longest else f"{name}.{window:g}s")
+
+    @property
+    def _name(self) -> str:
+        return self.group if self.depth == 1 else f"{self.group}.{self.depth}"
 
 
 class _Demand(NamedTuple):
@@ -135,19 +139,19 @@ def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
     def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         whole = request_among((request,)) or request
         limits = limits_of(whole)
+        is_first = not limits.charges  # and hears of the response last
         try:
             demand = rule.demand(request)
             if demand is not None:
                 limits.charge(demand.resource, demand.entity, default_limits=demand.default_limits)
         except REFUSALS as error:
             if rule.block:
-                limits.undo()
-                return refusal(whole, error)
+                return refusal(whole, error, gives_back=True)
             _mark(request, limited=True)
         _mark(request)
         response = view(request, *args, **kwargs)
         if not limits.guarded:
-            tell(response, limits.decided)
+            tell(response, limits.answered(response, is_last=is_first))
         return response
 
     return limited
@@ -157,21 +161,21 @@ def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         limits = limits_of(request)
+        is_first = not limits.charges
         try:
             demand = await sync_to_async(rule.demand)(request)
             if demand is not None:
                 await limits.acharge(demand.resource, demand.entity, default_limits=demand.default_limits)
         except REFUSALS as error:
             if rule.block:
-                limits.undo()
-                return await sync_to_async(refusal)(request, error)
+                return await sync_to_async(refusal)(request, error, gives_back=True)
             _mark(request, limited=True)
         _mark(request)
         response = view(request, *args, **kwargs)
         if isawaitable(response):
             response = await response
         if not limits.guarded:
-            tell(response, limits.decided)
+            tell(response, limits.answered(response, is_last=is_first))
         return response
 
     return limited

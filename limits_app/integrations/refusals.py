@@ -52,20 +52,21 @@ class _Refusal:
     violated: tuple[str, ...] = ()
 
 
-def refusal(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:
+def refusal(
+    request: HttpRequest, error: LimitExceeded | StoreUnavailable, *, gives_back: bool = False
+) -> HttpResponseBase:
     """Translate an error: 429 for a limit, 422 for what can never be admitted, 503 when the store is down.
 
     What LIMITS["REFUSAL_HANDLER"] gives, else a page from the template `limits_app/429.html` for those who ask for
     HTML, and problem details (RFC 9457) for others. No cache keeps it.
+    Where one that gives back answers the request, what that was charged is given back.
     """
-    limits = limits_of(request)
-    limits.refuse()
     said = _unavailable(error) if isinstance(error, StoreUnavailable) else _exceeded(error.outcome)
     response = _own(request, error) or _page(request, said) or _problem(said)
     response["Cache-Control"] = "no-store"
     if said.retry_after is not None:
         response["Retry-After"] = str(said.retry_after)
-    tell(response, limits.decided)
+    tell(response, limits_of(request).refused_with(response, gives_back=gives_back))
     return response
 
 

@@ -102,14 +102,14 @@ class Terms:
     def run_view(self, call: Call, request: HttpRequest) -> Any:
         """Run a view, whose request holds what it takes until the response was sent; or give a refusal."""
         limits, entity = limits_of(request), self._payer(call)
+        is_first = not limits.charges
         try:
             entity = limits.entity if self._is_requester(entity) else entity
             acquisition = limits.charge(self.resource, entity, self._amounts(call), self.timeout)
         except REFUSALS as error:
-            limits.undo()
-            return refusal(request, error)
+            return refusal(request, error, gives_back=True)
         try:
-            return self._answered(limits, acquisition, call.run())
+            return self._answered(limits, acquisition, call.run(), is_first)
         except BaseException as error:
             _fail(limits, error)
             raise
@@ -117,24 +117,28 @@ class Terms:
     async def arun_view(self, call: Call, request: HttpRequest) -> Any:
         """`run_view` for asyncio."""
         limits, entity = limits_of(request), await self._apayer(call)
+        is_first = not limits.charges
         try:
             entity = await limits.aentity() if self._is_requester(entity) else entity
             acquisition = await limits.acharge(self.resource, entity, await self._aamounts(call), self.timeout)
         except REFUSALS as error:
-            limits.undo()
-            return await sync_to_async(refusal)(request, error)
+            return await sync_to_async(refusal)(request, error, gives_back=True)
         try:
             result = call.run()
-            return self._answered(limits, acquisition, await result if isawaitable(result) else result)
+            return self._answered(limits, acquisition, await result if isawaitable(result) else result, is_first)
         except BaseException as error:
             _fail(limits, error)
             raise
 
-    def _answered(self, limits: RequestLimits, acquisition: Acquisition, response: Any) -> Any:
-        """Report what a response says of its cost, and tell of limits where no middleware does so."""
-        self.report.update(acquisition, response)
+    def _answered(self, limits: RequestLimits, acquisition: Acquisition, response: Any, is_first: bool) -> Any:
+        """Report what a response says of its cost, and tell of limits where no middleware does so.
+
+        What was charged first hears of the response last.
+        """
+        if not (limits.refusals and limits.is_refusal(response)):  # as asking that alone, which is a call more
+            self.report.update(acquisition, response)
         if not limits.guarded and isinstance(response, HttpResponseBase):
-            tell(response, limits.decided)
+            tell(response, limits.answered(response, is_last=is_first))
         return response
 
     def _amounts(self, call: Call) -> Amounts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from limits_app import limits
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import top
 from limits_app.models import AuditEvent, Denial, Period, UsageSnapshot
+from limits_app.models.audit_head import CONTENT, digest_of
 from limits_app.usage import denials
 from tests.commands.conftest import Store
 from tests.commands.running import run
@@ -219,6 +220,36 @@ def test_what_is_old_is_deleted_into_an_archive(tmp_path: Path, settings: Settin
         "usage-days",
         "denials",
     ]
+
+
+def test_what_was_archived_can_be_verified_by_its_digests(tmp_path: Path) -> None:
+    run("resource set api rpm=5/min budget=2.5/day@UTC --reason 'a long story'")
+    run("resource set api rpm=6/min")
+    made = AuditEvent.objects.count()
+    assert run(f"prune --yes --audit-before 1ms --archive {tmp_path}").code == 0
+    [file] = tmp_path.glob("audit-*")
+    events = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    assert len(events) == made
+    previous = ""
+    for event in events:
+        content = event | {"when": datetime.fromisoformat(event["when"])}
+        assert event["digest"] == digest_of(previous, [content[name] for name in CONTENT])
+        previous = event["digest"]
+
+
+@pytest.mark.parametrize("options", ["--yes", "--dry-run", "--yes --archive {folder}"])
+def test_nothing_is_deleted_where_events_are_said_to_be_old_that_are_still_to_come(
+    options: str, tmp_path: Path, settings: Settings
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "USAGE_HOURS_KEPT": 24}
+    old = timezone.now() - timedelta(days=3)
+    UsageSnapshot.objects.create(period=Period.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
+    run("resource set api rpm=5/min")
+    soon = (timezone.now() + timedelta(hours=1)).isoformat()
+    ran = run(f"prune --audit-before {soon} {options.format(folder=tmp_path / 'new')}")
+    assert (ran.code, ran.out, "is still to come" in ran.err) == (2, "", True)
+    assert (UsageSnapshot.objects.count(), AuditEvent.objects.count()) == (1, 2)
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_archive_that_cannot_be_written_keeps_what_would_be_lost(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ TABLE: Final = {
         ("prune --archive", 2, "--archive: expected one argument"),
         ("prune --yes --reason law", 2, "leave --reason out"),
         ("prune --yes --audit-before 0001-01-01T00:00+14:00", 2, "is beyond the calendar"),
+        ("prune --yes --audit-before 2999-01-01", 2, "'2999-01-01' is still to come"),
         ("prune old", 2, "unrecognized arguments: old"),
         ("prune --audit-before 30", 2, "'30' cannot be read as a moment"),
     ],

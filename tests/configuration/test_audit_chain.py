@@ -231,6 +231,8 @@ def test_what_is_old_is_pruned_and_the_rest_still_verified(events: list[AuditEve
     assert list(unrecorded(using=ALIAS)) == []
     with pytest.raises(InvalidRequest, match="batch must be 1 or more"):
         prune(now, batch=0, using=ALIAS)
+    with pytest.raises(InvalidRequest, match="still to come"):
+        prune(timezone.now() + timedelta(days=1), using=ALIAS)
 
 
 def test_what_is_pruned_while_the_log_is_verified_is_not_missing(events: list[AuditEvent]) -> None:

@@ -508,6 +508,20 @@ def test_a_block_that_reports_no_usage_ends_with_an_error_after_everything_was_r
     assert isinstance(caught.value, RuntimeError)
     assert isinstance(caught.value, LimitsError)
     assert used(limits) == {"rpm": 0, "call_count": 1} | requested | reports | {"db": 0}
+    with pytest.raises(AlreadyReleased):
+        acquisition.update(dict.fromkeys(missing, 0))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_block_that_without_permits_reports_no_usage_has_released_too(way: Leave, store: MemoryStore) -> None:
+    limits = LimitSet([RateLimit("tpm", 100, 60)], store=store)
+    acquisition = limits.try_acquire({"tpm": 90})
+    with pytest.raises(UsageNotReported):
+        way(acquisition, None)
+    with pytest.raises(AlreadyReleased):
+        acquisition.update({"tpm": 0})
+    acquisition.release()
+    assert used(limits) == {"tpm": 90}
 
 
 @pytest.mark.parametrize("way", WAYS)

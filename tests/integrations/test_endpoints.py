@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -178,6 +179,23 @@ def test_a_thousand_rules_cost_no_more_than_ten(kind: str, path: str) -> None:
         assert (rule is not None) == (path == "/api/v1/7/")
         calls.append(counted[0])
     assert calls[0] == calls[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [("/" + "p" * 60_000, "GET"), ("/", "M" * 60_000)],
+    ids=["a_long_path", "a_long_method"],
+)
+def test_nobody_fills_the_memory_with_long_requests(path: str, method: str) -> None:
+    table = EndpointTable([row("/")])
+    tracemalloc.start()
+    try:
+        for number in range(30):
+            table.find(f"{path}{number}", None, f"{method}{number}")
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 60_000
 
 
 @pytest.mark.django_db(transaction=True)

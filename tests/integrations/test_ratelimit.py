@@ -327,6 +327,29 @@ def test_the_longest_window_has_the_name_of_the_group_and_others_end_in_theirs()
     assert statuses(minute, 4) == [200, 200, 200, 429]
 
 
+def seldom_or_often(group: str, request: HttpRequest) -> str:
+    """A rate in a long window where somebody asks for it."""
+    return "5/h" if request.GET else "2/m"
+
+
+@pytest.mark.parametrize("rate", [seldom_or_often, f"{__name__}.seldom_or_often"], ids=["function", "path"])
+def test_what_a_function_says_counts_in_its_own_window_whatever_came_before(rate: Any) -> None:
+    group = f"found.{callable(rate)}"
+    view = ratelimit(key="ip", rate=rate, group=group)(fine)
+    assert statuses(view, 1) + statuses(view, 1, path="/?long=1") + statuses(view, 2) == [200, 200, 200, 429]
+    limit(f"{group}.60s", CallLimit(3, 60))
+    assert statuses(view, 4, REMOTE_ADDR="203.0.113.1") == [200, 200, 200, 429]
+    limit(f"{group}.3600s", CallLimit(1, 60))
+    assert statuses(view, 2, path="/?long=1", REMOTE_ADDR="203.0.113.1") == [200, 429]
+
+
+def test_what_a_function_says_changes_no_name_of_a_known_rate() -> None:
+    known = ratelimit(key="ip", rate="1/m", group="both")(fine)
+    found = ratelimit(key="ip", rate=lambda *_: "1/h", group="both")(fine)
+    limit("both", CallLimit(2, 60))
+    assert statuses(found, 2) + statuses(known, 3) == [200, 429, 200, 200, 429]
+
+
 def test_a_function_that_says_never_for_a_while_does_not_forget_what_was_used() -> None:
     rates = iter(["2/h", "2/h", "0/h", "2/h"])
     view = ratelimit(key="ip", rate=lambda group, request: next(rates), group="banned")(fine)

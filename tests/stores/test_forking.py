@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from multiprocessing.connection import Connection
 from threading import Event
 
+import django
 import pytest
+from django.test import override_settings
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.claim import Claim
@@ -239,3 +242,43 @@ class TestAChildOfAMemoryStore:
             assert limits.try_acquire()
         after = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0  # noqa: PTH112, PTH208
         assert after <= before + 2
+
+
+def opening_while_another_forks(pipe: Connection, kind: str, options: dict[str, str]) -> None:
+    """Open the first store of a kind through the settings, once another thread is about to fork."""
+    django.setup()
+    registry = import_module("limits_app.stores.registry")
+    opening, forking = Event(), Event()
+    os.register_at_fork(before=forking.set)  # it is called after what is registered later
+    module, name = import_module(f"limits_app.stores.{kind}"), f"open_{kind}_store"
+    open_store = getattr(module, name)
+
+    def open_later(*args: object, **given: object) -> object:
+        opening.set()
+        forking.wait()
+        return open_store(*args, **given)
+
+    setattr(module, name, open_later)
+    limits = {"STORE": "new", "STORES": {"new": {"KIND": kind, **options}}}
+    with override_settings(LIMITS=limits), ThreadPoolExecutor(1) as executor:
+        opened = executor.submit(registry.store)
+        pipe.send(opening.wait(PATIENCE))
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if registry.store() else 1)
+        pipe.send((os.waitpid(child, 0)[1], registry.store() is opened.result()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        pytest.param("redis", {"URL": "redis://127.0.0.1:1/0"}, id="redis"),
+        pytest.param("database", {}, id="database"),
+    ],
+)
+def test_a_thread_that_opens_a_store_and_one_that_forks_do_not_wait_for_each_other(
+    kind: str, options: dict[str, str]
+) -> None:
+    with running(opening_while_another_forks, kind, options, method="spawn") as process:
+        assert process.hear() is True
+        assert process.hear(10) == (0, True)

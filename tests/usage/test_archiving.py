@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,13 @@ def test_a_run_writes_a_file_of_its_own_of_the_first_free_name(tmp_path: Path) -
     files = {file.name: gzip.decompress(file.read_bytes()).decode() for file in (tmp_path / "new").iterdir()}
     assert files.keys() == {"usage.jsonl.gz", "usage-2.jsonl.gz", "usage-3.jsonl.gz"}
     assert files["usage-3.jsonl.gz"] == '{"run": 2, "half": 0}\n{"run": 2, "half": 1}\n'
+
+
+def test_a_moment_is_archived_to_the_microsecond(tmp_path: Path) -> None:
+    when = datetime(2026, 1, 31, 12, 0, 0, 123_456, tzinfo=UTC)
+    Archive(tmp_path, "usage").add([{"when": when, "day": when.date(), "amount": Decimal("1.50")}])
+    line = gzip.decompress((tmp_path / "usage.jsonl.gz").read_bytes())
+    assert json.loads(line) == {"when": "2026-01-31T12:00:00.123456+00:00", "day": "2026-01-31", "amount": "1.50"}
 
 
 def test_a_run_that_has_nothing_to_write_makes_no_file(tmp_path: Path) -> None:

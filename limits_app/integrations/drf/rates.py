@@ -7,7 +7,7 @@ on the resource that is named like the scope. What a request is charged is exact
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.utils.functional import classproperty
 from rest_framework import throttling
@@ -70,9 +70,13 @@ class SimpleRateThrottle(HookedThrottle):
             key = self.get_cache_key(request, view)
             return None if key is None else sound(f"throttle:{key}")
         # What those of the framework say, without the text that they make of it.
-        user = of_user(request.user)
-        if user is not None:
-            return None if type(self).get_cache_key is _ANONYMOUS_ONLY else sound(user)
+        user: Any = request.user  # which may be None
+        if type(self).get_cache_key is not _ANONYMOUS_ONLY:
+            entity = of_user(user)
+            if entity is not None:
+                return sound(entity)
+        elif user and user.is_authenticated:  # also without a primary key
+            return None
         return sound(f"ip:{self.get_ident(request)}")
 
     @property

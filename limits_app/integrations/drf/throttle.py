@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, TypeGuard, TypeVar
+from typing import Final, TypeGuard, TypeVar, cast
+from weakref import ref
 
 from django.http import HttpRequest
+from rest_framework import status
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle, SimpleRateThrottle
 from rest_framework.views import APIView
 
@@ -28,6 +31,7 @@ __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 
 _Method = TypeVar("_Method", bound=Callable[..., bool])
 
+_THROTTLED: Final = status.HTTP_429_TOO_MANY_REQUESTS
 _DECIDED: Final = "_limits_app_decided"
 _PERMIT_SECONDS: Final = 1.0
 _GET_THROTTLES: Final = APIView.get_throttles
@@ -162,19 +166,16 @@ def _refused(limits: RequestLimits, view: APIView, shares: Sequence[Share]) -> O
             limits.charge_share(shares[0])
         else:
             _charge(limits, shares)
-        _tell(limits, view)
     except NeverAdmissible as error:
-        limits.undo()
-        _tell(limits, view, refused=True)
+        _await_refusal(limits, view)
         raise TooMuchAtOnce from error
     except LimitExceeded as error:
-        limits.undo()
-        _tell(limits, view, refused=True)
+        _await_refusal(limits, view)
         return error.outcome
     except StoreUnavailable as error:
-        limits.undo()
-        _tell(limits, view, refused=True)
+        _await_refusal(limits, view)
         raise Unavailable(error) from error
+    _tell(limits, view)
     return None
 
 
@@ -183,8 +184,7 @@ def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
     try:
         limits.charge_all(shares)
     except InvalidRequest:
-        for share in shares:
-            limits.charge_share(share)
+        limits.charge_each(shares)
 
 
 def _is_one_of_several(throttle: LimitThrottle, view: APIView) -> bool:
@@ -218,12 +218,26 @@ def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share
     return shares
 
 
-def _tell(limits: RequestLimits, view: APIView, *, refused: bool = False) -> None:
-    """Give the response of the view its headers, as far as no middleware does so."""
+def _tell(limits: RequestLimits, view: APIView) -> None:
+    """Give the response of the view its headers, where no middleware does so."""
     headers: dict[str, str] | None = getattr(view, "headers", None)  # there once the view dispatches
-    if headers is None:
-        return
-    if refused:
-        headers["Cache-Control"] = "no-store"
-    if refused or not limits.guarded:
+    if headers is not None and not limits.guarded:
         headers.update(headers_of(limits.decided))
+
+
+def _await_refusal(limits: RequestLimits, view: APIView) -> None:
+    """Hear what the view makes of a refusal, which its class, that of a throttle or a hook may overrule."""
+    _tell(limits, view)
+    if isinstance(view, APIView):
+        # The view refers to this: a cycle would leave all of it to the garbage collector, request by request.
+        vars(view).setdefault("handle_exception", partial(_handle_exception, ref(view), limits))
+
+
+def _handle_exception(reference: ref[APIView], limits: RequestLimits, error: Exception) -> Response:
+    """Handle an error as the view does; what it makes of a refusal is one, whatever its status."""
+    view = cast(APIView, reference())
+    response = type(view).handle_exception(view, error)
+    if isinstance(error, TooMuchAtOnce | Unavailable) or getattr(error, "status_code", 0) == _THROTTLED:
+        told = limits.refused_with(response, gives_back=True)
+        view.headers |= {"Cache-Control": "no-store", **headers_of(told)}
+    return response

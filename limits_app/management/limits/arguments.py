@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypeVar
 
 from django.utils.dateparse import parse_datetime
-from django.utils.timezone import is_naive, make_aware
+from django.utils.timezone import is_naive, make_aware, now
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidLimit
@@ -29,6 +29,7 @@ __all__ = [
     "key",
     "limit",
     "moment",
+    "past",
     "percent",
     "positive",
     "resource_name",
@@ -106,6 +107,13 @@ def _age(text: str) -> datetime:
         raise InvalidLimit(f"{text!r} is too long ago") from None
 
 
+def _past(text: str) -> datetime:
+    found = _age(text)
+    if found > now():
+        raise InvalidLimit(f"{text!r} is still to come: say what is past, {AGES}")
+    return found
+
+
 def _ahead(text: str) -> datetime:
     try:
         return as_setting(datetime.now(UTC) + timedelta(seconds=parse_seconds(text)))
@@ -132,6 +140,7 @@ limit = _read(parse_limit)
 seconds = _read(parse_seconds)
 moment = _read(_moment)
 age = _read(_age)
+past = _read(_past)
 ahead = _read(_ahead)
 positive = _read(_positive)
 percent = _read(_percent)

@@ -11,7 +11,7 @@ from typing import Final
 
 from limits_app import audit
 from limits_app import services as limits
-from limits_app.management.limits.arguments import AGES, age, key, positive, resource_name
+from limits_app.management.limits.arguments import AGES, age, key, past, positive, resource_name
 from limits_app.management.limits.changing import SOURCE, actor
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
@@ -149,7 +149,7 @@ def _takes_prune(parser: ArgumentParser) -> None:
         "--archive", type=Path, metavar="FOLDER", help="write what is deleted there first, as gzipped lines of JSON"
     )
     parser.add_argument(
-        "--audit-before", type=age, metavar="WHEN", help=f"delete audit events too that are older; {AGES}"
+        "--audit-before", type=past, metavar="WHEN", help=f"delete audit events too that are older; {AGES}"
     )
 
 

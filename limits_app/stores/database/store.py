@@ -37,6 +37,7 @@ from limits_app.stores.database.records import Record
 from limits_app.stores.database.steps import Steps
 from limits_app.stores.database.tallying import Tallying
 from limits_app.stores.in_thread import AskedInThread
+from limits_app.stores.once import Settling
 
 __all__ = ["DatabaseStore", "open_database_store"]
 
@@ -78,6 +79,7 @@ class DatabaseStore(AskedInThread):
         self.clock = self._chosen_clock(clock)
         self._ledger = Ledger(self.clock)
         self._tallying = Tallying(self._ledger, self._step)
+        self._settling = Settling()
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -115,8 +117,11 @@ class DatabaseStore(AskedInThread):
         if self._steps.is_stepping():
             self._steps.do_later(partial(self._settle_now, claim, changes))
             return
-        if not claim.settled:
-            self._step(partial(self._settle, claim, changes), claim)
+        if self._settling.begin(claim):
+            try:
+                self._step(partial(self._settle, claim, changes), claim)
+            finally:
+                self._settling.end(claim)
         if self.line.busy:
             self.line.notify(claim.plan.scopes)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
-from threading import Lock
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock, Thread
 from time import sleep
 from typing import Any, Final, TypeVar
 
@@ -18,13 +19,15 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.forking import on_fork
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.plan import Plan
+from limits_app.core.threads import started
 from limits_app.core.unrolled import Record
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.commands import Call, Plain, Prepared, ScriptCall, Slot
-from limits_app.stores.redis.deciding import NEVER_LEARNED, NEWCOMERS, NOT_YET
+from limits_app.stores.redis.deciding import ADMITTED, NEVER_LEARNED, NEWCOMERS, NOT_YET
 from limits_app.stores.redis.links import Link, Links, ServerError, Unanswered
 from limits_app.stores.redis.moments import moment_of
 from limits_app.stores.redis.names import TAGS, Names, tag_of
@@ -66,8 +69,14 @@ class ClusterLinks:
         self._reply_key = reply_key
         self.reply_seconds = reply_seconds
         self._seconds = {"connect_seconds": connect_seconds, "reply_seconds": reply_seconds}
-        self._lock = Lock()
         self._by_node: dict[str, Links] = {}
+        self._looking: Thread | None = None
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """A child has a lock of its own; nobody looks around in it."""
+        self._lock = Lock()
 
     def run(self, call: Call, slot: Slot | None = None) -> Any:
         """As `Links.run`; follows keys that have moved to another server."""
@@ -79,10 +88,11 @@ class ClusterLinks:
                 self._look_around()
                 raise
             except StoreUnavailable as error:
-                self._look_around()
                 cause = error.__cause__
                 if not isinstance(cause, ServerError) or cause.code not in _MOVED:
+                    self._look_around()
                     raise
+                self._look_around(self.reply_seconds)
                 moved = error
                 sleep(_SECONDS_BETWEEN_MOVES)
         raise StoreUnavailable(f"the keys of the cluster move faster than they can be followed: {moved}") from moved
@@ -110,12 +120,18 @@ class ClusterLinks:
                 links = self._by_node[node.name] = Links(pool, self._reply_key, **self._seconds)
             return links
 
-    def _look_around(self) -> None:
-        """Learn who has which keys now."""
-        try:
+    def _look_around(self, seconds: float = 0) -> None:
+        """Have it learned who has which keys now, and wait for that so long at most: servers may stand still."""
+        with self._lock:
+            looking = self._looking
+            if looking is None or not looking.is_alive():
+                looking = self._looking = started(self._learn, "limits-cluster")
+        if looking is not None and seconds:
+            looking.join(seconds)
+
+    def _learn(self) -> None:
+        with suppress(*LOST_CLUSTER):
             self._client.nodes_manager.initialize()
-        except LOST_CLUSTER:
-            return
 
 
 class RedisClusterStore(RedisStore):
@@ -127,6 +143,7 @@ class RedisClusterStore(RedisStore):
     def __init__(self, *, url: str | None = None, client: RedisCluster | None = None, **options: Any) -> None:
         self._groups: dict[Plan, list[PreparedPlan]] = {}
         self._partly = Remembered[Claim, set[PreparedPlan]](_MOST_PARTLY)
+        self._unheard = Remembered[Claim, tuple[Slot, PreparedPlan]](_MOST_PARTLY)
         super().__init__(url=url, client=client, **options)
 
     def _open_links(self, connect_seconds: float, reply_seconds: float) -> tuple[Names, Any]:
@@ -141,12 +158,13 @@ class RedisClusterStore(RedisStore):
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
         done: list[tuple[PreparedPlan, bytes]] = []
+        unheard: list[tuple[Slot, PreparedPlan]] = []
         groups = self._grouped(claim.plan)
         records: dict[Part, Record] = {}
         try:
             for group in groups:
                 now = claim.decided_at if done else None
-                reply = self._acquire_group(claim, group, now)
+                reply = self._acquire_group(claim, group, now, unheard)
                 if not claim.admitted:
                     break
                 done.append((group, reply))
@@ -154,6 +172,9 @@ class RedisClusterStore(RedisStore):
         except BaseException:
             claim.admitted = None
             self._undo(claim, done)
+            if unheard and self.settle_later is not None:
+                self._unheard.keep(claim, unheard[0])
+                self.settle_later(claim, [-amount for amount in claim.amounts])
             raise
         if len(done) < len(groups):
             self._undo(claim, done)
@@ -167,9 +188,10 @@ class RedisClusterStore(RedisStore):
         """See `Store.acquire_first`; they are on several servers, so that choice and charge are no single step."""
         return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
 
-    def settle(self, claim: Claim, changes: Amounts) -> None:
-        """See `Store.settle`; groups that are settled stay so when another one fails."""
-        if claim.settled:
+    def _settle_now(self, claim: Claim, changes: Amounts) -> None:
+        """Settle; groups that are settled stay so when another one fails."""
+        if not claim.admitted:
+            self._settle_unheard(claim, changes)
             return
         done = (self._partly.take(claim) if self._partly else None) or set()
         lapsed = False
@@ -185,6 +207,24 @@ class RedisClusterStore(RedisStore):
         finally:
             if lapsed:
                 claim.lapse()
+
+    def _settle_unheard(self, claim: Claim, changes: Amounts) -> None:
+        """Settle where a server has charged a claim and was not heard, if one has; all others have been given back."""
+        unheard = self._unheard.take(claim)
+        if unheard is None:
+            return
+        slot, group = unheard
+        try:
+            reply = slot.reply_in(self._links.run(slot.looking(group.acquire.tag)))
+            if reply is not None and reply[0] in ADMITTED:
+                self._decisions.fill(claim, group, reply, NEVER_LEARNED)
+                self._settle_in(claim, changes, group)
+        except StoreUnavailable:
+            self._unheard.keep(claim, unheard)
+            raise
+        finally:
+            claim.admitted = None
+        self._settled(claim)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`; one call for each tag."""
@@ -228,14 +268,18 @@ class RedisClusterStore(RedisStore):
                 self._prepared.define(group.codecs)
         return groups
 
-    def _acquire_group(self, claim: Claim, group: PreparedPlan, now: int | None) -> bytes:
-        reply = self._links.run(self._phrases.asking(claim, group, now))
+    def _acquire_group(
+        self, claim: Claim, group: PreparedPlan, now: int | None, unheard: list[tuple[Slot, PreparedPlan]]
+    ) -> bytes:
+        """What one server decides; where nobody hears that, it is told whose record has it."""
+        note: Callable[[Slot], object] = lambda slot: unheard.append((slot, group))  # noqa: E731 - short, and twice
+        reply = self._ask(self._phrases.asking(claim, group, now), note)
         while reply[0] in NOT_YET:
             self._put_right(reply, group.parts, claim.plan.version)
-            reply = self._links.run(self._phrases.asking(claim, group, now))
+            reply = self._ask(self._phrases.asking(claim, group, now), note)
         if self._decisions.fill(claim, group, reply, NEVER_LEARNED) == NEWCOMERS:
             self._prepared.define_anew(group.codecs)
-        return bytes(reply)
+        return reply
 
     def _undo(self, claim: Claim, done: Sequence[tuple[PreparedPlan, bytes]]) -> None:
         """Give back what was charged a moment ago; what cannot be given back now stays spent."""

@@ -40,9 +40,9 @@ class Slot:
         """The key of its record beside the scopes with a tag."""
         return bulk(self._key_at(self.name, tag))
 
-    def looking(self) -> Plain:
-        """The call that reads its record, where no tags are."""
-        return Plain(b"HGET", self._key_at(self.name, None), b"r")
+    def looking(self, tag: bytes | None = None) -> Plain:
+        """The call that reads its record, on a cluster that beside the scopes with a tag."""
+        return Plain(b"HGET", self._key_at(self.name, tag), b"r")
 
     def reply_in(self, record: bytes | None) -> bytes | None:
         """The reply to the last call, as its record says; None where that was never executed."""
@@ -61,6 +61,9 @@ class Call(Protocol):
     def packed(self, slot: Slot, *, again: bool) -> bytes:
         """The bytes; `again` when it may have been executed before, without an answer."""
 
+    def left(self, slot: Slot) -> None:
+        """Whoever has sent it over a link with this slot was interrupted, and hears no reply."""
+
 
 class Plain:
     """A command that may be executed twice."""
@@ -75,6 +78,9 @@ class Plain:
     def packed(self, slot: Slot, *, again: bool) -> bytes:  # noqa: ARG002 - as `Call` has it
         """See `Call.packed`."""
         return self._packed
+
+    def left(self, slot: Slot) -> None:
+        """See `Call.left`; nothing that could be asked for."""
 
 
 class Prepared:
@@ -110,7 +116,9 @@ class Prepared:
 class ScriptCall:
     """One call of a prepared script; `extra` are further arguments, as `bulk` writes them."""
 
-    __slots__ = ("_extra", "_numbers", "_prepared", "key", "script")
+    __slots__ = ("_extra", "_numbers", "_prepared", "key", "left_in", "script")
+    left_in: Slot
+    """Whose record may have the reply that nobody has heard; not there as long as nobody was interrupted."""
 
     def __init__(self, prepared: Prepared, numbers: Sequence[float], extra: bytes = b"") -> None:
         self.script: Script | None = prepared.script
@@ -127,3 +135,7 @@ class ScriptCall:
         key = slot.key if prepared.tag is None else slot.at(prepared.tag)
         numbers = prepared.struct.pack(slot.number, again, *self._numbers)
         return b"".join((prepared.head, key, prepared.tail, numbers, b"\r\n", self._extra))
+
+    def left(self, slot: Slot) -> None:
+        """See `Call.left`."""
+        self.left_in = slot

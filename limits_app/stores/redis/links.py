@@ -181,6 +181,7 @@ class Links:
         except BaseException:
             # Whoever is interrupted here leaves a reply behind that nobody must take for another.
             link.close()
+            call.left(link.slot)
             raise
         return self._answered(link, call, reply)
 

@@ -53,7 +53,7 @@ class RedisStore(Verbs, AskedInThread):
         try:
             reply = await self._tasks.run(call, partial(self._abandoned, (claim,), hear))
         except Unanswered as error:
-            self._give_back_later([claim], error.slot, hear)
+            self._give_back_later([claim], hear, error.slot)
             raise
         if reply[0] in NOT_YET:
             return await super().aacquire(claim)
@@ -75,7 +75,7 @@ class RedisStore(Verbs, AskedInThread):
         try:
             reply = await self._tasks.run(call, partial(self._abandoned, claims, hear))
         except Unanswered as error:
-            self._give_back_later(claims, error.slot, hear)
+            self._give_back_later(claims, hear, error.slot)
             raise
         if reply[0] in NOT_YET:
             return await super().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
@@ -94,47 +94,56 @@ class RedisStore(Verbs, AskedInThread):
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
         """`settle` for asyncio; it is done even when the task is cancelled."""
-        if claim.settled:
-            return
         prepared = self._prepared.known(claim.plan)
         if prepared is None or (claim, prepared) in self._unsettled:
             await super().asettle(claim, changes)
+            return
+        if not self._settling.begin(claim):
             return
         call = self._phrases.changing(claim, changes, prepared)
         unheard = partial(self._settled_unheard, claim, changes, prepared)
         try:
             reply = await self._tasks.run(call, unheard, surely=True)
-        except Unanswered as error:
-            self._unsettled.keep((claim, prepared), error.slot)
+        except StoreUnavailable as error:
+            self._not_settled(claim, prepared, error)
             raise
         if reply[0] == DONE:
             self._settled(claim)
+            self._settling.end(claim)
         else:
             finish = partial(self._finish_settling, claim, changes, prepared, reply)
             await surely_in_thread(finish, partial(keep_unsettled, self, claim, changes))
 
     def _finish_settling(self, claim: Claim, changes: Amounts, prepared: PreparedPlan, reply: bytes) -> None:
-        if reply[0] in NOT_YET:
-            self.settle(claim, changes)
-        else:
-            self._settled(claim, lapsed=self._heard_settled(prepared, reply))
+        try:
+            if reply[0] in NOT_YET:
+                self._settle_now(claim, changes)
+            else:
+                self._settled(claim, lapsed=self._heard_settled(prepared, reply))
+        finally:
+            self._settling.end(claim)
+
+    def _not_settled(self, claim: Claim, prepared: PreparedPlan, error: StoreUnavailable) -> None:
+        if isinstance(error, Unanswered):
+            self._unsettled.keep((claim, prepared), error.slot)
+        self._settling.end(claim)
 
     def _settled_unheard(
         self, claim: Claim, changes: Amounts, prepared: PreparedPlan, reply: bytes | StoreUnavailable
     ) -> None:
         """The same where nobody waits for it any more, also where there was no reply."""
+        if isinstance(reply, StoreUnavailable):
+            self._not_settled(claim, prepared, reply)
+            keep_unsettled(self, claim, changes, reply)
+            return
         try:
-            if isinstance(reply, StoreUnavailable):
-                raise reply
             self._finish_settling(claim, changes, prepared, reply)
         except StoreUnavailable as error:
-            if error is reply and isinstance(error, Unanswered):
-                self._unsettled.keep((claim, prepared), error.slot)
             keep_unsettled(self, claim, changes, error)
 
     def _abandoned(self, claims: Sequence[Claim], hear: Heard, reply: bytes | StoreUnavailable) -> None:
         """Give back what was admitted when nobody waited for it any more, also where there was no reply."""
         if isinstance(reply, Unanswered):
-            self._give_back_later(claims, reply.slot, hear)
+            self._give_back_later(claims, hear, reply.slot)
         elif not isinstance(reply, StoreUnavailable):
             give_back(self, hear(reply))

@@ -17,9 +17,10 @@ from limits_app.core.parts import Amounts, Part
 from limits_app.core.renewal import Renewer
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.idleness import GRACE_US
+from limits_app.stores.once import Settling
 from limits_app.stores.redis.choosing import Choice, ask_one_after_the_other
 from limits_app.stores.redis.codec import Codec
-from limits_app.stores.redis.commands import Plain, Slot
+from limits_app.stores.redis.commands import Plain, ScriptCall, Slot
 from limits_app.stores.redis.counting import Collecting
 from limits_app.stores.redis.deciding import (
     ADMITTED,
@@ -110,6 +111,7 @@ class Verbs:
         self._refusals = Refusals()
         self._decisions = Decisions(self._moments, self._refusals)
         self._unsettled = Remembered[tuple[Claim, PreparedPlan], Slot](_MOST_UNSETTLED)
+        self._settling = Settling()
         self._unanswered = Remembered[Claim, tuple[Slot, Heard]](_MOST_UNSETTLED)
         self._watching = Watching(self._links, self._names, self._moments, self._refusals.forget)
         self.line = self._watching.line
@@ -127,11 +129,8 @@ class Verbs:
             return False
         prepared = self._prepared.known(plan) or self._prepared.plan(plan)
         forgotten = refusals.forgotten
-        try:
-            reply = self._links.run(self._phrases.asking(claim, prepared))
-        except Unanswered as error:
-            self._give_back_later([claim], error.slot, partial(self._admitted, claim, prepared))
-            raise
+        hear = partial(self._admitted, claim, prepared)
+        reply = self._ask(self._phrases.asking(claim, prepared), partial(self._give_back_later, [claim], hear))
         if reply[0] in NOT_YET:
             self._put_right(reply, plan.parts, plan.version)
             return self.acquire(claim)
@@ -149,11 +148,8 @@ class Verbs:
         if choice is None:
             return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
         forgotten = self._refusals.forgotten
-        try:
-            reply = self._links.run(self._phrases.choosing(claims, choice))
-        except Unanswered as error:
-            self._give_back_later(claims, error.slot, partial(self._chosen, claims, choice))
-            raise
+        hear = partial(self._chosen, claims, choice)
+        reply = self._ask(self._phrases.choosing(claims, choice), partial(self._give_back_later, claims, hear))
         if reply[0] in NOT_YET:
             for claim in claims:
                 self._put_right(reply, claim.plan.parts, claim.plan.version)
@@ -165,7 +161,14 @@ class Verbs:
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`; what was never answered may be settled again, and is settled once."""
-        if not claim.settled and (claim.admitted or self._may_hold(claim)):
+        if self._settling.begin(claim):
+            try:
+                self._settle_now(claim, changes)
+            finally:
+                self._settling.end(claim)
+
+    def _settle_now(self, claim: Claim, changes: Amounts) -> None:
+        if claim.admitted or self._may_hold(claim):
             prepared = self._prepared.plan(claim.plan)
             self._settled(claim, lapsed=self._settle_in(claim, changes, prepared))
 
@@ -274,7 +277,20 @@ class Verbs:
         """The same where one was to be chosen."""
         return self._decisions.fill_first(claims, choice, reply, NEVER_LEARNED)[0] if reply[0] == FOUND else None
 
-    def _give_back_later(self, claims: Sequence[Claim], slot: Slot, hear: Heard) -> None:
+    def _ask(self, call: ScriptCall, unheard: Callable[[Slot], object]) -> bytes:
+        """The reply to a call that may charge something; where nobody hears it, `unheard` is told whose it is."""
+        try:
+            reply: bytes = self._links.run(call)
+        except Unanswered as error:
+            unheard(error.slot)
+            raise
+        except BaseException:
+            if hasattr(call, "left_in"):
+                unheard(call.left_in)
+            raise
+        return reply
+
+    def _give_back_later(self, claims: Sequence[Claim], hear: Heard, slot: Slot) -> None:
         """Have given back what a server that has not answered may have admitted, or may admit yet."""
         if self.settle_later is not None:
             for claim in claims:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import Store
@@ -38,6 +42,22 @@ class Settling(Contract):
         with limits.try_acquire({KEY: 8}) as acquired:
             acquired.update({KEY: 3})
         assert available(limits) == 7
+
+    def test_threads_that_release_the_same_at_the_same_time_give_it_back_once(self, store: Store) -> None:
+        limits = limits_of(store, RateLimit(KEY, 100, 366 * 86_400))
+        assert limits.try_acquire({KEY: 50})
+        barrier = Barrier(2)
+
+        def release(acquired: Acquisition) -> None:
+            barrier.wait()
+            acquired.release()
+
+        with ThreadPoolExecutor(2) as threads:
+            for _ in range(20):
+                acquired = limits.try_acquire({KEY: 10})
+                acquired.update({KEY: 0})
+                list(threads.map(release, [acquired] * 2))
+        assert available(limits) == pytest.approx(50, abs=0.1)
 
     @pytest.mark.parametrize("algorithm", KEEPING)
     def test_what_was_not_used_stays_spent_where_the_algorithm_cannot_refund(

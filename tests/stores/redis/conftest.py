@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from limits_app.stores.redis import RedisStore
-from tests.servers.redis import RedisServer, redis_server
+from tests.servers.redis import RedisServer, redis_cluster, redis_server
 from tests.stores.redis.support import store_on
 
 
@@ -17,6 +17,13 @@ def redis() -> Iterator[RedisServer]:
     """A server that all tests share; each has a prefix of its own."""
     with redis_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[list[RedisServer]]:
+    """A cluster of three servers that all tests share."""
+    with redis_cluster() as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from typing import Any
 from redis.cluster import RedisCluster
 
 from limits_app.core.amounts import Amount
+from limits_app.core.claim import Claim
 from limits_app.core.keys import scope_of, short_key
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.parts import Amounts, ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer
@@ -86,3 +87,21 @@ def hurry(store: RedisStore, links: int = 0, seconds: float = 0.05) -> None:
 def calm_down(store: RedisStore) -> None:
     """Have it be patient again."""
     store._links.reply_seconds = PATIENT["reply_seconds"]
+
+
+class Keeper:
+    """Keeps what cannot be settled now, as a guard does."""
+
+    def __init__(self, store: RedisStore) -> None:
+        self.kept: list[tuple[Claim, Amounts]] = []
+        self._store = store
+        store.settle_later = self
+
+    def __call__(self, claim: Claim, changes: Amounts) -> None:
+        self.kept.append((claim, changes))
+
+    def catch_up(self) -> None:
+        """Settle it, as far as that can be done."""
+        while self.kept:
+            self._store.settle(*self.kept[0])
+            del self.kept[0]

@@ -32,12 +32,6 @@ HOUR = 3600
 PEOPLE = [f"person {number}" for number in range(6)]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[list[RedisServer]]:
-    with redis_cluster() as servers:
-        yield servers
-
-
 @pytest.fixture
 def store(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), **PATIENT)

@@ -16,31 +16,14 @@ from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
-from limits_app.core.parts import Amounts
 from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import calm_down, hurry, limits_of, met, used
+from tests.stores.redis.support import Keeper, calm_down, hurry, limits_of, met, used
 
 YEAR = 366 * 86_400
 TOKENS = RateLimit("tokens", 100, YEAR)
-
-
-class Keeper:
-    """Keeps what cannot be settled now, as a guard does."""
-
-    def __init__(self, store: RedisStore) -> None:
-        self.kept: list[tuple[Claim, Amounts]] = []
-        self._store = store
-        store.settle_later = self
-
-    def __call__(self, claim: Claim, changes: Amounts) -> None:
-        self.kept.append((claim, changes))
-
-    def catch_up(self) -> None:
-        while self.kept:
-            self._store.settle(*self.kept[0])
-            del self.kept[0]
 
 
 @pytest.fixture
@@ -140,6 +123,7 @@ def test_a_settlement_that_needs_a_second_question_is_kept_when_that_is_not_answ
 
     asyncio.run(scenario())
     reply, prepared = b"C", store._prepared.plan(claim.plan)
+    assert store._settling.begin(claim)
     with frozen(redis, store):
         store._settled_unheard(claim, [-10 * claim.plan.asks[0].scale], prepared, reply)
     assert [one for one, _ in keeper.kept] == [claim]
@@ -221,3 +205,81 @@ def test_a_cancelled_task_whose_server_refuses_to_work_has_nothing_to_give_back(
 ) -> None:
     store._abandoned([taken.claim({"tokens": 50})], lambda _: None, StoreUnavailable("Redis refuses: READONLY"))
     assert not keeper.kept
+
+
+class Interruption(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.fixture
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """Have whoever waits for a reply interrupted, when the server has done what it was asked."""
+
+    def received(link: Link) -> object:
+        received_as_ever(link)
+        raise Interruption
+
+    received_as_ever = Link.receive
+    return lambda: monkeypatch.setattr(Link, "receive", received)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_who_is_interrupted_is_charged_nothing_in_the_end(
+    store: RedisStore,
+    taken: LimitSet,
+    keeper: Keeper,
+    interrupt: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    first: bool,
+) -> None:
+    other = met(limits_of(store, TOKENS, entity="other"), {"tokens": 1})
+    claims = [taken.claim({"tokens": 50}), other.claim({"tokens": 50})]
+    store._prepared.choice(claims, emptiest_first=False, failover=True)
+    interrupt()
+    with pytest.raises(Interruption):
+        store.acquire_first(claims) if first else store.acquire(claims[0])
+    monkeypatch.undo()
+    assert [one for one, _ in keeper.kept] == claims[: 2 if first else 1]
+    settled_once(taken, keeper, 20)
+
+
+def test_who_is_interrupted_before_anything_was_sent_has_nothing_to_give_back(
+    store: RedisStore, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interruption
+
+    monkeypatch.setattr(type(store._links), "open", interrupted)
+    store._links._idle.close()
+    with pytest.raises(Interruption):
+        store.acquire(taken.claim({"tokens": 50}))
+    assert not keeper.kept
+
+
+def test_what_is_only_looked_at_needs_no_giving_back(
+    store: RedisStore, taken: LimitSet, keeper: Keeper, interrupt: Callable[[], object]
+) -> None:
+    interrupt()
+    with pytest.raises(Interruption):
+        store.version()
+    assert not keeper.kept
+
+
+def test_who_releases_while_a_cancelled_task_is_giving_back_does_so_for_nothing(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
+) -> None:
+    acquisition = taken.try_acquire({"tokens": 50})
+    acquisition.update({"tokens": 0})
+
+    async def scenario() -> None:
+        redis.freeze()
+        try:
+            await cancelled(acquisition.arelease())
+            acquisition.release()
+        finally:
+            redis.resume()
+
+    asyncio.run(scenario())  # which waits for threads
+    assert not keeper.kept
+    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)

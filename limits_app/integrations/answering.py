@@ -1,0 +1,151 @@
+"""What a request holds, and what becomes of that when it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from functools import partial
+from itertools import compress
+from typing import Final
+from weakref import ref
+
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.http import Http404, HttpRequest
+from django.http.multipartparser import MultiPartParserError
+from django.http.response import HttpResponseBase
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import LimitExceeded
+from limits_app.integrations.charges import Charges
+from limits_app.integrations.closing import when_closed
+from limits_app.integrations.requester import Requester
+
+__all__ = ["AnsweredRequest"]
+
+_ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
+"""Exceptions with which a view answers; what answering took stays taken, or failed log-ins could not be limited."""
+
+
+class AnsweredRequest(Requester):
+    """What a request holds until the response has been sent, at the latest, or its refusal is final."""
+
+    # Of the class, so that a request that nobody asks about costs little.
+    _refused: tuple[Acquisition, ...] | None = None
+    _is_undone = False
+    _told: tuple[ref[HttpResponseBase], ...] = ()  # the responses that tell of refusals
+    refusals: tuple[ref[HttpResponseBase], ...] = ()
+    """Those that ways in gave instead of a view; only the end tells whether one of them answers the request."""
+    guarded = False
+    """Whether a middleware is told when the view fails."""
+    enforced = False
+    """Whether it was looked which endpoint the request is about."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._reference = ref(request)
+        self._acquisitions: list[Acquisition] = []
+        self._names: list[str | tuple[str, ...]] = []  # of what resources each acquisition is
+        self.charges = Charges()
+        """What ways in charged."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything was acquired."""
+        return bool(self._acquisitions)
+
+    @property
+    def decided(self) -> Sequence[Acquisition]:
+        """What clients are told of: what they were charged, and what refused them where a view goes on after that."""
+        refused = self._refused
+        if refused is None:
+            return self._acquisitions
+        return refused if self._is_undone else (*self._acquisitions, *refused)
+
+    def listen(self) -> None:
+        """Hear of the end from now on, when the response is there; also of what it takes while it streams.
+
+        Later is too late: who sends a response has noted by then what to call when that was sent.
+        """
+        if not self._acquisitions:
+            request = self._request
+            # It is kept until then, since a stream may need nothing else of it than this.
+            when_closed(request, partial(self._end_of, request))
+
+    def _end_of(self, request: HttpRequest) -> None:
+        request.__dict__.pop("close", None)  # it refers to the request
+        self.end()
+
+    def end(self) -> None:
+        """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
+        for acquisition in self._acquisitions:
+            acquisition.release()
+
+    def fail(self, error: BaseException) -> None:
+        """The view raised: amounts whose usage nobody reported are given back, unless the error is an answer."""
+        if not isinstance(error, _ANSWERS):
+            for acquisition in self._acquisitions:
+                acquisition.cancel()
+
+    def undo(self) -> None:
+        """The request is refused: what ways in charged it before is given back, calls included.
+
+        What the code acquired itself is given back as far as its usage was to be reported, since a call was made.
+        Not before it is sure that no view runs any more that the request holds something for.
+        An error that a view lets out is `fail`, or whoever gets there had a free attempt.
+        """
+        self._undo(self._acquisitions)
+        self._is_undone = True
+        self._refused = self._refused or ()
+
+    def refused_with(self, response: HttpResponseBase, *, gives_back: bool) -> Sequence[Acquisition]:
+        """Note a response that was made of a refusal; gives what it tells of: what refused, and nothing else.
+
+        One that gives back does so where it answers the request: a view may still drop it, and answer otherwise.
+        """
+        self._told = (*self._told, ref(response))  # which refers to this, as it closes the request
+        if gives_back:
+            self.refusals = (*self.refusals, ref(response))
+        self._refused = self._refused or ()
+        return self._refused
+
+    def is_refusal(self, response: object) -> bool:
+        """Whether a way in gave it instead of a view."""
+        return _is_among(self.refusals, response)
+
+    def answered(self, response: HttpResponseBase, *, is_last: bool = True) -> Sequence[Acquisition]:
+        """Hear of a response; gives what is to be told of in it, which is nothing more where it tells of a refusal.
+
+        With the last one of the request a refusal is final: `undo`.
+        """
+        if self._refused is None:
+            return self._acquisitions
+        if not _is_among(self._told, response):
+            return self.decided
+        if is_last and self.is_refusal(response):
+            self.undo()
+        return ()
+
+    def _admitted(self, acquisition: Acquisition) -> Acquisition:
+        """What was admitted; LimitExceeded for what was refused, which clients are told of."""
+        if acquisition.admitted:
+            return acquisition
+        self._refused = (acquisition,)
+        raise LimitExceeded(acquisition.outcome)
+
+    def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
+        if not self._acquisitions:
+            when_closed(self._reference() or self._request, self.end)
+        self._acquisitions.append(acquisition)
+        self._names.append(resource)
+        return acquisition
+
+    def _drop(self, acquisitions: Container[Acquisition]) -> None:
+        kept = [one not in acquisitions for one in self._acquisitions]
+        self._acquisitions, self._names = [*compress(self._acquisitions, kept)], [*compress(self._names, kept)]
+
+    def _undo(self, acquisitions: Sequence[Acquisition]) -> None:
+        self.charges.give_back(acquisitions)
+        for acquisition in acquisitions:
+            acquisition.cancel()
+
+
+def _is_among(references: Iterable[ref[HttpResponseBase]], response: object) -> bool:
+    return any(reference() is response for reference in references)

@@ -1,0 +1,129 @@
+"""Servers of a cluster that stand still: nobody waits for them, and what they charged unheard is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+import pytest
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import short_key
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.parts import ScopedLimits
+from limits_app.stores.redis import RedisClusterStore
+from limits_app.stores.redis.names import tag_of
+from tests.servers.redis import RedisServer, until
+from tests.stores.redis.support import Keeper, prefix, record, scoped, used
+
+YEAR = 366 * 86_400
+TOKENS = RateLimit("tokens", 100, YEAR)
+PEOPLE = [f"person {number}" for number in range(6)]
+SECONDS = 0.1
+
+
+@pytest.fixture
+def store(cluster: list[RedisServer]) -> Iterator[RedisClusterStore]:
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), connect_seconds=10, reply_seconds=10)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def keeper(store: RedisClusterStore) -> Keeper:
+    return Keeper(store)
+
+
+@pytest.fixture
+def parts(store: RedisClusterStore) -> list[ScopedLimits]:
+    """Limits of several people, in the order in which they are asked, all of which were used before."""
+    parts = [scoped(store, TOKENS, ResourceLimit("db", 5), entity=who) for who in PEOPLE]
+    parts.sort(key=lambda part: tag_of(short_key(part.scope.key)))
+    acquired = LimitSet.composed(parts, store).try_acquire({"tokens": 20})
+    acquired.update({"tokens": 20})
+    acquired.release()
+    return parts
+
+
+@contextmanager
+def frozen(cluster: list[RedisServer], store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
+    """The server that has the state of some limits takes what it is sent, and answers when it goes on."""
+    port = store._links._client.get_node_from_key(record(store, limits)).port
+    server = next(server for server in cluster if server.port == port)
+    by_node = store._links._by_node.values()
+    for links in by_node:
+        links.close()
+        links.reply_seconds = SECONDS
+        links._idle.keep(links.open())
+    store._links.reply_seconds = SECONDS
+    server.freeze()
+    try:
+        yield
+    finally:
+        server.resume()
+        for links in by_node:
+            links.reply_seconds = 10
+            links.close()
+
+
+def test_what_a_server_has_charged_and_not_answered_is_given_back(
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
+) -> None:
+    family, single = LimitSet.composed(parts, store), [LimitSet.composed([part], store) for part in parts]
+    with frozen(cluster, store, single[-1]), pytest.raises(StoreUnavailable):
+        family.try_acquire({"tokens": 50})
+    assert len(keeper.kept) == 1
+    kept = keeper.kept[0]
+    until(lambda: used(single[-1], "tokens") > 60, "the server does not do what it was asked")  # type: ignore[operator]
+    keeper.catch_up()
+    store.settle(*kept)
+    assert [used(one, "tokens") for one in single] == [pytest.approx(20, abs=0.1)] * len(PEOPLE)
+    assert [used(one, "db") for one in single] == [0] * len(PEOPLE)
+
+
+def test_what_cannot_be_found_out_yet_is_asked_for_again(
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
+) -> None:
+    limits = LimitSet.composed(parts[:1], store)
+    with frozen(cluster, store, limits):
+        with pytest.raises(StoreUnavailable):
+            limits.try_acquire({"tokens": 50})
+        with pytest.raises(StoreUnavailable):
+            keeper.catch_up()
+    keeper.catch_up()
+    assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
+
+
+def test_what_was_refused_unheard_or_by_others_has_nothing_to_give_back(
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
+) -> None:
+    limits = LimitSet.composed(parts[:1], store)
+    with frozen(cluster, store, limits), pytest.raises(StoreUnavailable):
+        limits.try_acquire({"tokens": 90})
+    keeper.catch_up()
+    store.settle(limits.claim({"tokens": 10}), [-1, -1])
+    assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
+
+
+def test_a_store_that_nobody_watches_over_keeps_nothing(
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits]
+) -> None:
+    limits = LimitSet.composed(parts[:1], store)
+    with frozen(cluster, store, limits), pytest.raises(StoreUnavailable):
+        limits.try_acquire({"tokens": 50})
+    assert not store._unheard
+
+
+@pytest.mark.alone
+def test_nobody_waits_until_it_is_learned_who_has_which_keys_now(
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits]
+) -> None:
+    limits = LimitSet.composed(parts[:1], store)
+    with frozen(cluster, store, limits):
+        for _ in range(3):
+            started = monotonic()
+            with pytest.raises(StoreUnavailable):
+                limits.try_acquire({"tokens": 1})
+            assert monotonic() - started < 5 * SECONDS
