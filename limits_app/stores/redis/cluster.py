@@ -190,8 +190,9 @@ class RedisClusterStore(RedisStore):
 
     def _settle_now(self, claim: Claim, changes: Amounts) -> None:
         """Settle; groups that are settled stay so when another one fails."""
-        if not claim.admitted:
-            self._settle_unheard(claim, changes)
+        unheard = None if claim.admitted else self._unheard.take(claim)
+        if unheard is not None:
+            self._settle_unheard(claim, changes, *unheard)
             return
         done = (self._partly.take(claim) if self._partly else None) or set()
         lapsed = False
@@ -208,19 +209,15 @@ class RedisClusterStore(RedisStore):
             if lapsed:
                 claim.lapse()
 
-    def _settle_unheard(self, claim: Claim, changes: Amounts) -> None:
-        """Settle where a server has charged a claim and was not heard, if one has; all others have been given back."""
-        unheard = self._unheard.take(claim)
-        if unheard is None:
-            return
-        slot, group = unheard
+    def _settle_unheard(self, claim: Claim, changes: Amounts, slot: Slot, group: PreparedPlan) -> None:
+        """Settle where a server has charged a claim and was not heard, if it has; all else was given back before."""
         try:
             reply = slot.reply_in(self._links.run(slot.looking(group.acquire.tag)))
             if reply is not None and reply[0] in ADMITTED:
                 self._decisions.fill(claim, group, reply, NEVER_LEARNED)
                 self._settle_in(claim, changes, group)
         except StoreUnavailable:
-            self._unheard.keep(claim, unheard)
+            self._unheard.keep(claim, (slot, group))
             raise
         finally:
             claim.admitted = None

@@ -96,14 +96,13 @@ def test_what_cannot_be_found_out_yet_is_asked_for_again(
     assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
 
 
-def test_what_was_refused_unheard_or_by_others_has_nothing_to_give_back(
+def test_what_was_refused_unheard_has_nothing_to_give_back(
     cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
 ) -> None:
     limits = LimitSet.composed(parts[:1], store)
     with frozen(cluster, store, limits), pytest.raises(StoreUnavailable):
         limits.try_acquire({"tokens": 90})
     keeper.catch_up()
-    store.settle(limits.claim({"tokens": 10}), [-1, -1])
     assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
 
 
