@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.layout import Layout, layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
@@ -96,7 +96,7 @@ class Player:
         if step.credits is not None:
             return self._credit(parts[step.who % len(parts)], step.credits)
         if step.settles is not None and self.held:
-            return self._settle(*self.held.pop(0), step.settles)
+            return self._settle(*self.held.pop(0), step.settles, self.layouts[which])
         sets = [LimitSet.composed(some, self.store) for some in (parts, parts[:1], parts[1:])]
         least = {rule.key: rule.limit.ceiling for rule in self.layouts[which].rules}
         wanted = {key: int(most * step.permille // 1000) for key, most in least.items() if key != "db"}
@@ -119,11 +119,12 @@ class Player:
                 self.store.settle(credit_of(limits, rule.key), [-max(rule.ceiling_parts * permille // 1000, 1)])
         return [(key, stats["used"]) for key, stats in limits.get_stats().items()]
 
-    def _settle(self, limits: LimitSet, claim: Claim, permille: int) -> object:
+    def _settle(self, limits: LimitSet, claim: Claim, permille: int, latest: Layout) -> object:
         self.store.settle(
             claim, [-amount if ask.lease_key else amount * permille // 1000 - amount for ask, amount in claim.charges]
         )
-        return [(key, stats["used"]) for key, stats in limits.get_stats().items()]
+        # Where a scope was idle, one store may have forgotten already which limits are gone.
+        return [(key, stats["used"]) for key, stats in limits.get_stats().items() if key in latest.index]
 
 
 def _seen(claim: Claim) -> object:
