@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +109,7 @@ def test_a_forked_child_counts_with_its_parent_and_leaves_its_connections_alone(
     held = limits.try_acquire()
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(30, exit=True)
         # By name, or else whoever has a permit takes none again as long as anybody, such as renewal, refers to it.
         got = [limits.try_acquire({"db": 1}) for _ in range(3)] if held else []
         os._exit(sum(map(bool, got)))
