@@ -98,6 +98,7 @@ def test_bars_leave_room_for_their_figures(name: str, window: Browser) -> None:
 def test_limits_in_a_list_are_read_as_they_are_written(width: int, window: Browser) -> None:
     window.resize((width, 900))
     window.open(f"{ADMIN}policy/")
+    window.one(".field-limits_in_words div")
     lines = window.run(
         "return [...document.querySelectorAll('.field-limits_in_words div')]"
         ".map((one) => Math.round(one.clientHeight / parseFloat(getComputedStyle(one).lineHeight)))"
