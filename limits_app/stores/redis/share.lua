@@ -4,7 +4,7 @@ local version, before, count, asks, at = unpack_from('<dddd', plan, at)
 before = before + moved
 if version >= 0 and tonumber(call('GET', KEYS[2 + moved]) or 0) ~= version then return 'S' end
 
-if count == 1 and asks == 1 then -- as most are; all at once takes two thirds of the time
+if count == 1 and asks == 1 then -- as most are, and read at once
   local layout, format, _, _, name, _, offset, a, b, c, key = unpack_from('<c6sddsdddddd', plan, at)
   local raw = call('HGET', KEYS[before + 1], 's')
   if not raw then return 0 end
