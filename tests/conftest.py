@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -21,14 +23,24 @@ settings.load_profile("quick")
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_TURNS = pytest.StashKey[Path]()
+_TURNS_VARIABLE = "LIMITS_TESTS_TURNS"
 
-@pytest.fixture(autouse=True)
-def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What measures time is alone, also among the processes that share the tests."""
-    own = tmp_path_factory.getbasetemp()
-    together = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-    with turn(together, alone=request.node.get_closest_marker("alone") is not None):
-        yield
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Processes that share the tests take turns in the directory of the one that has started them."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        directory = TemporaryDirectory(prefix="limits-turns-")
+        config.add_cleanup(directory.cleanup)
+        os.environ[_TURNS_VARIABLE] = directory.name
+    config.stash[_TURNS] = Path(os.environ[_TURNS_VARIABLE])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """What measures time is alone, also among the processes that share the tests and start servers for them."""
+    with turn(item.config.stash[_TURNS], alone=item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture(autouse=True)

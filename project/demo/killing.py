@@ -58,8 +58,12 @@ def _hold(process: int, holder: Client) -> None:
 def _try(stack: ExitStack, address: Address, cookies: Mapping[str, str]) -> int:
     """Ask for another permit, and keep it until the end of the stack when it is given; gives the status."""
     client = Client(address, cookies)
-    stack.callback(client.close)
     status = client.open(_LONG).status
-    if status not in {ADMITTED, REFUSED}:
+    if status == ADMITTED:
+        stack.callback(client.close)
+        return status
+    # The server waits for a visitor whom it has answered to hang up, and takes no other one meanwhile.
+    client.close()
+    if status != REFUSED:
         raise DemoFailed(f"{STREAM} answered {status}")
     return status
