@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+from tests.nested import WITHOUT_OTHERS
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 PLUGIN: Final = "limits_app.testing.plugin"
 TAKES_ONE: Final = """
@@ -52,7 +54,8 @@ def run(folder: Path, test: str, *options: str, site: bool = True) -> str:
         name: value for name, value in os.environ.items() if name not in {"DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS"}
     }
     environment = kept | {"PYTHONPATH": str(ROOT)} | ({"DJANGO_SETTINGS_MODULE": "project.settings"} if site else {})
-    command = [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, "-p", "no:cacheprovider", "-W", "error", *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", PLUGIN, "-p", "no:cacheprovider", "-W", "error"]
+    command += [*WITHOUT_OTHERS, *options]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -94,6 +94,7 @@ def test_a_server_that_is_killed_under_load_is_an_error_and_works_again_once_it_
         store.close()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("start", "first"), [(postgres_server, 1), (mariadb_server, 3)])
 def test_a_server_that_is_frozen_is_an_error_in_time_and_what_it_did_counts_once_when_it_goes_on(
     start: Callable[..., object], first: float, django_db_blocker: DjangoDbBlocker
