@@ -36,11 +36,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TURNS] = Path(os.environ[_TURNS_VARIABLE])
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What has to be alone comes last, when there are fewest to wait for."""
+    items.sort(key=_has_to_be_alone)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
     """What measures time is alone, also among the processes that share the tests and start servers for them."""
-    with turn(item.config.stash[_TURNS], alone=item.get_closest_marker("alone") is not None):
+    with turn(item.config.stash[_TURNS], alone=_has_to_be_alone(item)):
         return (yield)
+
+
+def _has_to_be_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
 
 
 @pytest.fixture(autouse=True)

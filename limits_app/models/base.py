@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
 from django.db import connections, models, router
 
 from limits_app.models.changes import announce
+from limits_app.models.constraints import all_hold
 from limits_app.models.recording import Unit, unit
 from limits_app.models.snapshots import Snapshot
 
@@ -113,6 +114,11 @@ class Configuration(models.Model):
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
         """Raise IntegrityError for what no constraint of the database sees; asked at the end of each unit of change."""
+
+    def validate_constraints(self, exclude: Collection[str] | None = None) -> None:
+        """Raise ValidationError for the constraints that the row does not meet."""
+        if not all_hold(self, exclude, router.db_for_write(type(self), instance=self)):
+            super().validate_constraints(exclude)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete the row, and what is a part of it."""

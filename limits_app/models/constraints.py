@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.backends.ddl_references import Statement, Table
 
@@ -11,7 +13,30 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-__all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated"]
+__all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated", "all_hold"]
+
+
+def all_hold(row: Any, exclude: Collection[str] | None, using: str) -> bool:
+    """Whether a row meets its constraints; all checks are one question, those of fields in `exclude` left out.
+
+    Which one a row does not meet is for Django to say: it asks the database about each check by itself, which takes
+    several times as long.
+    """
+    checks, others = [], []
+    for one in row._meta.constraints:
+        (checks if isinstance(one, models.CheckConstraint) else others).append(one)
+    known = row._get_field_expression_map(meta=row._meta, exclude=exclude)
+    conditions = [
+        one.condition for one in checks if all(name in known for name, *_ in row._get_expr_references(one.condition))
+    ]
+    if conditions and not models.Q(*conditions).check(known, using=using):
+        return False
+    try:
+        for one in others:
+            one.validate(type(row), row, exclude=exclude, using=using)
+    except ValidationError:
+        return False
+    return True
 
 
 class PrimaryKeyCheck(models.CheckConstraint):
