@@ -113,8 +113,8 @@ def mariadb_server() -> Iterator[MariaDBServer]:
     """A server with a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="mariadb-", ignore_cleanup_errors=True) as directory:
         server = MariaDBServer(Path(directory))
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             server.stop()

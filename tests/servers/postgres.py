@@ -127,8 +127,8 @@ def postgres_server(*options: str) -> Iterator[PostgresServer]:
         if who := whoever_may():
             shutil.chown(directory, who["user"], who["group"])  # type: ignore[call-overload]  # numbers
         server = PostgresServer(directory, *options)
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             server.stop()

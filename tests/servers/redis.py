@@ -116,8 +116,8 @@ def redis_server(*options: str) -> Iterator[RedisServer]:
     """A server with a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="redis-") as directory:
         server = RedisServer(Path(directory), *options)
-        server.start()
         try:
+            server.start()
             yield server
         finally:
             server.stop()
