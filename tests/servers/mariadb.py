@@ -64,6 +64,7 @@ class MariaDBServer:
             "USER": DATABASE,
             "HOST": HOST,
             "PORT": str(self.port),
+            "OPTIONS": {"ssl_disabled": True},  # of which the driver reads all certificates for each connection
         }
 
     def start(self) -> None:
