@@ -22,21 +22,17 @@ def all_hold(row: Any, exclude: Collection[str] | None, using: str) -> bool:
     Which one a row does not meet is for Django to say: it asks the database about each check by itself, which takes
     several times as long.
     """
-    checks, others = [], []
-    for one in row._meta.constraints:
-        (checks if isinstance(one, models.CheckConstraint) else others).append(one)
     known = row._get_field_expression_map(meta=row._meta, exclude=exclude)
-    conditions = [
-        one.condition for one in checks if all(name in known for name, *_ in row._get_expr_references(one.condition))
-    ]
-    if conditions and not models.Q(*conditions).check(known, using=using):
-        return False
+    conditions = []
     try:
-        for one in others:
-            one.validate(type(row), row, exclude=exclude, using=using)
+        for one in row._meta.constraints:
+            if not isinstance(one, models.CheckConstraint):
+                one.validate(type(row), row, exclude=exclude, using=using)
+            elif all(name in known for name, *_ in row._get_expr_references(one.condition)):
+                conditions.append(one.condition)
     except ValidationError:
         return False
-    return True
+    return not conditions or models.Q(*conditions).check(known, using=using)
 
 
 class PrimaryKeyCheck(models.CheckConstraint):

@@ -56,7 +56,7 @@ class Call(Protocol):
 
     script: Script | None
     key: bytes | None
-    """One of its keys, which says which server of a cluster is asked."""
+    """One of its keys, or another one beside them: it says which server of a cluster is asked."""
 
     def packed(self, slot: Slot, *, again: bool) -> bytes:
         """The bytes; `again` when it may have been executed before, without an answer."""
@@ -102,7 +102,8 @@ class Prepared:
         tag: bytes | None = None,
     ) -> None:
         self.script = script
-        self.key = keys[0] if keys else None
+        # Without keys there is still the record of the call, which is beside the scopes with the tag.
+        self.key = keys[0] if keys else tag and b"{%s}" % tag
         self.tag = tag
         self.struct = Struct(f"<{_HEADER + numbers}d")
         self.head = b"*%d\r\n$7\r\nEVALSHA\r\n%s%s" % (

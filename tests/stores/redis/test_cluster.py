@@ -55,6 +55,14 @@ def test_what_earlier_servers_charged_is_given_back_when_a_later_one_refuses(
     assert [used(one, "tokens") for one in single[:-1]] == [0] * 5
 
 
+def test_who_asks_for_nothing_asks_the_server_that_has_the_record_of_that(
+    store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = limits_of(store, ResourceLimit("db", 3))
+    monkeypatch.setattr(store._links, "_look_around", lambda *_: pytest.fail("it was another one"))
+    assert all(limits.try_acquire({"db": 0}) for _ in range(50))
+
+
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_what_somebody_else_has_used_meanwhile_stays_used(
     store: RedisClusterStore, algorithm: RateLimitAlgorithm, monkeypatch: pytest.MonkeyPatch
