@@ -38,6 +38,7 @@ class CelerySite:
             "LIMITS_TEST_BROKER": broker or f"{server}/0",
             "LIMITS_TEST_VISIBILITY": str(visibility_seconds),
             "PYTHONPATH": str(ROOT),
+            "TMPDIR": str(directory),  # killed workers leave something there
         }
         self.celery = Celery(
             "sender", broker=broker or f"{server}/0", backend=f"{server}/2", broker_connection_retry_on_startup=True
