@@ -76,7 +76,10 @@ class Store(Protocol):
         """The version of the configuration."""
 
     def advance_version(self) -> int:
-        """Make every claim that was compiled before now stale, in every process that shares the store."""
+        """Make every claim that was compiled before now stale, in every process that shares the store.
+
+        The next version is what `limits_app.core.version.next_version` says.
+        """
 
 
 class CountingStore(Store, Protocol):

@@ -19,6 +19,7 @@ from limits_app.core.parts import Amounts
 from limits_app.core.plan import Plan
 from limits_app.core.renewal import Renewer
 from limits_app.core.unrolled import Record
+from limits_app.core.version import next_version
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.lending import Lending
 from limits_app.stores.locking import acquire_patiently, unlock
@@ -261,7 +262,7 @@ class MemoryStore:
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
         with self._lock:
-            self._version += 1
+            self._version = next_version(self._version)
         self.line.notify_all()
         return self._version
 

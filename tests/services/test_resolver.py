@@ -191,7 +191,7 @@ def test_others_see_a_change_only_after_the_commit() -> None:
     with transaction.atomic():
         limits.set_resource_limits("api", [CallLimit(1, 60)])
         assert registry.store().version() == before
-    assert registry.store().version() == before + 1
+    assert registry.store().version() > before
 
 
 def test_what_is_kept_is_bounded(settings: Settings) -> None:

@@ -421,7 +421,7 @@ def test_a_change_counts_at_once_here_and_elsewhere_when_the_store_is_back(
         limits.try_acquire("api", entity="a")
     store.down = False
     clock.advance(BACK)
-    assert store.version() == version + 1
+    assert store.version() > version
     assert admitted(3) == 1
 
 

@@ -123,6 +123,6 @@ def test_what_could_not_be_settled_for_want_of_room_is_settled_later(tiny: Proce
 def test_a_reset_and_a_new_version_are_told_when_there_is_no_room(tiny: ProcessStore) -> None:
     fill(tiny)
     before = tiny.version()
-    assert tiny.advance_version() == before + 1
+    assert tiny.advance_version() == tiny.version() > before
     tiny.reset([scope(tiny, 0).scoped[0].scope.key])
     assert used(scope(tiny, 0)) == 0

@@ -15,6 +15,7 @@ from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from limits_app.core.version import least_version
 from limits_app.stores.database import statements
 from limits_app.stores.database.statements import COMMIT, Change, Statement
 from limits_app.stores.database.trail import framed, left_by, unframed
@@ -232,9 +233,9 @@ class Link(ABC):
         return int(self.run(statements.moment("0"))[0][1])
 
     def advance_version(self) -> int:
-        """Raise the version by one."""
-        add = statements.first_version(*self.adds)
-        self.batch([(add, ()), (self.begins, ()), (statements.ADVANCE, ())])
+        """Give the configuration its next version."""
+        add, least = statements.first_version(*self.adds), least_version()
+        self.batch([(add, ()), (self.begins, ()), (statements.ADVANCE, (least, least))])
         version = self.version()
         self.run(*COMMIT)
         return version

@@ -62,7 +62,9 @@ LOGS: Final = "SELECT logs FROM limits_app_state WHERE scope = %s"
 STATES: Final = "SELECT states FROM limits_app_state WHERE scope = %s FOR UPDATE"
 FENCE: Final = "UPDATE limits_app_state SET stamp = %s WHERE scope = %s"
 NEXT: Final = "SELECT scope, stamp, states FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
-ADVANCE: Final = "UPDATE limits_app_version SET version = version + 1 WHERE id = 1"
+ADVANCE: Final = (
+    "UPDATE limits_app_version SET version = CASE WHEN version < %s THEN %s ELSE version + 1 END WHERE id = 1"
+)
 DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
 COUNTING: Final = (
     "SELECT scope, label FROM limits_app_state WHERE counted_until IS NOT NULL ORDER BY counted_until LIMIT %s"

@@ -12,6 +12,7 @@ from limits_app.core.errors import StaleConfiguration
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.plan import Plan
 from limits_app.core.unrolled import Record
+from limits_app.core.version import next_version
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
 from limits_app.stores.process.one_scope import OneScope
@@ -239,7 +240,7 @@ def version_in(txn: Txn) -> int:
 
 def advance_version_in(txn: Txn) -> tuple[int, Sequence[Watcher]]:
     """Write the next version of the configuration; gives it, and everybody who wants to hear about anything."""
-    version = version_in(txn) + 1
+    version = next_version(version_in(txn))
     txn.put(VERSION, version.to_bytes(8))
     return version, watchers(txn)
 

@@ -15,12 +15,13 @@ from limits_app.core.keys import short_key
 from limits_app.core.layout import LEASE_US, lease_us_of
 from limits_app.core.parts import Amounts, Part
 from limits_app.core.renewal import Renewer
+from limits_app.core.version import least_version
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.idleness import GRACE_US
 from limits_app.stores.once import Settling
 from limits_app.stores.redis.choosing import Choice, ask_one_after_the_other
 from limits_app.stores.redis.codec import Codec
-from limits_app.stores.redis.commands import Plain, ScriptCall, Slot
+from limits_app.stores.redis.commands import Plain, Prepared, ScriptCall, Slot
 from limits_app.stores.redis.counting import Collecting
 from limits_app.stores.redis.deciding import (
     ADMITTED,
@@ -43,6 +44,7 @@ from limits_app.stores.redis.plans import PreparedPlan
 from limits_app.stores.redis.preparing import Preparations
 from limits_app.stores.redis.refusals import Refusals
 from limits_app.stores.redis.remembered import Remembered
+from limits_app.stores.redis.scripts import script
 from limits_app.stores.redis.source import Source
 from limits_app.stores.redis.tasks import TaskLinks
 from limits_app.stores.redis.watching import EVERYBODY, Watching
@@ -238,9 +240,15 @@ class Verbs:
 
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
-        version = int(self._links.run(Plain(b"INCR", self._names.version_at(TAGS[0]))))
+        version = self._next_version()
         self._changed()
         return version
+
+    def _next_version(self) -> int:
+        prepared = Prepared(
+            script("next_version"), [self._names.version_at(TAGS[0])], b"", numbers=1, tag=self._names.tag(b"\0")
+        )
+        return int(self._links.run(ScriptCall(prepared, (*self._moments.header(), least_version()))))
 
     def _changed(self) -> None:
         """Tell everybody that anything may have changed."""

@@ -101,7 +101,7 @@ def test_a_change_of_the_version_counts_in_every_store_at_once(open_store: Open)
     other.advance_version()
     with pytest.raises(StaleConfiguration):
         limits.try_acquire()
-    assert one.version() == other.version() == 1
+    assert one.version() == other.version() > 0
 
 
 def test_a_forked_child_counts_with_its_parent_and_leaves_its_connections_alone(open_store: Open) -> None:
