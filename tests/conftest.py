@@ -9,15 +9,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from django.db import connections
 from hypothesis import settings
+from pytest_django import DjangoDbBlocker
 
 from limits_app import signals
 from limits_app.usage import denials
+from tests.flushing import quick_flushes, rows_of
 from tests.turns import turn
 
 # Each run draws other examples, so half as many are enough for every change; before a release it is the usual number.
-settings.register_profile("thorough", max_examples=100)
-settings.register_profile("quick", max_examples=50)
+# None has a deadline: a busy machine is no failure.
+settings.register_profile("thorough", max_examples=100, deadline=None)
+settings.register_profile("quick", max_examples=50, deadline=None)
 settings.load_profile("quick")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
@@ -51,6 +55,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
 
 def _has_to_be_alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Databases whose tables are emptied quickly after tests with real transactions."""
+    with django_db_blocker.unblock():
+        made = {alias: rows_of(alias) for alias in connections}
+    with quick_flushes(made):
+        yield
 
 
 @pytest.fixture(autouse=True)

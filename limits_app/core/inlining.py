@@ -9,6 +9,7 @@ import ast
 import builtins
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ __all__ = ["Step", "step_of"]
 _STATE: Final = "{state}"
 _NOW: Final = "now"
 _AMOUNT: Final = "{amount}"
-_TAKEN_AT: Final = "taken_at"
+_ARGUMENTS: Final = (_STATE, _NOW, _AMOUNT, "taken_at")
 _RESULT: Final = "{result}"
 _AROUND: Final = "{0}_{{suffix}}"
 _OWN: Final = "_{0}"
@@ -30,6 +31,7 @@ _REFUSED: Final = "{refused}"
 _REFUSE: Final = ast.Return(ast.Name(_REFUSED))
 _CHECK: Final = f"if {_RESULT} is None: return {_REFUSED}"
 
+_TRIES: Final = 20
 _WRITABLE: Final = (
     *(ast.Assign, ast.AugAssign, ast.If, ast.Return, ast.Name, ast.Constant, ast.Tuple, ast.IfExp, ast.expr_context),
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
@@ -40,7 +42,7 @@ _WRITABLE: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """What a function (state, now, amount[, taken_at]) does, as patterns of lines.
+    """What a function (state[, now[, amount[, taken_at]]]) does, as patterns of lines.
 
     `around` are the names that it has from around it; None where the lines call it.
     """
@@ -66,18 +68,15 @@ class Step:
         return [pattern.format_map(told) for pattern in self.patterns]
 
 
-def step_of(function: object, *, dated: bool = False) -> Step:
-    """The step that a function takes; `dated` says that it wants to know `taken_at`."""
+def step_of(function: object, arguments: int = 3) -> Step:
+    """The step that a function takes, which has so many of the arguments."""
     written = _written(function.__code__) if isinstance(function, FunctionType) else None
-    return written or (_DATED_CALL if dated else _CALL)
+    return written or _calling(arguments)
 
 
-def _calling(*arguments: str) -> Step:
-    return Step(None, (f"{_RESULT} = step_{{suffix}}({', '.join(arguments)})", _CHECK))
-
-
-_CALL: Final = _calling(_STATE, _NOW, _AMOUNT)
-_DATED_CALL: Final = _calling(_STATE, _NOW, _AMOUNT, _TAKEN_AT)
+@cache
+def _calling(arguments: int) -> Step:
+    return Step(None, (f"{_RESULT} = step_{{suffix}}({', '.join(_ARGUMENTS[:arguments])})", _CHECK))
 
 
 @cache  # as many as there are in the source
@@ -106,12 +105,23 @@ def _definitions(filename: str) -> dict[CodeType, ast.FunctionDef]:
     """The functions in a file, by what they are compiled to: if the file has changed, that is not what runs."""
     source = "".join(getlines(filename))
     try:
-        tree, module = ast.parse(source), compile(source, filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
+        tree, module = _parsed(source), compile(source, filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, SystemError):
         return {}
     codes = {(code.co_name, code.co_firstlineno): code for code in _codes(module)}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and not node.decorator_list]
     return {codes[node.name, node.lineno]: node for node in functions}
+
+
+def _parsed(source: str) -> ast.Module:
+    """What `ast.parse` makes of it, which fails on Python 3.11 where another thread parses something meanwhile.
+
+    Raises SystemError when it fails every time (https://github.com/python/cpython/issues/106905).
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(SystemError):
+            return ast.parse(source)
+    return ast.parse(source)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -168,7 +178,7 @@ class _Names(ast.NodeTransformer):
     """
 
     def __init__(self, code: CodeType, assigned: Iterable[str]) -> None:
-        arguments = dict(zip(code.co_varnames[: code.co_argcount], (_STATE, _NOW, _AMOUNT, _TAKEN_AT), strict=False))
+        arguments = dict(zip(code.co_varnames[: code.co_argcount], _ARGUMENTS, strict=False))
         own = [*dict.fromkeys(assigned)]
         self.copies = [f"{_OWN.format(name)} = {arguments[name]}" for name in own if name in arguments]
         self.around: dict[str, None] = {}

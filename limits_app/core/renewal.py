@@ -74,10 +74,10 @@ class Renewer:
     def start(self) -> None:
         """Begin to renew, now that something is held."""
         with self._lock:
+            self._ran_at = self._clock()  # before the thread looks when the first round is
             if not self.running:
                 # Where no thread can be had, whoever holds something next tries again.
                 self.running = not self._clock.moves_by_itself or started(self._work, "limits-renewer") is not None
-            self._ran_at = self._clock()
 
     def _work(self) -> None:
         idle = 0

@@ -128,7 +128,7 @@ class Shape(NamedTuple):
             width=len(rules),
             asked=tuple(asked.items()),
             taking=tuple([step_of(rule.take) for rule in own]),
-            settling=tuple([step_of(_settle_of(rule), dated=rule.settle_dated is not None) for rule in own]),
+            settling=tuple([step_of(_settle_of(rule), 4 if rule.settle_dated else 3) for rule in own]),
             permits=frozenset([index for index in asked if rules[index].is_permit]),
             counts=counts,
         )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import compress
 from typing import Final
 from weakref import ref
@@ -16,7 +15,6 @@ from django.http.response import HttpResponseBase
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitExceeded
 from limits_app.integrations.charges import Charges
-from limits_app.integrations.closing import when_closed
 from limits_app.integrations.requester import Requester
 
 __all__ = ["AnsweredRequest"]
@@ -38,6 +36,9 @@ class AnsweredRequest(Requester):
     """Whether a middleware is told when the view fails."""
     enforced = False
     """Whether it was looked which endpoint the request is about."""
+    _hears = False
+    _closes: Callable[[], None] | None = None  # what somebody had put in the place of the request's own `close`
+    _streaming: HttpRequest | None = None
 
     def __init__(self, request: HttpRequest) -> None:
         self._reference = ref(request)
@@ -64,14 +65,32 @@ class AnsweredRequest(Requester):
 
         Later is too late: who sends a response has noted by then what to call when that was sent.
         """
-        if not self._acquisitions:
-            request = self._request
-            # It is kept until then, since a stream may need nothing else of it than this.
-            when_closed(request, partial(self._end_of, request))
+        self._streaming = self._request  # kept until then, since a stream may need nothing else of it than this
+        if not self._hears:
+            self._hear_of_end()
 
-    def _end_of(self, request: HttpRequest) -> None:
-        request.__dict__.pop("close", None)  # it refers to the request
-        self.end()
+    def _hear_of_end(self) -> None:
+        """Hear when the request is closed, which servers do, through the response, when that was sent.
+
+        Not by a closer of the response: that one may be cached, or replaced on its way out.
+        And no signal tells whose end it is.
+        """
+        request = self._reference() or self._request
+        self._hears = True
+        self._closes = request.__dict__.get("close")
+        request.close = self._close  # type: ignore[method-assign]  # see above
+
+    def _close(self) -> None:
+        request = self._reference()
+        self._streaming = None
+        try:
+            if self._closes is not None:
+                self._closes()
+            elif request is not None:
+                type(request).close(request)
+        finally:
+            for acquisition in self._acquisitions:  # as `end` does, which is a call more
+                acquisition.release()
 
     def end(self) -> None:
         """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
@@ -131,8 +150,8 @@ class AnsweredRequest(Requester):
         raise LimitExceeded(acquisition.outcome)
 
     def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
-        if not self._acquisitions:
-            when_closed(self._reference() or self._request, self.end)
+        if not self._hears:
+            self._hear_of_end()
         self._acquisitions.append(acquisition)
         self._names.append(resource)
         return acquisition

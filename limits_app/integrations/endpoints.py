@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -98,7 +98,8 @@ class EndpointTable:
         self._exact: dict[str, list[int]] = defaultdict(list)
         self._named: dict[str, list[int]] = defaultdict(list)
         self._routes = RouteTree()
-        self._known = lru_cache(maxsize=_MOST_KNOWN)(self._first)
+        self.known = lru_cache(maxsize=_MOST_KNOWN)(self._first)
+        """`find` for paths that are not longer than usual."""
         for row in rows:
             try:
                 self._add(row)
@@ -108,7 +109,7 @@ class EndpointTable:
     def find(self, path: str, view_name: str | None, method: str) -> Rule | None:
         """The first rule that fits a request."""
         known = len(path) + len(method) <= _LONGEST_KNOWN
-        return self._known(path, view_name, method) if known else self._first(path, view_name, method)
+        return self.known(path, view_name, method) if known else self._first(path, view_name, method)
 
     def _first(self, path: str, view_name: str | None, method: str) -> Rule | None:
         for rule in self.candidates(path, view_name):
@@ -139,17 +140,22 @@ class EndpointTable:
         except StoreUnavailable:
             return True
 
-    def _confirmed(self, amounts: Mapping[str, Amount], found: LimitSet) -> Requested:
+    def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
         """What a rule asks of limits that are of the same version as it, which their store compares when it charges.
 
-        So whoever charges them needs not ask whether the endpoints are current. Raises OutdatedEndpoints otherwise.
+        So whoever charges them needs not ask whether the endpoints are current. It raises OutdatedEndpoints otherwise.
         """
         moment = self._moment
-        is_confirmed = moment is not None and found.version == moment.version and found.store is moment.store
-        if not is_confirmed and isinstance(found, ResolvedSet):  # what decides in place of a store has its own version
-            raise OutdatedEndpoints
-        # As `one_of_each` says of nothing, which is a call more.
-        return one_of_each(amounts, found) if amounts or found.rates else None
+
+        def first(found: LimitSet) -> Requested:
+            is_confirmed = moment is not None and found.version == moment.version and found.store is moment.store
+            # What decides in place of a store has its own version.
+            if not is_confirmed and isinstance(found, ResolvedSet):
+                raise OutdatedEndpoints
+            # As `one_of_each` says of nothing, which is a call more.
+            return one_of_each(amounts, found) if amounts or found.rates else None
+
+        return first
 
     def _add(self, row: Endpoint) -> None:
         route = _route(row.path) if "<" in row.path else None
@@ -160,7 +166,7 @@ class EndpointTable:
             amounts,
             row.method_set,
             route,
-            partial(self._confirmed, amounts),
+            self._confirming(amounts),
         )
         number = len(self._rules)
         if route is not None:
@@ -199,6 +205,15 @@ class Endpoints:
         if kept is not None and not kept.asks_afar and kept.is_current():
             return kept
         return await sync_to_async(self.current)()
+
+    def find_kept(self, path: str, view_name: str | None, method: str) -> Rule | None:
+        """The first rule that fits a request among `kept`."""
+        kept = self._kept
+        if kept is None or kept.until < monotonic():
+            return None
+        # As `find` does, which is a call more.
+        find = kept.table.known if len(path) + len(method) <= _LONGEST_KNOWN else kept.table.find
+        return find(path, view_name, method)
 
     def kept(self) -> EndpointTable | None:
         """The endpoints that were read last, unless that is too long ago; asks nobody."""

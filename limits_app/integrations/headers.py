@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import ceil
 from time import time
@@ -16,21 +16,19 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
-from limits_app.core.algorithms import Rule, State
+from limits_app.core.algorithms import Rule
 from limits_app.core.claim import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.quota import QuotaLimit
+from limits_app.core.remaining import Remaining, remaining_of
 
 __all__ = ["headers_of", "tell", "untell"]
 
-_SECOND_US: Final = 1_000_000
 _POLICY: Final = "RateLimit-Policy"
 _LEFT: Final = "RateLimit"
 _NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
+_DRAFT: Final = Headers.DRAFT  # to look for it in its class takes as long as a call
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
-
-Counter = Callable[[State, int], tuple[int, int | None]]
-"""Of a state and the moment, how much is left, and in how many seconds nothing is used any more (None: permits)."""
 
 
 class _Quota(NamedTuple):
@@ -49,16 +47,9 @@ class _Quota(NamedTuple):
 
 def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     """Say in the headers of a response what the claims that were decided for it have left."""
-    if not claims:
-        return
-    # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
-    store = response.headers._store
-    alone = _alone(claims)
-    if alone is not None:
-        store["ratelimit-policy"], store["ratelimit"] = (_POLICY, alone[0]), (_LEFT, alone[1])
-        return
-    for name, value in _together(claims).items():
-        store[name.lower()] = name, value
+    if claims:
+        # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
+        response.headers._store.update(_told(claims))
 
 
 def untell(response: HttpResponseBase) -> None:
@@ -69,8 +60,23 @@ def untell(response: HttpResponseBase) -> None:
 
 def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
     """The headers, by name; nothing about what was decided without the store, which knows what is left."""
-    alone = _alone(claims) if claims else None
-    return _together(claims) if alone is None else {_POLICY: alone[0], _LEFT: alone[1]}
+    return dict(_told(claims).values()) if claims else {}
+
+
+def _told(claims: Sequence[Claim]) -> dict[str, tuple[str, str]]:
+    """Names and values, by name in lower case, as responses keep them."""
+    claim, asks = claims[0], claims[0].plan.asks
+    alone = None
+    if len(asks) == 1 and len(claims) == 1 and conf.get(conf.HEADERS) is _DRAFT and not asks[0].part.scoped.degraded:
+        alone = _by_itself(asks[0].rule)
+    if alone is None:
+        return {name.lower(): (name, value) for name, value in _together(claims).items()}
+    policy, start, left_of = alone
+    left, reset = left_of(claim.records[0][asks[0].index], claim.decided_at)
+    return {
+        "ratelimit-policy": policy,
+        "ratelimit": (_LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"),
+    }
 
 
 def _together(claims: Sequence[Claim]) -> dict[str, str]:
@@ -79,51 +85,19 @@ def _together(claims: Sequence[Claim]) -> dict[str, str]:
     if not quotas:
         return {}
     found = {} if form is Headers.LEGACY else _draft(quotas)
-    return found if form is Headers.DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
-
-
-def _alone(claims: Sequence[Claim]) -> tuple[str, str] | None:
-    """What `_draft` says of a limit by itself, in a fraction of the time; None where there is more to say, or less."""
-    claim = claims[0]
-    asks = claim.plan.asks
-    if len(asks) != 1 or len(claims) != 1 or conf.get(conf.HEADERS) is not Headers.DRAFT:
-        return None
-    ask = asks[0]
-    told = _by_itself(ask.rule)
-    if told is None or ask.part.scoped.degraded:
-        return None
-    policy, start, left_of = told
-    left, reset = left_of(claim.records[0][ask.index], claim.decided_at)
-    return policy, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"
+    return found if form is _DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
 
 
 @lru_cache(maxsize=4096)
-def _by_itself(rule: Rule) -> tuple[str, str, Counter] | None:
-    """What can be said of a limit by itself before it is known how much is left.
+def _by_itself(rule: Rule) -> tuple[tuple[str, str], str, Remaining] | None:
+    """What `_draft` says of a limit by itself before it is known how much is left, in a fraction of the time.
 
     None where everything is blocked, or where more could be left than `q`.
     """
     limit = rule.limit
     if isinstance(limit, Blocked) or limit.ceiling > _quota(limit):
         return None
-    return _policy(rule.key, limit), f'"{rule.key}";r=', _counter(rule)
-
-
-@lru_cache(maxsize=4096)
-def _counter(rule: Rule) -> Counter:
-    """How much is left, and in how many seconds nothing is used any more, None for permits."""
-    ceiling, scale, is_permit = rule.ceiling_parts, rule.parts_per_unit, rule.is_permit
-    used, restored_at = rule.used, rule.restored_at
-
-    def left_of(state: State, now: int) -> tuple[int, int | None]:
-        free = ceiling - used(state, now)
-        left = free // scale if free > 0 else 0
-        if is_permit:
-            return left, None
-        until = restored_at(state) - now
-        return left, -(-until // _SECOND_US) if until > 0 else 0
-
-    return left_of
+    return (_POLICY, _policy(rule.key, limit)), f'"{rule.key}";r=', remaining_of(rule)
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
@@ -151,7 +125,7 @@ def _read(claim: Claim, read: list[tuple[str | None, _Quota]]) -> None:
         state, scoped = records[0 if len(parts) == 1 else parts.index(part)][ask.index], part.scoped
         if scoped.degraded:
             continue
-        left, reset = (0, None) if isinstance(rule.limit, Blocked) else _counter(rule)(state, now)
+        left, reset = (0, None) if isinstance(rule.limit, Blocked) else remaining_of(rule)(state, now)
         refused = not claim.admitted and ask.rule.take(state, now, amount) is None
         read.append((scoped.scope.resource, _Quota(rule.key, rule.limit, left, reset, refused)))
 

@@ -46,8 +46,9 @@ def identify(request: HttpRequest) -> str | None:
     if settings[conf.ENTITY_OF_REQUEST.name] is conf.ENTITY_OF_REQUEST.default:
         if settings[conf.API_KEY_OF_REQUEST.name] is not None:
             return sound(entity_of_request(request))
-        # As that does without keys, which is two calls more.
-        return sound(of_user(getattr(request, "user", None)) or client_of(request))
+        # As that does without keys, and `sound` with what begins so, which is three calls more.
+        found = of_user(getattr(request, "user", None)) or client_of(request)
+        return found if found.isprintable() and len(found) <= MAX_ENTITY_LENGTH else sound(found)
     entity = conf.entity_function()(request)
     if entity is None:
         return None

@@ -116,23 +116,24 @@ def _own(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     return response
 
 
-def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
+def _enforce(
+    request: HttpRequest, _view: object = None, _args: object = None, _kwargs: object = None
+) -> HttpResponseBase | None:
     """Charge what the first endpoint that fits says; a refusal is a response."""
     limits, match = request.__dict__.get("limits") or limits_of(request), request.resolver_match
     limits.enforced = True
     if match is not None and getattr(match.func, EXEMPT, False):
         return None
-    told = request.path_info, None if match is None else match.view_name, request.method or ""
+    path, view_name, method = request.path_info, None if match is None else match.view_name, request.method or ""
     try:
-        table = endpoints.kept()
-        first = None if table is None or limits.charges else table.find(*told)
+        first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
                 limits.charge(first.resource, limits.entity, first.amounts, asked=first.first)
             except _NOT_CHARGED:
                 first = None
         if first is None:
-            rule = endpoints.current().find(*told)
+            rule = endpoints.current().find(path, view_name, method)
             if rule is not None:
                 _charge(limits, rule, limits.entity)
     except REFUSALS as error:
@@ -147,17 +148,16 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
     limits.enforced = True
     if match is not None and getattr(match.func, EXEMPT, False):
         return None
-    told = request.path_info, None if match is None else match.view_name, request.method or ""
+    path, view_name, method = request.path_info, None if match is None else match.view_name, request.method or ""
     try:
-        table = endpoints.kept()
-        first = None if table is None or limits.charges else table.find(*told)
+        first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
                 await limits.acharge(first.resource, await limits.aentity(), first.amounts, asked=first.first)
             except _NOT_CHARGED:
                 first = None
         if first is None:
-            rule = (await endpoints.acurrent()).find(*told)
+            rule = (await endpoints.acurrent()).find(path, view_name, method)
             if rule is not None:
                 await _acharge(limits, rule, await limits.aentity())
     except REFUSALS as error:

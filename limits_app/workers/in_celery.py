@@ -50,17 +50,21 @@ class InCelery:
 
     def interrupt(self) -> None:
         """Revoke what was sent; where it runs, its process is terminated."""
-        self._interrupted = True
         with self._lock:
+            self._interrupted = True
             sent = [result.id for result in self._sent.values()]
-        if sent:
-            self._app.control.revoke(sent, terminate=True)
+        self._revoke(sent)
 
     def _perform(self, task: Task, call: Call) -> object:
         """Send a call and wait for its result; each thread has a connection of its own for that."""
+        if self._interrupted:
+            raise CancelledError
         sent = self._app.send_task(perform_call.name, (self._recipe, sealed(call)))
         with self._lock:
             self._sent[task] = sent
+            is_late = self._interrupted
+        if is_late:
+            self._revoke([sent.id])
         try:
             result, error = cast("tuple[object, Exception | None]", opened(self._answer(sent)))
         finally:
@@ -70,6 +74,10 @@ class InCelery:
         if error is not None:
             raise error
         return result
+
+    def _revoke(self, sent: list[str]) -> None:
+        if sent:
+            self._app.control.revoke(sent, terminate=True)
 
     def _answer(self, sent: Any) -> str:
         while not self._interrupted:

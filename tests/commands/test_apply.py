@@ -508,7 +508,7 @@ def written(content: dict[str, Any]) -> str:
     return yaml.safe_dump(json.loads(json.dumps(content)), allow_unicode=True)
 
 
-@hypothesis_settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(first=files(), second=files())
 def test_what_is_exported_is_what_is_there_whatever_was_applied_before(
     first: dict[str, Any], second: dict[str, Any]

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 from pytest_django import Settings
@@ -250,6 +251,17 @@ def test_nothing_is_deleted_where_events_are_said_to_be_old_that_are_still_to_co
     assert (ran.code, ran.out, "is still to come" in ran.err) == (2, "", True)
     assert (UsageSnapshot.objects.count(), AuditEvent.objects.count()) == (1, 2)
     assert not (tmp_path / "new").exists()
+
+
+def test_code_that_runs_the_command_deletes_nothing_either_where_the_moment_is_still_to_come(
+    settings: Settings,
+) -> None:
+    settings.LIMITS = {**settings.LIMITS, "USAGE_HOURS_KEPT": 24}
+    old = timezone.now() - timedelta(days=3)
+    UsageSnapshot.objects.create(period=Period.HOUR, start=old, resource="api", key="tpm", admitted_milli=1)
+    with pytest.raises(CommandError, match="events cannot be pruned that are still to come"):
+        call_command("limits", "prune", yes=True, audit_before=timezone.now() + timedelta(hours=1))
+    assert UsageSnapshot.objects.count() == 1
 
 
 def test_an_archive_that_cannot_be_written_keeps_what_would_be_lost(tmp_path: Path) -> None:

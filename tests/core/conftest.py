@@ -14,7 +14,9 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 
 # A mutant is to be killed, not explained: no shrinking, and the same examples for every one of them.
-settings.register_profile("mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate])
+settings.register_profile(
+    "mutants", deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import linecache
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count, product
@@ -139,7 +142,7 @@ def test_functions_of_the_same_source_take_the_same_step(functions: ModuleType) 
 
 
 def test_what_only_sees_its_names_says_when_it_was_taken(functions: ModuleType) -> None:
-    step = step_of(functions.dated, dated=True)
+    step = step_of(functions.dated, 4)
     assert step.around == ()
     written = written_into_another(functions.dated, step)
     assert written((1, 1), 5, 3, 6) == (1, 1)
@@ -160,7 +163,7 @@ def test_what_is_no_plain_function_is_called(functions: ModuleType) -> None:
 
 def test_what_is_called_is_told_when_it_was_taken(functions: ModuleType) -> None:
     function = partial(functions.dated)
-    assert written_into_another(function, step_of(function, dated=True))((1, 1), 5, 3, 4) == (3, 4)
+    assert written_into_another(function, step_of(function, 4))((1, 1), 5, 3, 4) == (3, 4)
 
 
 def test_a_function_without_a_source_is_called() -> None:
@@ -177,6 +180,48 @@ def test_a_function_whose_source_has_changed_since_is_called(tmp_path: Path, cha
     linecache.checkcache()
     assert step_of(module.take).around is None
     assert written_into_another(module.take, step_of(module.take))((0, 0), 0, 4) == module.take((0, 0), 0, 4)
+
+
+@contextmanager
+def interrupting(times: int) -> Iterator[list[int]]:
+    """Read something else whenever garbage is collected, as another thread may do then, so many times."""
+    done = list[int]()
+
+    def read(phase: str, _: dict[str, int]) -> None:
+        if phase == "start" and len(done) < times:
+            done.append(0)
+            ast.parse("1")
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(read)
+    gc.set_threshold(100)
+    try:
+        yield done
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(read)
+
+
+def test_a_source_is_read_while_others_read_theirs(tmp_path: Path) -> None:
+    source = "\n".join(f"def f{number}(state, now, amount):\n return (amount + {number}, now)" for number in range(200))
+    module = imported(tmp_path / "functions.py", source)
+    with interrupting(100) as done:
+        step = step_of(module.f7)
+    assert len(done) == 100
+    assert step.around == ()
+
+
+def test_a_function_whose_source_python_fails_to_read_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: str) -> ast.Module:
+        raise SystemError("AST constructor recursion depth mismatch (before=87, after=79)")
+
+    module = imported(tmp_path / "functions.py", f"def take(state, now, amount):\n return {next(_NUMBERS)}, amount\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", fail)
+        step = step_of(module.take)
+    assert step.around is None
 
 
 @pytest.mark.parametrize(

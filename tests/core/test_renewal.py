@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from limits_app.core import renewal
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock, as_clock
@@ -327,6 +328,18 @@ def test_a_thread_renews_in_real_time() -> None:
         limits.acquire({"db": 1}, timeout=2)
     assert len(store.renewals) >= 2
     assert limits.acquire({"db": 1}, timeout=0)
+
+
+def test_a_thread_that_begins_at_once_renews_nothing_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, pauses = Counting(lease_seconds=HOUR), list[int]()
+
+    def started_at_once(*_: object) -> threading.Thread:
+        pauses.append(store.renewer._pause_us())
+        return threading.current_thread()
+
+    monkeypatch.setattr(renewal, "started", started_at_once)
+    with limit_set(store, ONE).acquire():
+        assert pauses == [pytest.approx(HOUR / 3 * 1e6, rel=0.01)]
 
 
 def test_who_has_held_a_permit_for_as_long_as_it_may_is_told_in_real_time(hooks: Hooks) -> None:

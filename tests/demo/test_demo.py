@@ -26,7 +26,7 @@ from project.demo.visitors import VISITORS
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 150
+SECONDS = 300
 """Longer than any demo may take, also where the machine has other things to do."""
 
 

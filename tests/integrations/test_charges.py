@@ -188,6 +188,22 @@ def test_the_request_is_closed_as_ever(limits: RequestLimits) -> None:
     assert left("api")["slots"] == 5
 
 
+def test_who_takes_the_place_of_closing_is_asked_once(limits: RequestLimits) -> None:
+    limits.listen()
+    request, calls = limits._request, []
+    ours = request.close
+
+    def close() -> None:
+        calls.append("theirs")
+        ours()
+
+    request.close = close  # type: ignore[method-assign]  # as who measures requests may do
+    limits.charge("api", "ann")
+    request.close()
+    assert calls == ["theirs"]
+    assert left("api")["slots"] == 5
+
+
 def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(limits: RequestLimits) -> None:
     asked = {"tpm": 10}
     with limits.acquire("api", requested=asked) as acquisition:

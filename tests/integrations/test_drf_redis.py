@@ -18,6 +18,7 @@ from limits_app.stores.redis import RedisStore
 from tests.integrations.rest import ask, of, view_of
 from tests.integrations.site import limit
 from tests.servers.redis import redis_server
+from tests.stores.redis.support import PATIENT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -29,7 +30,7 @@ def on_redis(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """Limits in a Redis of its own."""
     settings.LIMITS = settings.LIMITS | {"ENTITY_OF_REQUEST": "limits_app.integrations.identity.entity_of_request"}
     with redis_server() as server:
-        store = RedisStore(url=server.url)
+        store = RedisStore(url=server.url, **PATIENT)
         monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
         yield
         store.close()

@@ -277,7 +277,7 @@ def test_many_threads_never_get_more_than_any_level_has() -> None:
     assert limits.status("api").used_by_all == {"call_count": 200}
 
 
-@hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3), st.integers(0, 30)), max_size=25),

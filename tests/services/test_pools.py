@@ -534,7 +534,7 @@ def test_while_the_store_is_down_policy_decides_for_members_too(
 # ------------------------------------------------------------------------------------------ never in disagreement
 
 
-@hypothesis_settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(["round_robin", "least_loaded", "failover"]),
     st.booleans(),

@@ -198,7 +198,7 @@ def test_while_the_store_is_down_policy_decides_for_both(settings: Settings, mon
     assert all(one.outcome.degraded for one in served)
 
 
-@hypothesis_settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
+@hypothesis_settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(
     chat=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     images=st.lists(st.integers(1, 3), min_size=1, max_size=3),

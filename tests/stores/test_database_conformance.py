@@ -35,7 +35,7 @@ class _OnADatabase:
     @pytest.fixture(autouse=True)
     def _database(self, settings: Settings, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
         self.settings = settings
-        with django_db_blocker.unblock(), database(settings):
+        with django_db_blocker.unblock(), database(settings, emptied=False):  # as `make_store` does
             yield
 
     def make_store(self, clock: FakeClock) -> DatabaseStore:

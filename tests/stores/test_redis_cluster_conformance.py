@@ -36,6 +36,13 @@ def cluster() -> Iterator[list[RedisServer]]:
         yield servers
 
 
+@pytest.fixture(scope="module")
+def client(cluster: list[RedisServer]) -> Iterator[RedisCluster]:
+    """One for all tests: to learn which server has which keys takes longer than most of them."""
+    with cluster_client(cluster[0].url) as client:
+        yield client
+
+
 class TestRedisClusterStore(
     Atomicity, Choosing, Settling, Quotas, Leases, Permits, Changes, Counting, Versions, Waking, Bounds, Races
 ):
@@ -52,12 +59,11 @@ class TestRedisClusterStore(
         assert [available(one, CallLimit.key) for one in sets] == [pytest.approx(1000 - THREADS * 25 // 4, abs=25)] * 4
 
     @pytest.fixture(autouse=True)
-    def _cluster(self, cluster: list[RedisServer]) -> Iterator[None]:
-        self.url = cluster[0].url
+    def _cluster(self, cluster: list[RedisServer], client: RedisCluster) -> Iterator[None]:
+        self.url, self.client = cluster[0].url, client
         self.ageing: dict[int, Ageing] = {}
-        with cluster_client(self.url) as self.client:
-            yield
-            self.client.flushall(target_nodes=RedisCluster.PRIMARIES)
+        yield
+        client.flushall(target_nodes=RedisCluster.PRIMARIES)
 
     def make_store(self, clock: FakeClock) -> RedisClusterStore:
         store = RedisClusterStore(client=self.client, prefix=prefix(), clock=clock, **PATIENT)

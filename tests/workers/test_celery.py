@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from threading import Event
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
 from celery import current_app
 
-from limits_app.workers import WorkerPool, gather
+from limits_app.workers import WorkerPool, gather, in_celery
+from limits_app.workers.in_celery import InCelery
 from tests.celery.site import PATIENCE, CelerySite, celery_site
 from tests.servers.redis import until
 from tests.workers.people import Clerk, Mortal, memory_set
@@ -65,6 +68,32 @@ def test_stopping_ends_what_runs_and_what_waits(site: CelerySite) -> None:
     until(lambda: mortal.get_pool_stats()["submission_queues"][0]["in_flight"] == 3, "nothing is handed on")
     mortal.stop(timeout=1)
     assert all(call.done() and (call.cancelled() or call.exception() is not None) for call in calls)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_what_is_sent_while_they_are_stopped_is_ended_too(
+    site: CelerySite, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(in_celery, "_MOST_AT_ONCE", at_once)
+    begun, go_on, send = Event(), Event(), site.celery.send_task
+
+    def send_late(*args: Any, **options: Any) -> Any:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return send(*args, **options)
+
+    monkeypatch.setattr(site.celery, "send_task", send_late)
+    mortal = Mortal.options(mode="celery").init()
+    calls = [mortal.wait_for_ever() for _ in range(3)]
+    assert begun.wait(PATIENCE)
+    interrupt = InCelery.interrupt
+    monkeypatch.setattr(InCelery, "interrupt", lambda worker: (interrupt(worker), go_on.set()))
+    mortal.stop(timeout=0)
+    assert all(call.done() for call in calls)
+    with Clerk.options(mode="celery").init("Bob") as clerk:
+        assert gather([clerk.say_name() for _ in range(4)], timeout=PATIENCE) == ["Bob"] * 4
+    inspect = site.celery.control.inspect
+    until(lambda: not any((inspect().active() or {}).values()), "somebody waits for ever")
 
 
 def test_a_set_in_memory_cannot_be_sent(site: CelerySite) -> None:

@@ -89,10 +89,10 @@ def _prune(options: Namespace, out: Output) -> ExitCode:
     kept = f"into {options.archive} first" if options.archive else "for good, without an archive"
     out.confirm(f"Delete what is older than the settings keep, {kept}?", yes=options.yes)
     try:
+        # First what is refused where its moment is still to come.
+        events = {} if options.audit_before is None else {"audit": _prune_audit(options, out)}
         with out.working("Deleting usage"):
-            pruned = limits.prune_usage(archive=options.archive)
-        if options.audit_before is not None:
-            pruned["audit"] = _prune_audit(options, out)
+            pruned = limits.prune_usage(archive=options.archive) | events
     except OSError as error:
         fail(f"The archive cannot be written, so nothing more was deleted: {error}")
     _tell_pruned(pruned, out)

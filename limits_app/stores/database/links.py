@@ -48,6 +48,11 @@ class LinkOptions(NamedTuple):
     reads_clock: bool
 
     @property
+    def idle_timeout(self) -> float:
+        """How long others wait for the next word of a process that was frozen in the middle of a step."""
+        return max(self.lock_timeout / 2, _LEAST_IDLE)
+
+    @property
     def statement_timeout(self) -> float:
         """How long a statement may take, which may wait for several locks."""
         return 2 * self.lock_timeout
@@ -87,6 +92,8 @@ class Failure(NamedTuple):
 
 
 _ON_THE_WAY: Final = 0.5
+_LEAST_IDLE: Final = 0.5
+"""Seconds that a process on a busy machine may need between two statements."""
 _BY_SCOPE: Final = attrgetter("scope")
 _RANDOM: Final = Random()
 os.register_at_fork(after_in_child=_RANDOM.seed)

@@ -36,9 +36,11 @@ class MySQLLink(Link):
         given["read_timeout"] = given["write_timeout"] = max(ceil(options.reply_timeout), 2)
 
     def prepare(self) -> None:
-        """Wait not long for locks, and lock rows only, not what lies between them."""
-        seconds = max(round(self.options.lock_timeout), 1)
-        self.run(f"SET SESSION innodb_lock_wait_timeout = {seconds}")
+        """Wait not long for locks, nor let others wait, and lock rows only, not what lies between them."""
+        idle = ceil(self.options.idle_timeout)
+        lock = max(round(self.options.lock_timeout), idle + 1)
+        # MySQL has no end for transactions of clients that say nothing, and skips what MariaDB reads here.
+        self.run(f"SET SESSION innodb_lock_wait_timeout = {lock} /*M!100300 , idle_transaction_timeout = {idle} */")
         self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
         # The hour that comes twice when summer ends is two hours here.
         self.run("SET time_zone = '+00:00'")

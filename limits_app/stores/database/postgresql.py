@@ -53,13 +53,15 @@ class PostgresLink(Link):
         given["tcp_user_timeout"] = 1000 * given["connect_timeout"]
 
     def prepare(self) -> None:
-        """Wait neither for locks nor for anything else for long; prepare what is asked all the time."""
+        """Wait for nothing for long, nor let others wait; prepare what is asked all the time."""
         self._is_silent = False
         self._raw.wait = partial(self._wait, self._raw.wait)
-        lock, statement = (
-            round(seconds * 1000) for seconds in (self.options.lock_timeout, self.options.statement_timeout)
-        )
-        self.batch([(f"SET lock_timeout = {lock}", ()), (f"SET statement_timeout = {statement}", ())])
+        timeouts = {
+            "lock_timeout": self.options.lock_timeout,
+            "statement_timeout": self.options.statement_timeout,
+            "idle_in_transaction_session_timeout": self.options.idle_timeout,
+        }
+        self.batch([(f"SET {name} = {round(seconds * 1000)}", ()) for name, seconds in timeouts.items()])
         self._raw.prepare_threshold = 0
         self._prepared: Any = self.driver.Cursor(self._raw)
 

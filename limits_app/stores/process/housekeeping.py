@@ -11,7 +11,8 @@ from limits_app.core.layout import Layout
 from limits_app.core.unrolled import Record
 from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 from limits_app.stores.process.leasing import Leasing
-from limits_app.stores.process.records import SCOPE_LENGTH, Records
+from limits_app.stores.process.places import scope_in
+from limits_app.stores.process.records import Records
 from limits_app.stores.process.tallying import Tallying
 
 __all__ = ["Housekeeping"]
@@ -80,6 +81,7 @@ def _next_scopes(txn: lmdb.Transaction[bytes], start: bytes, looks: int) -> tupl
         for step, key in enumerate(cursor.iternext(keys=True, values=False)):
             if len(scopes) == looks or step == looks * _STEPS_PER_LOOK:
                 return scopes, key
-            if len(key) == SCOPE_LENGTH:
-                scopes.append(key)
+            scope = scope_in(key)
+            if scope is not None:
+                scopes.append(scope)
     return scopes, b""

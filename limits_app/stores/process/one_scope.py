@@ -15,6 +15,7 @@ from limits_app.core.parts import Amounts, Permit
 from limits_app.core.plan import Plan
 from limits_app.core.unrolled import IN_TIME, TAKEN_AT, Record, Shape, flat, names, where_given_back, written_out
 from limits_app.stores.process.leasing import LEASE
+from limits_app.stores.process.places import HOT
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import Txn
 
@@ -28,13 +29,20 @@ Settle: TypeAlias = Callable[[Txn, Claim, Amounts], Literal[True] | None]
 """(txn, claim, changes): True when all is given back; None when that takes more, or more was used than was taken."""
 
 _MOST: Final = 4096
-_FIND: Final = "stored = txn.get(key)\n  if stored is None or len(stored) != size: return None"
+_FIND: Final = (
+    "key = hot\n  stored = txn.get(key)\n"
+    "  if stored is None: key, stored = find_cold(txn, scope)\n"
+    "  if stored is None or len(stored) != size: return None"
+)
 _OWN: Final = "if name != own_name{0}: return None"
 _PACK: Final = "try: packed = pack(own_name, {0})\n  except error: return None"
 _PUT: Final = "txn.put(key, packed)"
 _HOLDER: Final = "holder = identity() + claim.number.to_bytes(8)"
 _LEND: Final = "txn.put(lease_key + holder, written(a{0}, now + lease_us, now + hold_us))"
-_BOUND: Final = "key, size, unpack, pack, error, own_name, codec, identity, written, lease_us, hold_us, lease_key, "
+_BOUND: Final = (
+    "scope, hot, find_cold, size, unpack, pack, error, own_name, codec, "
+    "identity, written, lease_us, hold_us, lease_key, "
+)
 _TAKE_BACK: Final = "if not txn.delete(lease_key + holder): return None"
 
 
@@ -74,7 +82,8 @@ class OneScope:
         charge, settle = _written_out(shape, tuple([len(rule.start) for rule in rules]), len(plan.asks), place)
         form = codec.form
         bound = (
-            *(part.short_key, form.size, form.unpack, form.pack, struct.error, codec.name, codec),
+            *(part.short_key, HOT + part.short_key, self._records.places.find_cold),
+            *(form.size, form.unpack, form.pack, struct.error, codec.name, codec),
             *(self._identity, LEASE.pack, *permit),
         )
         way = self.ways[plan] = Way(

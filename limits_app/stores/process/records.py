@@ -1,7 +1,7 @@
 """Records in the file: the states of each scope, and what is needed to read those of an older configuration.
 
-Keys, with `scope` in 16 bytes: `scope` the record, `scope g limit` the log of a sliding window,
-`d name` the definitions of a layout.
+Keys, with `scope` in 16 bytes: `scope g limit` the log of a sliding window, `d name` the definitions of a layout;
+records have `Places`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from limits_app.stores.codecs import Codecs
 from limits_app.stores.leases import counted
 from limits_app.stores.process.codec import NAME_LENGTH, Codec
 from limits_app.stores.process.leasing import LEASE
+from limits_app.stores.process.places import Places
 from limits_app.stores.process.scan import under
 
-__all__ = ["SCOPE_LENGTH", "Records"]
+__all__ = ["Records"]
 
-SCOPE_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
 
 
@@ -32,6 +32,7 @@ class Records:
     def __init__(self) -> None:
         self._codecs = Codecs(Codec)
         self._defined: set[bytes] = set()
+        self.places = Places()
         self.newcomer = False
         """Whether states were asked for a scope that has none; for whoever keeps house."""
         self.rebased: list[Part] = []
@@ -48,13 +49,13 @@ class Records:
 
     def usual(self, txn: lmdb.Transaction[bytes], part: Part) -> Record | None:
         """The states of a scope if the part's layout has written them, as most are; fast."""
-        codec, stored = self._codecs.get(part.layout), txn.get(part.short_key)
+        codec, (_, stored) = self._codecs.get(part.layout), self.places.find(txn, part.short_key)
         return None if codec is None or stored is None else codec.decode(stored, txn, part.short_key)
 
     def record(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
         """The states of a scope as the part's layout sees them, and its codec; writes nothing."""
         codec = self._codecs.get(part.layout) or self._codecs[part.layout]
-        stored = txn.get(part.short_key)
+        _, stored = self.places.find(txn, part.short_key)
         if stored is None:
             self.newcomer = True
             return (*part.layout.blank, codec)
@@ -77,7 +78,7 @@ class Records:
 
     def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> Record | None:
         """The states of a scope under the layout that wrote them, and its codec; None when there are none."""
-        stored = txn.get(scope)
+        _, stored = self.places.find(txn, scope)
         return None if stored is None else self._decoded(txn, scope, stored)
 
     def write(self, txn: lmdb.Transaction[bytes], scope: bytes, record: Record) -> None:
@@ -89,14 +90,14 @@ class Records:
             stored = codec.encode(record)
         except struct.error:
             stored = codec.encode(codec.saturated(record))
-        txn.put(scope, stored)
+        self.places.put(txn, scope, stored)
         if codec.logs:
             for key, packed in codec.changed_logs(scope, record):
                 txn.put(key, packed)
 
     def remove(self, txn: lmdb.Transaction[bytes], scope: bytes) -> None:
         """Forget the states and logs of a scope; leases have a life of their own."""
-        txn.delete(scope)
+        self.places.remove(txn, scope)
         for key, _ in list(under(txn, scope + b"g")):
             txn.delete(key)
 

@@ -1,8 +1,8 @@
 -- The largest share in use of any limit that is asked for, as core/claim.py has it; a reply when that cannot be said.
--- `moved` is how much further the keys stand than its plan says. The rest is as scopes.lua has it.
-local version, before, count, asks, at = unpack_from('<dddd', plan, at)
+-- `moved` is how much further the keys stand than its plan says. The rest is as scopes.lua has it, which looks at the
+-- version when somebody is asked.
+local _, before, count, asks, at = unpack_from('<dddd', plan, at)
 before = before + moved
-if version >= 0 and tonumber(call('GET', KEYS[2 + moved]) or 0) ~= version then return 'S' end
 
 if count == 1 and asks == 1 then -- as most are, and read at once
   local layout, format, _, _, name, _, offset, a, b, c, key = unpack_from('<c6sddsdddddd', plan, at)

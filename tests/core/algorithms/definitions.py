@@ -22,12 +22,12 @@ WITHOUT_DECIMALS = tuple(algorithm for algorithm in ALGORITHMS if not algorithm.
 
 
 def examples(number: int) -> Any:
-    """So many examples where the profile is thorough, without a deadline: a busy machine is no failure.
+    """So many examples where the profile is thorough.
 
     Fewer for every change, since each run draws others, and for each of a thousand mutants: most die of the first.
     """
     share = {"thorough": 1, "mutants": 3}.get(settings.get_current_profile_name(), 2)
-    return settings(max_examples=number // share, deadline=None)
+    return settings(max_examples=number // share)
 
 
 def spread(most: int) -> st.SearchStrategy[int]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing.connection import Connection
 from threading import Barrier, Event, Thread, current_thread
 from time import monotonic
+from typing import Any
 
 import psycopg
 import pytest
@@ -25,9 +29,9 @@ from tests.servers.mariadb import mariadb_server
 from tests.servers.postgres import PostgresServer, postgres_server
 from tests.servers.proxy import Proxy
 from tests.stores.database.conftest import Open
-from tests.stores.database.databases import ALIAS, PATIENT, database
+from tests.stores.database.databases import ALIAS, PATIENT, Settings, database, opened
 from tests.stores.database.losing import Loser, again
-from tests.stores.support import PATIENCE, limits_of, until, used
+from tests.stores.support import PATIENCE, limits_of, running, until, used
 from tests.threads import no_more_threads
 
 YEAR = 366 * 86_400
@@ -125,6 +129,41 @@ def test_a_lock_is_waited_for_as_long_as_the_server_lives(open_store: Open) -> N
             assert not wait([waiting], 0.5).done
         assert waiting.result(PATIENCE)
     assert used(limits) == 2
+
+
+def _stop_in_the_middle(pipe: Connection, settings: Settings) -> None:
+    """Freeze with the row of a scope locked; say how it went afterwards."""
+    store = opened(settings)
+    kind = store._pool.kind
+    commit = kind.commit
+
+    def commit_after_a_pause(*args: Any) -> bool:
+        kind.commit = commit  # type: ignore[method-assign]  # the next one is not interrupted
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return commit(*args)
+
+    kind.commit = commit_after_a_pause  # type: ignore[method-assign]
+    pipe.send(bool(limits_of(store, CallLimit(9, YEAR, FIXED)).try_acquire()))
+
+
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+def test_whoever_is_frozen_in_the_middle_of_a_step_loses_its_locks_and_takes_it_again(
+    server: str, request: pytest.FixtureRequest, django_db_blocker: DjangoDbBlocker
+) -> None:
+    settings = request.getfixturevalue(server).settings
+    with django_db_blocker.unblock(), database(settings):
+        store = DatabaseStore(ALIAS, **PATIENT)
+        limits = limits_of(store, CallLimit(9, YEAR, FIXED))
+        assert limits.try_acquire()
+        with running(_stop_in_the_middle, settings) as other:
+            assert other.process.pid is not None
+            os.waitid(os.P_PID, other.process.pid, os.WSTOPPED)
+            assert limits.try_acquire()
+            assert used(limits) == 2
+            os.kill(other.process.pid, signal.SIGCONT)
+            assert other.hear() is True
+        assert used(limits) == 3
+        store.close()
 
 
 def test_what_is_opened_too_late_is_closed() -> None:

@@ -85,7 +85,8 @@ def hurry(store: RedisStore, links: int = 0, seconds: float = 0.05) -> None:
 
 
 def calm_down(store: RedisStore) -> None:
-    """Have it be patient again."""
+    """Have it be patient again, with links that are, too."""
+    store._links.close()
     store._links.reply_seconds = PATIENT["reply_seconds"]
 
 

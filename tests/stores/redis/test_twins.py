@@ -134,7 +134,7 @@ def _seen(claim: Claim) -> object:
     return claim.admitted, claim.decided_at, waits, left
 
 
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     rates=st.tuples(definitions("first"), definitions("second"), definitions("first"), definitions("third")),
     steps=STEPS,
