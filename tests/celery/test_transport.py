@@ -187,9 +187,12 @@ def test_a_server_that_is_gone_is_an_error_of_the_connection() -> None:
         broker.channel() as channel,
     ):
         Consumer(channel, [FIRST], callbacks=[]).consume()
-        channel.brpop_timeout = 60  # or there is an answer before the server is gone, that there is nothing
         broker.transport.cycle.on_poll_start()
-        server.stop()
+        with pytest.raises(Empty):
+            channel._brpop_read()
+        server.freeze()  # or there may be an answer before it is gone, that there is nothing
+        broker.transport.cycle.on_poll_start()
+        server.kill()
         with pytest.raises(broker.connection_errors):
             channel._brpop_read()
         assert not channel._in_poll

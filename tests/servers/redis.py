@@ -91,14 +91,14 @@ class RedisServer:
         return (self._directory / f"{self.port}.log").read_text(errors="replace")[-2000:]
 
     def kill(self) -> None:
-        """End it at once."""
-        self.resume()
+        """End it at once, also where it is frozen: then without another answer."""
         self.process.kill()
         self.process.wait(PATIENCE)
 
     def freeze(self) -> None:
-        """Stop it in the middle of whatever it does."""
+        """Stop it in the middle of whatever it does; from then on it answers nothing."""
         os.kill(self.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on."""
