@@ -20,7 +20,7 @@ from limits_app.core.outcome import outcome_of
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
-from tests.servers.redis import RedisServer
+from tests.servers.redis import RedisServer, redis_server
 from tests.servers.tls import certificate, tls
 from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, met, prefix, used
 
@@ -306,6 +306,26 @@ def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -
     asyncio.run(store.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks]))
     assert claim.settled
     assert used(limits, "tokens") <= 1  # type: ignore[operator]
+
+
+def test_what_could_not_be_sent_to_a_server_that_is_gone_is_settled_when_it_is_back() -> None:
+    with redis_server("--appendonly", "yes", "--appendfsync", "always") as server:
+        store = RedisStore(url=server.url, prefix=prefix(), **PATIENT)
+        limits = met(limits_of(store, TOKENS), {"tokens": 1})
+        claim = limits.claim({"tokens": 50})
+        assert asyncio.run(store.aacquire(claim))
+        changes = claim.plan.changes({"tokens": 5}, claim.amounts)
+        server.kill()
+        store._tasks.close()
+        with pytest.raises(StoreUnavailable) as error:
+            asyncio.run(store.asettle(claim, changes))
+        assert type(error.value) is StoreUnavailable  # rather than that nobody knows whether it was done
+        assert not claim.settled
+        server.start()
+        asyncio.run(store.asettle(claim, changes))
+        assert claim.settled
+        assert used(limits, "tokens") == pytest.approx(5, abs=0.1)
+        store.close()
 
 
 def test_a_server_that_is_reached_over_tls_answers_tasks_too(redis: RedisServer, tmp_path: Path) -> None:
