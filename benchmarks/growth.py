@@ -22,6 +22,8 @@ _WINDOW_SECONDS: Final = 100
 _START_US: Final = 1_000_000_000_000_000
 _FEW_HITS, _SPREAD_HITS, _MANY_HITS = 10, 1_000, 5_000
 _HOT_ENTITIES: Final = 1_000
+_TIMES_BEFORE: Final = 100
+"""How often those have come before they are measured who come all the time."""
 
 
 def _hits(place: str) -> Callable[[Effort], Iterable[Line]]:
@@ -95,8 +97,10 @@ def _fill(store: Store, entities: int) -> None:
 
 def _asked(name: str, store: Store, entities: int) -> Iterator[Contender]:
     """Those who come all the time, and somebody new each time."""
-    hot = cycle([limits_of([calls()], store, f"user:{number}") for number in range(_HOT_ENTITIES)])
-    numbers = count(entities)
+    regulars = [limits_of([calls()], store, f"user:{number}") for number in range(_HOT_ENTITIES)]
+    for limits in regulars * _TIMES_BEFORE:
+        assert limits.try_acquire()
+    hot, numbers = cycle(regulars), count(entities)
 
     def once() -> None:
         with next(hot).try_acquire():

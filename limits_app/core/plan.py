@@ -26,6 +26,7 @@ class Plan:
     `reports` the keys whose usage must be reported, `settles` whether anything is left to do at release.
     `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
     `take` and `settle` change all records and loans at once, once somebody has asked to `write_out` them.
+    `memo` is for what a store works out about it, which is kept for as long as the plan is.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
@@ -58,6 +59,7 @@ class Plan:
         self.report = self._reporter() if self.reports else None
         self.take: TakeAll | None = None
         self.settle: SettleAll | None = None
+        self.memo: object = None
 
     def write_out(self) -> TakeAll:
         """Compile `take` and `settle`, for a store that notes layouts in its records; gives `take`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Event
@@ -12,6 +13,7 @@ from threading import Event
 import pytest
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.claim import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of, short_key
 from limits_app.core.layout import layout_of
@@ -20,7 +22,8 @@ from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLim
 from limits_app.core.parts import ScopedLimits
 from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores import codecs
-from limits_app.stores.process import ProcessStore, deciding, one_scope
+from limits_app.stores.process import ProcessStore, deciding, open_process_store
+from limits_app.stores.process.one_scope import Way
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.watching import Watching
 from limits_app.testing import FakeClock
@@ -204,15 +207,26 @@ def test_more_definitions_than_are_remembered_are_read_again(
     assert used(limits_of(process_store, CallLimit(12, DAY))) == pytest.approx(1, abs=0.01)
 
 
-def test_more_plans_than_are_remembered_are_written_out_again(
-    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_is_written_out_when_it_comes_again_and_for_one_store(
+    process_store: ProcessStore, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(one_scope, "_MOST", 3)
-    many = [limits_of(process_store, CallLimit(30, DAY), entity=f"{number}") for number in range(5)]
-    for _ in range(4):
-        assert all(limits.try_acquire() for limits in many)
-    assert len(process_store._deciding._one_scope.ways) <= 3
-    assert [used(limits) for limits in many] == [pytest.approx(4, abs=0.01)] * 5
+    limits = limits_of(process_store, CallLimit(30, DAY))
+    for number in range(3):  # so that the layout is known
+        assert limits_of(process_store, CallLimit(30, DAY), entity=f"{number}").try_acquire()
+    plan, amounts, memos = claim_of(limits).plan, claim_of(limits).amounts, []
+    for _ in range(3):
+        assert process_store.acquire(Claim(plan, amounts))
+        memos.append(plan.memo)
+    first, second, third = memos
+    assert isinstance(first, Way)
+    assert first.owner is None
+    assert isinstance(second, Way)
+    assert second.owner is process_store._deciding._one_scope
+    assert third is second
+    with closing(open_process_store(tmp_path / "other", map_megabytes=1)) as other:
+        assert other.acquire(Claim(plan, amounts))
+    assert process_store.acquire(Claim(plan, amounts))
+    assert used(limits) == pytest.approx(4, abs=0.01)
 
 
 def test_more_scopes_than_are_remembered_are_looked_after(

@@ -15,7 +15,7 @@ from limits_app.core.unrolled import Record
 from limits_app.core.version import next_version
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.leasing import Leasing
-from limits_app.stores.process.one_scope import OneScope
+from limits_app.stores.process.one_scope import OneScope, Way
 from limits_app.stores.process.records import Records
 from limits_app.stores.process.state_file import Txn
 from limits_app.stores.process.tallying import Tallying
@@ -57,7 +57,6 @@ class Deciding:
         self._now = clock
         self._do_later = do_later
         self._one_scope = OneScope(records, leasing.identity)
-        self._ways = self._one_scope.ways
         self._looked: dict[bytes, float] = {}
 
     def look(self, txn: Txn, claim: Claim) -> None:
@@ -78,7 +77,9 @@ class Deciding:
         plan, now = claim.plan, self._now()
         if plan.version is not None:
             _check(txn, plan)
-        way = self._ways.get(plan) or self._one_scope.way(plan)
+        way = plan.memo
+        if not isinstance(way, Way) or way.owner is not self._one_scope:
+            way = self._one_scope.way(plan)
         after: Sequence[Record] | Literal[False] | None = way.charge(txn, now, claim)
         if after is None:
             after = self._charge(txn, claim, amounts, now)
@@ -154,8 +155,7 @@ class Deciding:
         if claim.settled:
             return _NOBODY
         plan = claim.plan
-        way = self._ways.get(plan) or self._one_scope.way(plan)
-        if way.settle(txn, claim, changes) is None:
+        if self._one_scope.known(plan).settle(txn, claim, changes) is None:
             self._settle_parts(txn, claim, changes)
         others = watchers(txn, [part.short_key for part in plan.parts]) if is_watched(txn) else _NOBODY
         txn.commit()

@@ -28,7 +28,6 @@ record, another layout wrote it, or its hour is over."""
 Settle: TypeAlias = Callable[[Txn, Claim, Amounts], Literal[True] | None]
 """(txn, claim, changes): True when all is given back; None when that takes more, or more was used than was taken."""
 
-_MOST: Final = 4096
 _FIND: Final = (
     "key = hot\n  stored = txn.get(key)\n"
     "  if stored is None: key, stored = find_cold(txn, scope)\n"
@@ -47,13 +46,14 @@ _TAKE_BACK: Final = "if not txn.delete(lease_key + holder): return None"
 
 
 class Way(NamedTuple):
-    """How the claims of a plan are charged and settled in one go."""
+    """How the claims of a plan are charged and settled in one go, by the store of which `owner` is."""
 
     charge: Charge
     settle: Settle
+    owner: OneScope | None
 
 
-_GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, claim, changes: None)  # noqa: ARG005
+_GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, claim, changes: None, None)  # noqa: ARG005
 """Where only the general way will do."""
 
 
@@ -66,29 +66,36 @@ class OneScope:
     def __init__(self, records: Records, identity: Callable[[], bytes]) -> None:
         self._records = records
         self._identity = identity
-        self.ways: dict[Plan, Way] = {}
+
+    def known(self, plan: Plan) -> Way:
+        """How to go about a plan, as far as that is known."""
+        way = plan.memo
+        return way if isinstance(way, Way) and way.owner is self else _GENERAL
 
     def way(self, plan: Plan) -> Way:
-        """How to go about a plan; kept in `ways`, once its layout has been seen in the file."""
+        """Work out how to go about a plan, when it comes again, and its layout has been seen in the file.
+
+        Of those that come only once there may be many, and their scopes are new.
+        """
+        if plan.memo is None:
+            plan.memo = _GENERAL
+            return _GENERAL
         part = plan.only
         codec = None if part is None else self._records.known(part.layout)
         if part is None or codec is None or codec.logs or len(plan.lent) > 1 or part.is_credit:
             return _GENERAL
-        if len(self.ways) >= _MOST:
-            self.ways.clear()
         rules = part.layout.rules
         shape = Shape.of(rules, part.asked, counts=part.counts)
         [(place, permit)] = plan.lent or [(None, Permit(0, 0, b""))]
-        charge, settle = _written_out(shape, tuple([len(rule.start) for rule in rules]), len(plan.asks), place)
+        charger, settler = _written_out(shape, tuple([len(rule.start) for rule in rules]), len(plan.asks), place)
         form = codec.form
         bound = (
             *(part.short_key, HOT + part.short_key, self._records.places.find_cold),
             *(form.size, form.unpack, form.pack, struct.error, codec.name, codec),
             *(self._identity, LEASE.pack, *permit),
         )
-        way = self.ways[plan] = Way(
-            cast("Charge", charge(*bound, *shape.takes(rules))), cast("Settle", settle(*bound, *shape.settles(rules)))
-        )
+        charge, settle = charger(*bound, *shape.takes(rules)), settler(*bound, *shape.settles(rules))
+        way = plan.memo = Way(cast("Charge", charge), cast("Settle", settle), self)
         return way
 
 
