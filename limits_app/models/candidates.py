@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Any, Final
 
@@ -64,6 +64,9 @@ _POOL: Final = 16
 _STORE: Final = 17
 _SHARED: Final = 18
 _KEY: Final = 20
+
+_definition_of: Final = lru_cache(maxsize=4096)(definition_of)
+"""Most entities have the limits of everybody, which are as immutable as what they are read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ def _candidate(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> Candidat
     return Candidate(
         level=scope_by_keys(resource_id, entity_id).value,
         effect=PolicyEffect(effect),
-        limits=tuple(definition_of(*row[_SHARED + 1 :]) for row in found),
+        limits=tuple(_definition_of(*row[_SHARED + 1 :]) for row in found),
         policy_id=policy_id,
         on_unavailable=OnUnavailable(on_unavailable) if on_unavailable else None,
         extends=bool(extends),
