@@ -57,7 +57,7 @@ def compile_gcra(limit: RateLimit | CallLimit) -> Rule:
         return (max(now // tick_us, state[2]) - (-excess // rate)) * tick_us - now if excess > 0 else 0
 
     def settle(state: State, now: int, change: int) -> State:
-        if change < 0:
+        if change <= 0:
             now = state[2] * tick_us
         before = ahead(state, now)
         return moved(state, now, before, min(max(change, -before), DEBT_PARTS - before))

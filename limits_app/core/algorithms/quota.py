@@ -44,7 +44,7 @@ def compile_quota(limit: QuotaLimit) -> Rule:
 
     def settle(state: State, now: int, change: int, taken_at: int) -> State:
         start, end, count = state
-        if change < 0:
+        if change <= 0:
             return (start, end, max(count + change, 0)) if taken_at >= start else state
         if now >= end or not count:
             start, end = period_at(now)

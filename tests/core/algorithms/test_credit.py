@@ -55,6 +55,15 @@ def test_those_who_used_nothing_have_nothing_of_it(limit: Limit) -> None:
     assert not driven.take(later, 1)
 
 
+@every_limit
+def test_nothing_that_is_given_changes_nothing(limit: Limit) -> None:
+    driven, other = Driven(limit), Driven(limit)
+    assert driven.take(NOW, 9)
+    assert other.take(NOW, 9)
+    credit(driven, NOW + SECOND, 0)
+    assert driven.used(NOW + SECOND) == other.used(NOW + SECOND)
+
+
 @pytest.mark.parametrize("limit", [ResourceLimit("db", 3), Blocked()])
 def test_what_is_held_and_what_is_blocked_takes_none(limit: ResourceLimit | Blocked) -> None:
     driven = Driven(limit)  # type: ignore[arg-type]  # whatever can be compiled

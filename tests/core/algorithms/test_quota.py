@@ -44,6 +44,7 @@ MIDNIGHT = us(datetime.fromisoformat("2026-01-31T00:00+01:00"))
             [(0, 4, True), (0, "wait", 6, 0), (9, "wait", 7, 3_599_991), (9, "wait", 10, 3_599_991)], id="wait"
         ),
         pytest.param([(1000, 4, True), (0, "wait", 7, 3_601_000), (3_601_000, "wait", 10, 0)], id="wait_while_back"),
+        pytest.param([(0, 6, True), (3_600_000, "settle", 0), (0, "used", 6), (0, 5, False)], id="settling_nothing"),
     ],
 )
 def test_a_session_lasts_from_its_first_use_on(timeline: list[tuple[object, ...]]) -> None:

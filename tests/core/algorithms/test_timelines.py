@@ -42,6 +42,7 @@ def three(algorithm: RateLimitAlgorithm) -> Driven:
         pytest.param([(9, 3, True), (0, 1, False), (8.999, 1, False)], id="a_clock_going_back_frees_nothing"),
         pytest.param([(9, 3, True), (0, 1, False), (1509, 3, True)], id="a_clock_going_back_costs_nothing"),
         pytest.param([(9, 3, True), (0, "wait", 3, 1509)], id="a_clock_going_back_makes_the_wait_longer"),
+        pytest.param([(9, 2, True), (0, "settle", 1), (0, "used", 3)], id="a_clock_going_back_makes_no_more_debt"),
     ],
 )
 def test_every_algorithm(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
@@ -62,6 +63,7 @@ def test_asking_for_nothing_is_no_moment_from_which_on_a_clock_that_goes_back_co
         pytest.param([(9000, 1, True), (0, "used", 1)], id="what_was_used"),
         pytest.param([(9000, 1, True), (0, 2, True), (0, 1, False)], id="what_is_left"),
         pytest.param([(9000, 3, True), (0, 0, True)], id="that_there_is_no_debt"),
+        pytest.param([(0, 3, True), (9000, "settle", 0), (0, "used", 3)], id="what_was_used_when_nothing_was_settled"),
     ],
 )
 def test_a_clock_that_is_set_back_leaves_as_it_was(algorithm: RateLimitAlgorithm, timeline: list[Step]) -> None:
@@ -211,6 +213,18 @@ def test_ticks_of_more_than_a_microsecond(algorithm: RateLimitAlgorithm, timelin
     tested = Driven(RateLimit("k", ALL, 7, algorithm))
     # From the beginning of a tick on.
     tested.run([(ms + (7_000_000 - NOW % 7_000_000) / 1000, *step) for ms, *step in timeline])
+
+
+@pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
+@pytest.mark.parametrize("capacity", [10**6, 10**12 - 1], ids=["ticks_of_a_microsecond", "longer_ticks"])
+def test_the_smallest_part_of_debt_counts(algorithm: RateLimitAlgorithm, capacity: int) -> None:
+    rule = Driven(RateLimit("k", capacity, 1, algorithm)).rule
+    taken = rule.take(rule.start, NOW, 5)
+    assert taken is not None
+    later = NOW + 10_000 * MS
+    assert rule.used(taken, later) == 0
+    assert rule.used(rule.settle(taken, later, 1), later) == 1
+    assert rule.used(rule.settle(rule.start, NOW, 1), NOW) == 1
 
 
 @pytest.mark.parametrize("algorithm", [TOKEN_BUCKET, LEAKY_BUCKET, GCRA])
