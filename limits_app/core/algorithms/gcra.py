@@ -40,7 +40,7 @@ def compile_gcra(limit: RateLimit | CallLimit) -> Rule:
         tick = now // tick_us if coarse else now
         if tick < state[2]:
             tick = state[2]
-        elif coarse and before < rate and change > 0:
+        elif coarse and before < rate:
             # It may have been reached within the tick that runs.
             tick = ceiling(now)
         ticks, parts = divmod(before + change, rate)

@@ -9,7 +9,7 @@ local function move(s, o, now, before, change, rate, tick_us)
   local tick = (now - now % tick_us) / tick_us
   if tick < s[o + 2] then
     tick = s[o + 2]
-  elseif before < rate and change > 0 then
+  elseif before < rate then
     tick = -floor(-now / tick_us)
   end
   local after = before + change
