@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Literal
 
 from limits_app.core.amounts import MAX_AMOUNT, Amount
 from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, taker_of_all
 from limits_app.core.keys import ONCE_LEVEL
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.parts import Amounts, Ask, Bucket, Charges, Part, ScopedLimits, parts_of
-from limits_app.core.unrolled import Figure, Report, reader, reporter
+from limits_app.core.unrolled import Figure, Record, Report, reader, reporter
 
-__all__ = ["Plan", "plan_for"]
+__all__ = ["Plan", "Tell", "plan_for"]
+
+Tell = Callable[[Sequence[Record], int], dict[str, tuple[str, str]]]
+"""(records, now): what clients are told about them at that moment, and under which names."""
 
 
 class Plan:
@@ -26,7 +30,8 @@ class Plan:
     `reports` the keys whose usage must be reported, `settles` whether anything is left to do at release.
     `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
     `take` and `settle` change all records and loans at once, once somebody has asked to `write_out` them.
-    `memo` is for what a store works out about it, which is kept for as long as the plan is.
+    `memo` is for what a store works out about it, which is kept for as long as the plan is, and `tell` for a function
+    that tells clients of it (False: none does, None: nobody has asked).
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
@@ -60,6 +65,7 @@ class Plan:
         self.take: TakeAll | None = None
         self.settle: SettleAll | None = None
         self.memo: object = None
+        self.tell: Tell | Literal[False] | None = None
 
     def write_out(self) -> TakeAll:
         """Compile `take` and `settle`, for a store that notes layouts in its records; gives `take`."""

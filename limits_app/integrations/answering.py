@@ -36,7 +36,8 @@ class AnsweredRequest(Requester):
     """Whether a middleware is told when the view fails."""
     enforced = False
     """Whether it was looked which endpoint the request is about."""
-    _hears = False
+    hears = False
+    """Whether it hears of its end."""
     _closes: Callable[[], None] | None = None  # what somebody had put in the place of the request's own `close`
     _streaming: HttpRequest | None = None
 
@@ -66,17 +67,18 @@ class AnsweredRequest(Requester):
         Later is too late: who sends a response has noted by then what to call when that was sent.
         """
         self._streaming = self._request  # kept until then, since a stream may need nothing else of it than this
-        if not self._hears:
-            self._hear_of_end()
+        self.hear()
 
-    def _hear_of_end(self) -> None:
+    def hear(self) -> None:
         """Hear when the request is closed, which servers do, through the response, when that was sent.
 
         Not by a closer of the response: that one may be cached, or replaced on its way out.
         And no signal tells whose end it is.
         """
+        if self.hears:
+            return
         request = self._reference() or self._request
-        self._hears = True
+        self.hears = True
         self._closes = request.__dict__.get("close")
         request.close = self._close  # type: ignore[method-assign]  # see above
 
@@ -149,12 +151,13 @@ class AnsweredRequest(Requester):
         self._refused = (acquisition,)
         raise LimitExceeded(acquisition.outcome)
 
-    def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
-        if not self._hears:
-            self._hear_of_end()
+    def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> None:
+        """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
+        # Nothing is given back of calls by themselves, until more than that was charged.
+        if acquisition.plan.settles or self._acquisitions or acquisition.__class__ is not Acquisition:
+            self.hear()
         self._acquisitions.append(acquisition)
         self._names.append(resource)
-        return acquisition
 
     def _drop(self, acquisitions: Container[Acquisition]) -> None:
         kept = [one not in acquisitions for one in self._acquisitions]

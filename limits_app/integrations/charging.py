@@ -20,6 +20,22 @@ class ChargedRequest(AnsweredRequest):
     """What a request was charged: each limit once, however many ways in see it."""
 
     def charge(
+        self, resource: str, entity: str | None, named: Mapping[str, Amount] = NOTHING, timeout: float | None = 0
+    ) -> Acquisition:
+        """`take` for those who report the usage of what they get; where nothing is left to take, of what was taken."""
+        self.take(resource, entity, named, timeout)
+        self.hear()
+        return self.charges[resource, entity][0][-1]
+
+    async def acharge(
+        self, resource: str, entity: str | None, named: Mapping[str, Amount] = NOTHING, timeout: float | None = 0
+    ) -> Acquisition:
+        """`charge` for asyncio."""
+        await self.atake(resource, entity, named, timeout)
+        self.hear()
+        return self.charges[resource, entity][0][-1]
+
+    def take(
         self,
         resource: str,
         entity: str | None,
@@ -28,18 +44,17 @@ class ChargedRequest(AnsweredRequest):
         *,
         default_limits: Limits = (),
         asked: Asked = None,
-    ) -> Acquisition:
+    ) -> None:
         """Take the amounts that are named and 1 of every other limit, as far as the request was not charged before.
 
-        Raises what `limits.acquire` raises; where nothing is left to take, the earlier acquisition is the answer.
-        `asked` is for what was not charged before, and says what to take of it.
+        Raises what `limits.acquire` raises. `asked` is for what was not charged before, and says what to take of it.
         """
         if not asked:
             if self.charges:
                 self._carry_over(resource, entity, default_limits)
             asked = self.charges.rest((resource, entity), named)
-        if asked is NOTHING:
-            return self.charges[resource, entity][0][-1]
+            if asked is NOTHING:
+                return
         if timeout == 0:
             acquisition = services.try_acquire(resource, entity=entity, requested=asked, default_limits=default_limits)
             if not acquisition.admitted:
@@ -52,9 +67,9 @@ class ChargedRequest(AnsweredRequest):
             self.charges.note((resource, entity), named, acquisition)
         else:  # as that does, which is a call more
             self.charges[resource, entity] = (acquisition,), named
-        return self._hold(resource, acquisition)
+        self._hold(resource, acquisition)
 
-    async def acharge(
+    async def atake(
         self,
         resource: str,
         entity: str | None,
@@ -63,14 +78,14 @@ class ChargedRequest(AnsweredRequest):
         *,
         default_limits: Limits = (),
         asked: Asked = None,
-    ) -> Acquisition:
-        """`charge` for asyncio."""
+    ) -> None:
+        """`take` for asyncio."""
         if not asked:
             if self.charges:
                 await self._acarry_over(resource, entity, default_limits)
             asked = self.charges.rest((resource, entity), named)
-        if asked is NOTHING:
-            return self.charges[resource, entity][0][-1]
+            if asked is NOTHING:
+                return
         if timeout == 0:
             acquisition = await services.atry_acquire(
                 resource, entity=entity, requested=asked, default_limits=default_limits
@@ -82,18 +97,18 @@ class ChargedRequest(AnsweredRequest):
                 resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
             )
         self.charges.note((resource, entity), named, acquisition)
-        return self._hold(resource, acquisition)
+        self._hold(resource, acquisition)
 
-    def charge_share(self, share: services.Share) -> Acquisition:
-        """`charge_all` for one."""
+    def take_share(self, share: services.Share) -> None:
+        """`take_all` for one."""
         key = share.resource, share.entity
         if self.charges:
             self._carry_over(*key, share.default_limits)
             if self.was_charged(*key):
-                return self.charges[key][0][-1]
-        return self.charge(*key, default_limits=share.default_limits, asked=share.requested or ONE_OF_EACH)
+                return
+        self.take(*key, default_limits=share.default_limits, asked=share.requested or ONE_OF_EACH)
 
-    def charge_all(self, shares: Iterable[services.Share]) -> Acquisition:
+    def take_all(self, shares: Iterable[services.Share]) -> None:
         """Take all shares that the request was not charged before, of which there must be some, or none of them.
 
         A share that asks for nothing in particular takes 1 of every limit. Raises what `limits.acquire` raises.
@@ -104,18 +119,19 @@ class ChargedRequest(AnsweredRequest):
                 self._carry_over(share.resource, share.entity, share.default_limits)
         new = self.charges.new(shares)
         if len(new) <= 1:
-            return self.charge_share(*(new.values() or shares[:1]))
+            self.take_share(*(new.values() or shares[:1]))
+            return
         acquisition = self._admitted(services.try_acquire_all(list(new.values())))
         for key in new:
             self.charges.note(key, NOTHING, acquisition)
-        return self._hold(tuple({resource: None for resource, _ in new}), acquisition)
+        self._hold(tuple({resource: None for resource, _ in new}), acquisition)
 
-    def charge_each(self, shares: Iterable[services.Share]) -> None:
-        """`charge_all` where one step is not enough: one after the other, given back when a later one is refused."""
+    def take_each(self, shares: Iterable[services.Share]) -> None:
+        """`take_all` where one step is not enough: one after the other, given back when a later one is refused."""
         before = self._acquisitions.copy()
         try:
             for share in shares:
-                self.charge_share(share)
+                self.take_share(share)
         except (LimitExceeded, StoreUnavailable):
             taken = [one for one in self._acquisitions if one not in before]
             self._undo(taken)
@@ -134,9 +150,9 @@ class ChargedRequest(AnsweredRequest):
         for acquisition in charge[0]:
             acquisition.release()
         try:
-            self.charge(resource, entity, charge[1], default_limits=default_limits)
+            self.take(resource, entity, charge[1], default_limits=default_limits)
         except InvalidRequest:  # of limits that only the other one has
-            self.charge(resource, entity, default_limits=default_limits)
+            self.take(resource, entity, default_limits=default_limits)
 
     async def _acarry_over(self, resource: str, entity: str | None, default_limits: Limits) -> None:
         """`_carry_over` for asyncio."""
@@ -146,9 +162,9 @@ class ChargedRequest(AnsweredRequest):
         for acquisition in charge[0]:
             await acquisition.arelease()
         try:
-            await self.acharge(resource, entity, charge[1], default_limits=default_limits)
+            await self.atake(resource, entity, charge[1], default_limits=default_limits)
         except InvalidRequest:
-            await self.acharge(resource, entity, default_limits=default_limits)
+            await self.atake(resource, entity, default_limits=default_limits)
 
     def _mistaken(self, resource: str, entity: str | None, requester: str | None) -> Charge | None:
         """What was charged to somebody for whom the requester was taken; forgotten, and reported as not used."""

@@ -10,17 +10,18 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import ceil
 from time import time
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
-from limits_app.core.algorithms import Rule
 from limits_app.core.claim import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.quota import QuotaLimit
-from limits_app.core.remaining import Remaining, remaining_of
+from limits_app.core.plan import Plan, Tell
+from limits_app.core.remaining import remaining_of
+from limits_app.core.unrolled import Record
 
 __all__ = ["headers_of", "tell", "untell"]
 
@@ -65,18 +66,13 @@ def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
 
 def _told(claims: Sequence[Claim]) -> dict[str, tuple[str, str]]:
     """Names and values, by name in lower case, as responses keep them."""
-    claim, asks = claims[0], claims[0].plan.asks
-    alone = None
-    if len(asks) == 1 and len(claims) == 1 and conf.get(conf.HEADERS) is _DRAFT and not asks[0].part.scoped.degraded:
-        alone = _by_itself(asks[0].rule)
+    claim = claims[0]
+    alone = claim.plan.tell
     if alone is None:
-        return {name.lower(): (name, value) for name, value in _together(claims).items()}
-    policy, start, left_of = alone
-    left, reset = left_of(claim.records[0][asks[0].index], claim.decided_at)
-    return {
-        "ratelimit-policy": policy,
-        "ratelimit": (_LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"),
-    }
+        alone = claim.plan.tell = _by_itself(claim.plan)
+    if alone and len(claims) == 1 and conf.get(conf.HEADERS) is _DRAFT:
+        return alone(claim.records, claim.decided_at)
+    return {name.lower(): (name, value) for name, value in _together(claims).items()}
 
 
 def _together(claims: Sequence[Claim]) -> dict[str, str]:
@@ -88,16 +84,27 @@ def _together(claims: Sequence[Claim]) -> dict[str, str]:
     return found if form is _DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
 
 
-@lru_cache(maxsize=4096)
-def _by_itself(rule: Rule) -> tuple[tuple[str, str], str, Remaining] | None:
-    """What `_draft` says of a limit by itself before it is known how much is left, in a fraction of the time.
+def _by_itself(plan: Plan) -> Tell | Literal[False]:
+    """`_draft` of a plan that has one limit, in a fraction of the time; False of all others.
 
-    None where everything is blocked, or where more could be left than `q`.
+    Also where everything is blocked, where more could be left than `q`, and of what is decided without the store.
     """
+    if len(plan.asks) != 1 or plan.asks[0].part.scoped.degraded:
+        return False
+    rule, index = plan.asks[0].rule, plan.asks[0].index
     limit = rule.limit
     if isinstance(limit, Blocked) or limit.ceiling > _quota(limit):
-        return None
-    return (_POLICY, _policy(rule.key, limit)), f'"{rule.key}";r=', remaining_of(rule)
+        return False
+    policy, start, left_of = (_POLICY, _policy(rule.key, limit)), f'"{rule.key}";r=', remaining_of(rule)
+
+    def told(records: Sequence[Record], now: int) -> dict[str, tuple[str, str]]:
+        left, reset = left_of(records[0][index], now)
+        return {
+            "ratelimit-policy": policy,
+            "ratelimit": (_LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"),
+        }
+
+    return told
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:

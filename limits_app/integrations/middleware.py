@@ -129,7 +129,7 @@ def _enforce(
         first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
-                limits.charge(first.resource, limits.entity, first.amounts, asked=first.first)
+                limits.take(first.resource, limits.entity, first.amounts, asked=first.first)
             except _NOT_CHARGED:
                 first = None
         if first is None:
@@ -153,7 +153,7 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
         first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
-                await limits.acharge(first.resource, await limits.aentity(), first.amounts, asked=first.first)
+                await limits.atake(first.resource, await limits.aentity(), first.amounts, asked=first.first)
             except _NOT_CHARGED:
                 first = None
         if first is None:
@@ -169,18 +169,18 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
 def _charge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:
     """Charge what a rule says; 1 of each limit where that cannot be requested, rather than an error or nothing."""
     try:
-        limits.charge(rule.resource, entity, rule.amounts)
+        limits.take(rule.resource, entity, rule.amounts)
     except InvalidRequest as error:
         rule.report(error)
-        limits.charge(rule.resource, entity)
+        limits.take(rule.resource, entity)
 
 
 async def _acharge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:
     try:
-        await limits.acharge(rule.resource, entity, rule.amounts)
+        await limits.atake(rule.resource, entity, rule.amounts)
     except InvalidRequest as error:
         rule.report(error)
-        await limits.acharge(rule.resource, entity)
+        await limits.atake(rule.resource, entity)
 
 
 def _dropped(limits: RequestLimits, task: asyncio.Task[Any], *, sends: bool) -> None:

@@ -143,7 +143,7 @@ def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
         try:
             demand = rule.demand(request)
             if demand is not None:
-                limits.charge(demand.resource, demand.entity, default_limits=demand.default_limits)
+                limits.take(demand.resource, demand.entity, default_limits=demand.default_limits)
         except REFUSALS as error:
             if rule.block:
                 return refusal(whole, error, gives_back=True)
@@ -165,7 +165,7 @@ def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
         try:
             demand = await sync_to_async(rule.demand)(request)
             if demand is not None:
-                await limits.acharge(demand.resource, demand.entity, default_limits=demand.default_limits)
+                await limits.atake(demand.resource, demand.entity, default_limits=demand.default_limits)
         except REFUSALS as error:
             if rule.block:
                 return await sync_to_async(refusal)(request, error, gives_back=True)

@@ -77,7 +77,7 @@ class Terms:
 
         Without a middleware nobody hears of an end that was not asked for before; then it is held while it runs.
         """
-        return limits.guarded or limits.was_charged(self.resource, entity)
+        return limits.guarded or (limits.hears and limits.was_charged(self.resource, entity))
 
     def run(self, call: Call) -> Any:
         """Acquire and run a function; where it gives something to wait for, hold until that was waited for."""

@@ -167,7 +167,7 @@ def test_what_was_taken_in_one_step_with_something_else_stays_charged(request_of
     limits = limits_of(request_of_client)
     limit("a", CallLimit(10, 60))
     limit("b", CallLimit(10, 60))
-    limits.charge_all([Share(name, limits.entity, None, ()) for name in ("a", "b")])
+    limits.take_all([Share(name, limits.entity, None, ()) for name in ("a", "b")])
     assert set(limits.acquisitions) == {"a", "b"}
     request_of_client.user = Person(1)  # type: ignore[assignment]
     limits.charge("a", limits.entity)

@@ -163,7 +163,7 @@ def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, tog
 def _refused(limits: RequestLimits, view: APIView, shares: Sequence[Share]) -> Outcome | None:
     try:
         if len(shares) == 1:
-            limits.charge_share(shares[0])
+            limits.take_share(shares[0])
         else:
             _charge(limits, shares)
     except NeverAdmissible as error:
@@ -182,9 +182,9 @@ def _refused(limits: RequestLimits, view: APIView, shares: Sequence[Share]) -> O
 def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
     """Charge all or nothing; one after the other what is counted in several stores, or cannot be at all."""
     try:
-        limits.charge_all(shares)
+        limits.take_all(shares)
     except InvalidRequest:
-        limits.charge_each(shares)
+        limits.take_each(shares)
 
 
 def _is_one_of_several(throttle: LimitThrottle, view: APIView) -> bool:
