@@ -15,8 +15,8 @@ from limits_app.core.unrolled import Figure, Record, Report, reader, reporter
 
 __all__ = ["Plan", "Tell", "plan_for"]
 
-Tell = Callable[[Sequence[Record], int], dict[str, tuple[str, str]]]
-"""(records, now): what clients are told about them at that moment, and under which names."""
+Tell = Callable[[dict[str, tuple[str, str]], Sequence[Record], int], None]
+"""(headers, records, now): add what clients are told about them at that moment."""
 
 
 class Plan:
@@ -34,6 +34,9 @@ class Plan:
     that tells clients of it (False: none does, None: nobody has asked).
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
+
+    memo: object = None
+    tell: Tell | Literal[False] | None = None
 
     def __init__(
         self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, many_calls: Collection[str] = ()
@@ -64,8 +67,6 @@ class Plan:
         self.report = self._reporter() if self.reports else None
         self.take: TakeAll | None = None
         self.settle: SettleAll | None = None
-        self.memo: object = None
-        self.tell: Tell | Literal[False] | None = None
 
     def write_out(self) -> TakeAll:
         """Compile `take` and `settle`, for a store that notes layouts in its records; gives `take`."""

@@ -153,8 +153,7 @@ class AnsweredRequest(Requester):
 
     def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> None:
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
-        # Nothing is given back of calls by themselves, until more than that was charged.
-        if acquisition.plan.settles or self._acquisitions or acquisition.__class__ is not Acquisition:
+        if acquisition.plan.settles or acquisition.__class__ is not Acquisition:  # which may have more to settle
             self.hear()
         self._acquisitions.append(acquisition)
         self._names.append(resource)

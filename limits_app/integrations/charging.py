@@ -9,8 +9,8 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.answering import AnsweredRequest
-from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charge
-from limits_app.services.acquiring import Limits
+from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charge, Key
+from limits_app.services.acquiring import Limits, try_resource
 from limits_app.services.asking import Asked
 
 __all__ = ["ChargedRequest"]
@@ -43,30 +43,23 @@ class ChargedRequest(AnsweredRequest):
         timeout: float | None = 0,
         *,
         default_limits: Limits = (),
-        asked: Asked = None,
     ) -> None:
         """Take the amounts that are named and 1 of every other limit, as far as the request was not charged before.
 
-        Raises what `limits.acquire` raises. `asked` is for what was not charged before, and says what to take of it.
+        Raises what `limits.acquire` raises.
         """
-        if not asked:
-            if self.charges:
-                self._carry_over(resource, entity, default_limits)
-            asked = self.charges.rest((resource, entity), named)
-            if asked is NOTHING:
-                return
-        if timeout == 0:
-            acquisition = services.try_acquire(resource, entity=entity, requested=asked, default_limits=default_limits)
-            if not acquisition.admitted:
-                self._admitted(acquisition)
-        else:
-            acquisition = services.acquire(
-                resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
-            )
         if self.charges:
-            self.charges.note((resource, entity), named, acquisition)
-        else:  # as that does, which is a call more
-            self.charges[resource, entity] = (acquisition,), named
+            self._carry_over(resource, entity, default_limits)
+        asked = self.charges.rest((resource, entity), named)
+        if asked is NOTHING:
+            return
+        if timeout == 0:
+            self.take_new((resource, entity), named, asked, default_limits)
+            return
+        acquisition = services.acquire(
+            resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+        )
+        self._note((resource, entity), named, acquisition)
         self._hold(resource, acquisition)
 
     async def atake(
@@ -77,26 +70,41 @@ class ChargedRequest(AnsweredRequest):
         timeout: float | None = 0,
         *,
         default_limits: Limits = (),
-        asked: Asked = None,
     ) -> None:
         """`take` for asyncio."""
-        if not asked:
-            if self.charges:
-                await self._acarry_over(resource, entity, default_limits)
-            asked = self.charges.rest((resource, entity), named)
-            if asked is NOTHING:
-                return
+        if self.charges:
+            await self._acarry_over(resource, entity, default_limits)
+        asked = self.charges.rest((resource, entity), named)
+        if asked is NOTHING:
+            return
         if timeout == 0:
-            acquisition = await services.atry_acquire(
-                resource, entity=entity, requested=asked, default_limits=default_limits
-            )
-            if not acquisition.admitted:
-                self._admitted(acquisition)
-        else:
-            acquisition = await services.aacquire(
-                resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
-            )
-        self.charges.note((resource, entity), named, acquisition)
+            await self.atake_new((resource, entity), named, asked, default_limits)
+            return
+        acquisition = await services.aacquire(
+            resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+        )
+        self._note((resource, entity), named, acquisition)
+        self._hold(resource, acquisition)
+
+    def take_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
+        """Take what `asked` says, for the amounts that are `named`: nothing of it was charged before."""
+        resource, entity = key
+        acquisition = try_resource(resource, entity, asked, default_limits)
+        if not acquisition.admitted:
+            self._admitted(acquisition)
+        if self.charges:
+            self._note(key, named, acquisition)
+        else:  # as that does with the first, which is a call more
+            self.charges[key] = (acquisition,), named
+        self._hold(resource, acquisition)
+
+    async def atake_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
+        """`take_new` for asyncio."""
+        resource, entity = key
+        acquisition = self._admitted(
+            await services.atry_acquire(resource, entity=entity, requested=asked, default_limits=default_limits)
+        )
+        self._note(key, named, acquisition)
         self._hold(resource, acquisition)
 
     def take_share(self, share: services.Share) -> None:
@@ -106,7 +114,7 @@ class ChargedRequest(AnsweredRequest):
             self._carry_over(*key, share.default_limits)
             if self.was_charged(*key):
                 return
-        self.take(*key, default_limits=share.default_limits, asked=share.requested or ONE_OF_EACH)
+        self.take_new(key, NOTHING, share.requested or ONE_OF_EACH, share.default_limits)
 
     def take_all(self, shares: Iterable[services.Share]) -> None:
         """Take all shares that the request was not charged before, of which there must be some, or none of them.
@@ -123,7 +131,7 @@ class ChargedRequest(AnsweredRequest):
             return
         acquisition = self._admitted(services.try_acquire_all(list(new.values())))
         for key in new:
-            self.charges.note(key, NOTHING, acquisition)
+            self._note(key, NOTHING, acquisition)
         self._hold(tuple({resource: None for resource, _ in new}), acquisition)
 
     def take_each(self, shares: Iterable[services.Share]) -> None:
@@ -141,6 +149,12 @@ class ChargedRequest(AnsweredRequest):
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether a way in has charged it and it was not given back."""
         return self.charges.before((resource, entity)) is not None
+
+    def _note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> None:
+        """Note what was charged; what was charged before it may have to give something back with the end."""
+        if self.charges:
+            self.hear()
+        self.charges.note(key, named, acquisition)
 
     def _carry_over(self, resource: str, entity: str | None, default_limits: Limits) -> None:
         """Charge the requester what the one was charged for whom they were taken, who gets it back."""

@@ -145,12 +145,11 @@ class EndpointTable:
 
         So whoever charges them needs not ask whether the endpoints are current. It raises OutdatedEndpoints otherwise.
         """
-        moment = self._moment
+        _, store, version = self._moment or (None, None, None)
 
         def first(found: LimitSet) -> Requested:
-            is_confirmed = moment is not None and found.version == moment.version and found.store is moment.store
             # What decides in place of a store has its own version.
-            if not is_confirmed and isinstance(found, ResolvedSet):
+            if (found.store is not store or found.version != version) and isinstance(found, ResolvedSet):
                 raise OutdatedEndpoints
             # As `one_of_each` says of nothing, which is a call more.
             return one_of_each(amounts, found) if amounts or found.rates else None

@@ -18,8 +18,8 @@ from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.core.claim import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
-from limits_app.core.quota import QuotaLimit
 from limits_app.core.plan import Plan, Tell
+from limits_app.core.quota import QuotaLimit
 from limits_app.core.remaining import remaining_of
 from limits_app.core.unrolled import Record
 
@@ -28,7 +28,9 @@ __all__ = ["headers_of", "tell", "untell"]
 _POLICY: Final = "RateLimit-Policy"
 _LEFT: Final = "RateLimit"
 _NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
-_DRAFT: Final = Headers.DRAFT  # to look for it in its class takes as long as a call
+# To look for these in what has them takes as long as a call.
+_DRAFT: Final = Headers.DRAFT
+_HEADERS: Final = conf.HEADERS.name
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
 
@@ -50,7 +52,7 @@ def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     """Say in the headers of a response what the claims that were decided for it have left."""
     if claims:
         # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
-        response.headers._store.update(_told(claims))
+        _add(response.headers._store, claims)
 
 
 def untell(response: HttpResponseBase) -> None:
@@ -61,18 +63,22 @@ def untell(response: HttpResponseBase) -> None:
 
 def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
     """The headers, by name; nothing about what was decided without the store, which knows what is left."""
-    return dict(_told(claims).values()) if claims else {}
+    found: dict[str, tuple[str, str]] = {}
+    if claims:
+        _add(found, claims)
+    return dict(found.values())
 
 
-def _told(claims: Sequence[Claim]) -> dict[str, tuple[str, str]]:
-    """Names and values, by name in lower case, as responses keep them."""
+def _add(found: dict[str, tuple[str, str]], claims: Sequence[Claim]) -> None:
+    """Add names and values, by name in lower case, as responses keep them."""
     claim = claims[0]
     alone = claim.plan.tell
     if alone is None:
         alone = claim.plan.tell = _by_itself(claim.plan)
-    if alone and len(claims) == 1 and conf.get(conf.HEADERS) is _DRAFT:
-        return alone(claim.records, claim.decided_at)
-    return {name.lower(): (name, value) for name, value in _together(claims).items()}
+    if alone and len(claims) == 1 and conf.current()[_HEADERS] is _DRAFT:
+        alone(found, claim.records, claim.decided_at)
+    else:
+        found.update({name.lower(): (name, value) for name, value in _together(claims).items()})
 
 
 def _together(claims: Sequence[Claim]) -> dict[str, str]:
@@ -97,14 +103,12 @@ def _by_itself(plan: Plan) -> Tell | Literal[False]:
         return False
     policy, start, left_of = (_POLICY, _policy(rule.key, limit)), f'"{rule.key}";r=', remaining_of(rule)
 
-    def told(records: Sequence[Record], now: int) -> dict[str, tuple[str, str]]:
+    def add(found: dict[str, tuple[str, str]], records: Sequence[Record], now: int) -> None:
         left, reset = left_of(records[0][index], now)
-        return {
-            "ratelimit-policy": policy,
-            "ratelimit": (_LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"),
-        }
+        found["ratelimit-policy"] = policy
+        found["ratelimit"] = _LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"
 
-    return told
+    return add
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:

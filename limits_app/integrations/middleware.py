@@ -58,7 +58,7 @@ class LimitsMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
-        limits = request.__dict__.get("limits")  # as `limits_of` asks, which is a call more
+        limits = getattr(request, "limits", None)  # as `limits_of` asks, which is a call more
         if limits is None:
             limits = request.limits = RequestLimits(request)  # type: ignore[attr-defined]  # it is there from now on
         limits.guarded = True
@@ -120,16 +120,19 @@ def _enforce(
     request: HttpRequest, _view: object = None, _args: object = None, _kwargs: object = None
 ) -> HttpResponseBase | None:
     """Charge what the first endpoint that fits says; a refusal is a response."""
-    limits, match = request.__dict__.get("limits") or limits_of(request), request.resolver_match
+    limits, match = getattr(request, "limits", None) or limits_of(request), request.resolver_match
     limits.enforced = True
-    if match is not None and getattr(match.func, EXEMPT, False):
-        return None
-    path, view_name, method = request.path_info, None if match is None else match.view_name, request.method or ""
+    view_name = None
+    if match is not None:
+        if getattr(match.func, EXEMPT, False):
+            return None
+        view_name = match.view_name
+    path, method = request.path_info, request.method or ""
     try:
         first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
-                limits.take(first.resource, limits.entity, first.amounts, asked=first.first)
+                limits.take_new((first.resource, limits.entity), first.amounts, first.first)
             except _NOT_CHARGED:
                 first = None
         if first is None:
@@ -146,14 +149,17 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
     """`_enforce` for asyncio; a thread asks the store and the database, for endpoints and for a page."""
     limits, match = limits_of(request), request.resolver_match
     limits.enforced = True
-    if match is not None and getattr(match.func, EXEMPT, False):
-        return None
-    path, view_name, method = request.path_info, None if match is None else match.view_name, request.method or ""
+    view_name = None
+    if match is not None:
+        if getattr(match.func, EXEMPT, False):
+            return None
+        view_name = match.view_name
+    path, method = request.path_info, request.method or ""
     try:
         first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
-                await limits.atake(first.resource, await limits.aentity(), first.amounts, asked=first.first)
+                await limits.atake_new((first.resource, await limits.aentity()), first.amounts, first.first)
             except _NOT_CHARGED:
                 first = None
         if first is None:

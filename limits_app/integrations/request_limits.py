@@ -56,13 +56,13 @@ class RequestLimits(ChargedRequest):
         """`limits.acquire` for the entity of the request; charges each time."""
         names = _names(resource)
         if options.get("timeout", 0) != 0:
-            return self._hand_out(names, services.acquire(resource, **self._for_entity(options)))
+            return self._given(names, services.acquire(resource, **self._for_entity(options)))
         options.pop("timeout", None)
-        return self._hand_out(names, self._admitted(services.try_acquire(resource, **self._for_entity(options))))
+        return self._given(names, self._admitted(services.try_acquire(resource, **self._for_entity(options))))
 
     def try_acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
-        return self._hand_out(_names(resource), services.try_acquire(resource, **self._for_entity(options)))
+        return self._given(_names(resource), services.try_acquire(resource, **self._for_entity(options)))
 
     def check(self, resource: str, **options: Any) -> Outcome:
         """`limits.check` for the entity of the request; consumes nothing."""
@@ -72,20 +72,20 @@ class RequestLimits(ChargedRequest):
         """`acquire` for asyncio."""
         names = _names(resource)
         if options.get("timeout", 0) != 0:
-            return self._hand_out(names, await services.aacquire(resource, **await self._afor_entity(options)))
+            return self._given(names, await services.aacquire(resource, **await self._afor_entity(options)))
         options.pop("timeout", None)
         acquisition = await services.atry_acquire(resource, **await self._afor_entity(options))
-        return self._hand_out(names, self._admitted(acquisition))
+        return self._given(names, self._admitted(acquisition))
 
     async def atry_acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`try_acquire` for asyncio."""
-        return self._hand_out(_names(resource), await services.atry_acquire(resource, **await self._afor_entity(options)))
+        return self._given(_names(resource), await services.atry_acquire(resource, **await self._afor_entity(options)))
 
     async def acheck(self, resource: str, **options: Any) -> Outcome:
         """`check` for asyncio."""
         return await sync_to_async(services.check)(resource, **await self._afor_entity(options))
 
-    def _hand_out(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
+    def _given(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
         self.hear()
         self._hold(resource, acquisition)
         return acquisition

@@ -21,7 +21,7 @@ class Requester:
     # The request refers to this: a cycle would leave all of it to the garbage collector, request by request.
     _reference: ref[HttpRequest]
     # Of the class, so that a request that nobody asks about costs little.
-    _entity: Any = _NOT_ASKED
+    _entity: Any = _NOT_ASKED  # then a text or None
     _user: object = None
     _taken_for: tuple[str | None, ...] = ()
 
@@ -38,14 +38,14 @@ class Requester:
 
         And anew once `request.user` is somebody else, as where the REST framework authenticates inside of the view.
         """
-        entity = self._entity
-        if entity is _NOT_ASKED:
+        if self._entity is _NOT_ASKED:
             request = self._reference() or self._request  # the latter raises; asking it first is a call more
-            entity = self._entity = identify(request)
-            self._user = request.__dict__.get("user")
+            found = self._entity = identify(request)
+            self._user = getattr(request, "user", None)
         elif self._is_mistaken():
-            entity = self._correct(identify(self._request))
-        found: str | None = entity
+            found = self._correct(identify(self._request))
+        else:
+            found = self._entity
         return found
 
     async def aentity(self) -> str | None:
@@ -53,7 +53,7 @@ class Requester:
         if self._entity is _NOT_ASKED:
             request = self._reference() or self._request
             self._entity = await aidentify(request)
-            self._user = request.__dict__.get("user")
+            self._user = getattr(request, "user", None)
         elif self._is_mistaken():  # by somebody who tells `request.user`, and not always `request.auser`
             self._correct(await sync_to_async(identify)(self._request))
         found: str | None = self._entity
@@ -62,11 +62,11 @@ class Requester:
     def _is_mistaken(self) -> bool:
         """Whether somebody else is logged in than when it was found out who makes the request."""
         request = self._reference()
-        return request is not None and request.__dict__.get("user") is not self._user
+        return request is not None and getattr(request, "user", None) is not self._user
 
     def _correct(self, entity: str | None) -> str | None:
         """Take the request for that of another; what ways in charge the other for is given back to the former."""
-        self._user = self._request.__dict__.get("user")
+        self._user = getattr(self._request, "user", None)
         if entity != self._entity:
             self._taken_for = (*self._taken_for, self._entity)
             self._entity = entity

@@ -40,6 +40,7 @@ __all__ = [
     "check",
     "limit_set",
     "try_acquire",
+    "try_resource",
 ]
 
 
@@ -72,20 +73,26 @@ def try_acquire(
         return _once(idempotency_key, resource, entity, requested, default_limits).try_acquire()
     if not isinstance(resource, str):
         return try_acquire_all(shares_of(resource, entity, requested, default_limits))
+    return try_resource(resource, entity, requested, default_limits)
+
+
+def try_resource(resource: str, entity: str | None, requested: Asked, default_limits: Limits) -> Acquisition:
+    """`try_acquire` of one resource, for those who are in a hurry: names of arguments cost as much as a call."""
     # What `fresh` does when all is well is written out, because a call costs here as much as anything else.
+    found = None
     if TROUBLED or WATCHERS or limit_near.receivers:
         acquisition = fresh(resource, entity, default_limits, partial(_tried, requested))
     else:
-        found = None
         try:
             found = resolver.limit_set(resource, entity, default_limits)
             acquisition = found.try_acquire(requested(found) if callable(requested) else requested)
         except FAILURES as error:
             use = partial(_tried, requested)
             acquisition = fresh(resource, entity, default_limits, use, found=found, failures=[error])
+            found = None
     if not acquisition.admitted:
         tell(acquisition.outcome)
-    elif getattr(acquisition.limit_set, "shadow", None) is not None:
+    elif found is None or found.shadow is not None:
         return follow(acquisition, requested)
     return acquisition
 
