@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from itertools import compress
 from typing import Final
 from weakref import ref
 
@@ -44,7 +43,6 @@ class AnsweredRequest(Requester):
     def __init__(self, request: HttpRequest) -> None:
         self._reference = ref(request)
         self._acquisitions: list[Acquisition] = []
-        self._names: list[str | tuple[str, ...]] = []  # of what resources each acquisition is
         self.charges = Charges()
         """What ways in charged."""
 
@@ -91,8 +89,7 @@ class AnsweredRequest(Requester):
             elif request is not None:
                 type(request).close(request)
         finally:
-            for acquisition in self._acquisitions:  # as `end` does, which is a call more
-                acquisition.release()
+            self.end()
 
     def end(self) -> None:
         """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
@@ -151,16 +148,14 @@ class AnsweredRequest(Requester):
         self._refused = (acquisition,)
         raise LimitExceeded(acquisition.outcome)
 
-    def _hold(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> None:
+    def _hold(self, acquisition: Acquisition) -> None:
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
         if acquisition.plan.settles or acquisition.__class__ is not Acquisition:  # which may have more to settle
             self.hear()
         self._acquisitions.append(acquisition)
-        self._names.append(resource)
 
     def _drop(self, acquisitions: Container[Acquisition]) -> None:
-        kept = [one not in acquisitions for one in self._acquisitions]
-        self._acquisitions, self._names = [*compress(self._acquisitions, kept)], [*compress(self._names, kept)]
+        self._acquisitions = [one for one in self._acquisitions if one not in acquisitions]
 
     def _undo(self, acquisitions: Sequence[Acquisition]) -> None:
         self.charges.give_back(acquisitions)

@@ -36,6 +36,10 @@ class Charges(dict[Key, Charge]):
             return None
         return charge if any(map(_took, charge[0])) else None
 
+    def resources(self, acquisition: Acquisition) -> list[str]:
+        """Of what resources an acquisition is, as far as ways in took it."""
+        return [resource for (resource, _), (acquisitions, _) in self.items() if acquisition in acquisitions]
+
     def rest(self, key: Key, named: Mapping[str, Amount]) -> Asked:
         """What is still to be asked; NOTHING when that is nothing."""
         before = self.before(key) if self else None

@@ -60,7 +60,7 @@ class ChargedRequest(AnsweredRequest):
             resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
         )
         self._note((resource, entity), named, acquisition)
-        self._hold(resource, acquisition)
+        self._hold(acquisition)
 
     async def atake(
         self,
@@ -84,7 +84,7 @@ class ChargedRequest(AnsweredRequest):
             resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
         )
         self._note((resource, entity), named, acquisition)
-        self._hold(resource, acquisition)
+        self._hold(acquisition)
 
     def take_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
         """Take what `asked` says, for the amounts that are `named`: nothing of it was charged before."""
@@ -96,7 +96,7 @@ class ChargedRequest(AnsweredRequest):
             self._note(key, named, acquisition)
         else:  # as that does with the first, which is a call more
             self.charges[key] = (acquisition,), named
-        self._hold(resource, acquisition)
+        self._hold(acquisition)
 
     async def atake_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
         """`take_new` for asyncio."""
@@ -105,7 +105,7 @@ class ChargedRequest(AnsweredRequest):
             await services.atry_acquire(resource, entity=entity, requested=asked, default_limits=default_limits)
         )
         self._note(key, named, acquisition)
-        self._hold(resource, acquisition)
+        self._hold(acquisition)
 
     def take_share(self, share: services.Share) -> None:
         """`take_all` for one."""
@@ -132,7 +132,7 @@ class ChargedRequest(AnsweredRequest):
         acquisition = self._admitted(services.try_acquire_all(list(new.values())))
         for key in new:
             self._note(key, NOTHING, acquisition)
-        self._hold(tuple({resource: None for resource, _ in new}), acquisition)
+        self._hold(acquisition)
 
     def take_each(self, shares: Iterable[services.Share]) -> None:
         """`take_all` where one step is not enough: one after the other, given back when a later one is refused."""

@@ -30,16 +30,21 @@ class RequestLimits(ChargedRequest):
     Whatever is acquired here is given back when the response has been sent, at the latest.
     """
 
+    # Of the class, so that a request that acquires nothing by itself costs little.
+    _given: tuple[tuple[str, Acquisition], ...] = ()  # by resource
+
     @property
     def acquisitions(self) -> dict[str, Acquisition]:
         """What was acquired, by resource; of several the latest, and what is of several resources under each of them.
 
         `request.limits.acquisitions["api"].update({"tpm": 312})` says how much was really used.
         """
-        self.hear()
+        if self._reference() is not None:
+            self.hear()
         found: dict[str, Acquisition] = {}
-        for resources, acquisition in zip(self._names, self._acquisitions, strict=True):
-            found |= dict.fromkeys((resources,) if isinstance(resources, str) else resources, acquisition)
+        for acquisition in self._acquisitions:
+            names = [name for name, one in self._given if one is acquisition]
+            found |= dict.fromkeys([*names, *self.charges.resources(acquisition)], acquisition)
         return found
 
     @property
@@ -54,15 +59,14 @@ class RequestLimits(ChargedRequest):
 
     def acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`limits.acquire` for the entity of the request; charges each time."""
-        names = _names(resource)
         if options.get("timeout", 0) != 0:
-            return self._given(names, services.acquire(resource, **self._for_entity(options)))
+            return self._give(resource, services.acquire(resource, **self._for_entity(options)))
         options.pop("timeout", None)
-        return self._given(names, self._admitted(services.try_acquire(resource, **self._for_entity(options))))
+        return self._give(resource, self._admitted(services.try_acquire(resource, **self._for_entity(options))))
 
     def try_acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
-        return self._given(_names(resource), services.try_acquire(resource, **self._for_entity(options)))
+        return self._give(resource, services.try_acquire(resource, **self._for_entity(options)))
 
     def check(self, resource: str, **options: Any) -> Outcome:
         """`limits.check` for the entity of the request; consumes nothing."""
@@ -70,24 +74,26 @@ class RequestLimits(ChargedRequest):
 
     async def aacquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`acquire` for asyncio."""
-        names = _names(resource)
         if options.get("timeout", 0) != 0:
-            return self._given(names, await services.aacquire(resource, **await self._afor_entity(options)))
+            return self._give(resource, await services.aacquire(resource, **await self._afor_entity(options)))
         options.pop("timeout", None)
         acquisition = await services.atry_acquire(resource, **await self._afor_entity(options))
-        return self._given(names, self._admitted(acquisition))
+        return self._give(resource, self._admitted(acquisition))
 
     async def atry_acquire(self, resource: Resources, **options: Any) -> Acquisition:
         """`try_acquire` for asyncio."""
-        return self._given(_names(resource), await services.atry_acquire(resource, **await self._afor_entity(options)))
+        return self._give(resource, await services.atry_acquire(resource, **await self._afor_entity(options)))
 
     async def acheck(self, resource: str, **options: Any) -> Outcome:
         """`check` for asyncio."""
         return await sync_to_async(services.check)(resource, **await self._afor_entity(options))
 
-    def _given(self, resource: str | tuple[str, ...], acquisition: Acquisition) -> Acquisition:
+    def _give(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
+        """Hold what the code asked for itself, which may report its usage."""
         self.hear()
-        self._hold(resource, acquisition)
+        self._hold(acquisition)
+        names = (resource,) if isinstance(resource, str) else resource
+        self._given = (*self._given, *[(name, acquisition) for name in names])
         return acquisition
 
     def _for_entity(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +101,3 @@ class RequestLimits(ChargedRequest):
 
     async def _afor_entity(self, options: dict[str, Any]) -> dict[str, Any]:
         return options if "entity" in options else {**options, "entity": await self.aentity()}
-
-
-def _names(resource: Resources) -> str | tuple[str, ...]:
-    return resource if isinstance(resource, str) else tuple(resource)

@@ -15,6 +15,7 @@ from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request_limits import RequestLimits, limits_of
+from limits_app.resolver import resolve
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
@@ -175,6 +176,68 @@ def early(get_response: Any) -> Any:
 
 
 early.async_capable = True  # type: ignore[attr-defined]  # as Django has it
+
+
+def hears(limits: RequestLimits) -> bool:
+    """Whether the request hears of its end."""
+    return "close" in vars(limits._request)
+
+
+def test_nobody_hears_of_the_end_where_nothing_can_be_given_back(limits: RequestLimits) -> None:
+    limit("calls", CallLimit(10, 60))
+    limits.take("calls", "ann")
+    assert not hears(limits)
+    limits.take("api", "ann")
+    assert hears(limits)
+    limits._request.close()
+    assert left("calls") == {"call_count": 9}
+    assert left("api")["slots"] == 5
+
+
+def test_whoever_looks_at_what_was_charged_may_report_its_usage(limits: RequestLimits) -> None:
+    limit("calls", CallLimit(10, 60))
+    limits.take("calls", "ann")
+    limits.acquisitions["calls"].update({"call_count": 0})
+    limits._request.close()
+    assert left("calls") == {"call_count": 10}
+
+
+def test_what_was_charged_can_be_looked_at_when_the_request_is_over() -> None:
+    limit("calls", CallLimit(10, 60))
+    limits = limits_of(RequestFactory().get("/"))
+    limits.take("calls", "ann")
+    assert limits.acquisitions["calls"].admitted
+
+
+def test_calls_that_are_named_later_take_the_place_of_the_one_that_was_taken(limits: RequestLimits) -> None:
+    limit("calls", CallLimit(10, 60))
+    limits.take("calls", "ann")
+    limits.take("calls", "ann", {"call_count": 4})
+    assert left("calls") == {"call_count": 5}
+    limits._request.close()
+    assert left("calls") == {"call_count": 6}
+
+
+def test_what_is_held_in_the_shadow_comes_back_with_the_end(limits: RequestLimits) -> None:
+    services.set_system_limits([CallLimit(10, 60)])
+    services.set_resource_limits("tried", [ResourceLimit("slots", 1)], enforcement="shadow")
+    shadow = resolve("tried", "ann").limit_set.shadow
+    assert shadow is not None
+    limits.take("tried", "ann")
+    assert shadow.get_stats()["slots"]["available"] == 0
+    limits._request.close()
+    assert shadow.get_stats()["slots"]["available"] == 1
+
+
+def test_a_generator_reports_what_the_request_was_charged_before_it(request_of_ann: HttpRequest) -> None:
+    @limited("calls", usage=lambda result: {"call_count": 0})
+    def rows(request: HttpRequest) -> Any:
+        yield "one"
+
+    limit("calls", CallLimit(10, 60))
+    limits_of(request_of_ann).take("calls", "ann")  # as a throttle does where no middleware is
+    assert list(rows(request_of_ann)) == ["one"]
+    assert left("calls") == {"call_count": 10}
 
 
 def test_the_request_is_closed_as_ever(limits: RequestLimits) -> None:

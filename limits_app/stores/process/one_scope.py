@@ -46,14 +46,18 @@ _TAKE_BACK: Final = "if not txn.delete(lease_key + holder): return None"
 
 
 class Way(NamedTuple):
-    """How the claims of a plan are charged and settled in one go, by the store of which `owner` is."""
+    """How the claims of a plan are charged and settled in one go, by the store of which `owner` is.
+
+    `version` is that of the plan as the file has it, and nothing where that is not known.
+    """
 
     charge: Charge
     settle: Settle
     owner: OneScope | None
+    version: bytes
 
 
-_GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, claim, changes: None, None)  # noqa: ARG005
+_GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, claim, changes: None, None, b"")  # noqa: ARG005
 """Where only the general way will do."""
 
 
@@ -95,7 +99,8 @@ class OneScope:
             *(self._identity, LEASE.pack, *permit),
         )
         charge, settle = charger(*bound, *shape.takes(rules)), settler(*bound, *shape.settles(rules))
-        way = plan.memo = Way(cast("Charge", charge), cast("Settle", settle), self)
+        version = b"" if plan.version is None else plan.version.to_bytes(8)
+        way = plan.memo = Way(cast("Charge", charge), cast("Settle", settle), self, version)
         return way
 
 
