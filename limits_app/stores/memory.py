@@ -94,7 +94,7 @@ class MemoryStore:
             try:
                 plan = claim.plan
                 now = monotonic_ns() // 1000 + _SINCE_1970_US if self._has_own_clock else self._now()  # without a call
-                if plan.version != self._version and plan.version is not None:  # in the order that is shorter
+                if plan.version is not None and plan.version != self._version:
                     raise StaleConfiguration
                 charged = (plan.take or plan.write_out())(self._records, self._loans, now, claim)
                 if charged is None:  # something is not as it is most of the time
