@@ -96,10 +96,10 @@ class LimitSet:
         self.rates = self._shapes.rates
         """The keys of which a request must say how much it takes."""
         self._decide = store.acquire
-        self._plain = self._shapes.plain()
         # Without limits, and without a configuration that may bring some, there is nothing to ask a store.
         free = not scoped and version is None
         self._free = FreeAcquisition(self, self._shapes.all()) if free else None
+        self._plain = None if free else self._shapes.plain()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.scoped, self.store, self._config, self.version)
@@ -157,13 +157,13 @@ class LimitSet:
         an explicit 0 leaves a resource limit out.
         Raises NeverAdmissible (a ValueError) for more than a limit can ever admit.
         """
-        if self._free is not None:
-            return self._free if requested is None else self._freely(requested)
         if requested is None and self._plain is not None:
             plan, amounts = self._plain
             acquisition = acquisition_of(self, plan, amounts)
             self._decide(acquisition)
             return acquisition
+        if self._free is not None:
+            return self._free if requested is None else self._freely(requested)
         acquisition = self.claim(requested)
         if self._decide(acquisition) and acquisition.plan.permits:
             acquisition.holding.add(acquisition)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Literal
 
 from limits_app.core.amounts import MAX_AMOUNT, Amount
 from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, taker_of_all
@@ -15,8 +14,8 @@ from limits_app.core.unrolled import Figure, Record, Report, reader, reporter
 
 __all__ = ["Plan", "Tell", "plan_for"]
 
-Tell = Callable[[dict[str, tuple[str, str]], Sequence[Record], int], None]
-"""(headers, records, now): add what clients are told about them at that moment."""
+Tell = Callable[[dict[str, tuple[str, str]], Sequence[Record], int], bool]
+"""(headers, records, now): add what clients are told about them at that moment; False where that is something else."""
 
 
 class Plan:
@@ -31,12 +30,12 @@ class Plan:
     `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
     `take` and `settle` change all records and loans at once, once somebody has asked to `write_out` them.
     `memo` is for what a store works out about it, which is kept for as long as the plan is, and `tell` for a function
-    that tells clients of it (False: none does, None: nobody has asked).
+    that tells clients of it.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
     memo: object = None
-    tell: Tell | Literal[False] | None = None
+    tell: Tell | None = None
 
     def __init__(
         self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, many_calls: Collection[str] = ()

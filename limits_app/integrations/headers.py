@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import ceil
 from time import time
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
+from limits_app.core.algorithms import Rule
 from limits_app.core.claim import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.plan import Plan, Tell
@@ -52,7 +53,9 @@ def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     """Say in the headers of a response what the claims that were decided for it have left."""
     if claims:
         # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
-        _add(response.headers._store, claims)
+        claim, found = claims[0], response.headers._store
+        if len(claims) > 1 or not (claim.plan.tell or _teller(claim.plan))(found, claim.records, claim.decided_at):
+            found.update({name.lower(): (name, value) for name, value in _together(claims).items()})
 
 
 def untell(response: HttpResponseBase) -> None:
@@ -65,20 +68,10 @@ def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
     """The headers, by name; nothing about what was decided without the store, which knows what is left."""
     found: dict[str, tuple[str, str]] = {}
     if claims:
-        _add(found, claims)
+        claim = claims[0]
+        if len(claims) > 1 or not (claim.plan.tell or _teller(claim.plan))(found, claim.records, claim.decided_at):
+            return _together(claims)
     return dict(found.values())
-
-
-def _add(found: dict[str, tuple[str, str]], claims: Sequence[Claim]) -> None:
-    """Add names and values, by name in lower case, as responses keep them."""
-    claim = claims[0]
-    alone = claim.plan.tell
-    if alone is None:
-        alone = claim.plan.tell = _by_itself(claim.plan)
-    if alone and len(claims) == 1 and conf.current()[_HEADERS] is _DRAFT:
-        alone(found, claim.records, claim.decided_at)
-    else:
-        found.update({name.lower(): (name, value) for name, value in _together(claims).items()})
 
 
 def _together(claims: Sequence[Claim]) -> dict[str, str]:
@@ -90,25 +83,36 @@ def _together(claims: Sequence[Claim]) -> dict[str, str]:
     return found if form is _DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
 
 
-def _by_itself(plan: Plan) -> Tell | Literal[False]:
-    """`_draft` of a plan that has one limit, in a fraction of the time; False of all others.
+def _teller(plan: Plan) -> Tell:
+    """`_draft` of a plan that has one limit, in a fraction of the time; kept with the plan.
 
-    Also where everything is blocked, where more could be left than `q`, and of what is decided without the store.
+    Something else is told where everything is blocked, where more could be left than `q`, and of what is decided
+    without the store.
     """
-    if len(plan.asks) != 1 or plan.asks[0].part.scoped.degraded:
-        return False
-    rule, index = plan.asks[0].rule, plan.asks[0].index
-    limit = rule.limit
-    if isinstance(limit, Blocked) or limit.ceiling > _quota(limit):
-        return False
-    policy, start, left_of = (_POLICY, _policy(rule.key, limit)), f'"{rule.key}";r=', remaining_of(rule)
+    plan.tell = _otherwise
+    if len(plan.asks) == 1 and not plan.asks[0].part.scoped.degraded:
+        rule, index = plan.asks[0].rule, plan.asks[0].index
+        if not isinstance(rule.limit, Blocked) and rule.limit.ceiling <= _quota(rule.limit):
+            plan.tell = _by_itself(rule, index)
+    return plan.tell
 
-    def add(found: dict[str, tuple[str, str]], records: Sequence[Record], now: int) -> None:
+
+def _otherwise(_found: dict[str, tuple[str, str]], _records: Sequence[Record], _now: int) -> bool:
+    return False
+
+
+def _by_itself(rule: Rule, index: int) -> Tell:
+    policy, start, left_of = (_POLICY, _policy(rule.key, rule.limit)), f'"{rule.key}";r=', remaining_of(rule)
+
+    def tell_alone(found: dict[str, tuple[str, str]], records: Sequence[Record], now: int) -> bool:
+        if conf.current()[_HEADERS] is not _DRAFT:
+            return False
         left, reset = left_of(records[0][index], now)
-        found["ratelimit-policy"] = policy
+        found["ratelimit-policy"] = policy  # by names in lower case, as responses keep them
         found["ratelimit"] = _LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"
+        return True
 
-    return add
+    return tell_alone
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:

@@ -132,7 +132,7 @@ def _enforce(
         first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
-                limits.take_new((first.resource, limits.entity), first.amounts, first.first)
+                limits.take_new((first.resource, limits.entity_of(request)), first.amounts, first.first)
             except _NOT_CHARGED:
                 first = None
         if first is None:

@@ -38,12 +38,18 @@ class Requester:
 
         And anew once `request.user` is somebody else, as where the REST framework authenticates inside of the view.
         """
+        if self._reference() is None and self._entity is not _NOT_ASKED:  # the request is over
+            known: str | None = self._entity
+            return known
+        return self.entity_of(self._request)
+
+    def entity_of(self, request: HttpRequest) -> str | None:
+        """`entity` for those who have the request at hand."""
         if self._entity is _NOT_ASKED:
-            request = self._reference() or self._request  # the latter raises; asking it first is a call more
             found = self._entity = identify(request)
             self._user = getattr(request, "user", None)
-        elif self._is_mistaken():
-            found = self._correct(identify(self._request))
+        elif getattr(request, "user", None) is not self._user:
+            found = self._correct(identify(request))
         else:
             found = self._entity
         return found
@@ -51,7 +57,7 @@ class Requester:
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
         if self._entity is _NOT_ASKED:
-            request = self._reference() or self._request
+            request = self._request
             self._entity = await aidentify(request)
             self._user = getattr(request, "user", None)
         elif self._is_mistaken():  # by somebody who tells `request.user`, and not always `request.auser`

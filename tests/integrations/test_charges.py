@@ -202,11 +202,17 @@ def test_whoever_looks_at_what_was_charged_may_report_its_usage(limits: RequestL
     assert left("calls") == {"call_count": 10}
 
 
-def test_what_was_charged_can_be_looked_at_when_the_request_is_over() -> None:
+def test_who_was_charged_what_can_be_looked_at_when_the_request_is_over() -> None:
     limit("calls", CallLimit(10, 60))
-    limits = limits_of(RequestFactory().get("/"))
+    request = RequestFactory().get("/", headers={"X-Who": "ann"})
+    limits = limits_of(request)
+    assert limits.entity == "ann"
     limits.take("calls", "ann")
+    del request
     assert limits.acquisitions["calls"].admitted
+    assert limits.entity == "ann"
+    with pytest.raises(RuntimeError, match="the request is over"):
+        limits._request  # noqa: B018 - asking is enough
 
 
 def test_calls_that_are_named_later_take_the_place_of_the_one_that_was_taken(limits: RequestLimits) -> None:
