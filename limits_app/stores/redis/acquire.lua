@@ -2,7 +2,7 @@
 -- Replies: S stale, C another layout, T another time, R refused, A admitted, N admitted with newcomers.
 local first_ask, first_wanted, scopes, moment, begins = at, wanted, count, now, true
 
-if open.permits then
+if open then
   for _ = 1, asks do
     local name, scope, offset, _, key
     name, scope, offset, _, _, _, key, _, at = unpack_from('<sddddddd', plan, at)
@@ -28,7 +28,7 @@ for _ = 1, asks do
     for _ = 1, asks do
       name, scope, offset, a, b, c, key, soft, at = unpack_from('<sddddddd', plan, at)
       amount, wanted = unpack_from('<d', ARGV[2], wanted)
-      if view[name] then
+      if view and view[name] then
         local s = {unpack_from(formats[scope], raws[scope])}
         reply[#reply + 1] = view[name](s, offset, now, amount, a, b, c, KEYS[key])
       end

@@ -1,6 +1,6 @@
 -- Put what has changed, and tell it.
 local reply = {newcomers and 'N' or 'A', pack('<d', now)}
-if #restores > 0 then
+if restores then
   -- What is told is what counts now; what is kept is what was there.
   for index = 1, count do reply[2 + index] = pack(formats[index], unpack(states[index])) end
   for index = 1, #restores do
@@ -11,7 +11,7 @@ if #restores > 0 then
 else
   for index = 1, count do reply[2 + index] = keep(index) end
 end
-for index = 1, #writes do call(unpack(writes[index])) end
+for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
 if tells_before then
   for index = 1, count do reply[#reply + 1] = raws[index] end
 end

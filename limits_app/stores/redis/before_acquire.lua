@@ -1,1 +1,1 @@
-local open, take, settle, view, share, tells_before = {}, {}, {}, {}, {}, false
+local tells_before = false

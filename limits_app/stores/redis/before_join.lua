@@ -1,1 +1,1 @@
-local open, take, settle, view, share, tells_before = {}, {}, {}, {}, {}, true
+local tells_before = true

@@ -1,2 +1,2 @@
 -- Whether permits are given back that were not lent any more.
-local settle, lapsed = {}, false
+local lapsed = false

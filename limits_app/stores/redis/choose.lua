@@ -12,7 +12,7 @@ local function as_it_is(reply) return reply end
 
 -- Decide on one; gives the reply when no other has to be asked.
 local function ask(turn, at, before, count, wanted)
-  holder, writes, restores = string.sub(ARGV[3], turn * 16 - 15, turn * 16), {}, {}
+  holder, writes, restores = string.sub(ARGV[3], turn * 16 - 15, turn * 16), nil, nil
   local reply = decide(at, {KEYS[1], unpack(KEYS, before + 1, before + count)}, wanted, as_it_is)
   local status = string.sub(reply, 1, 1)
   if status == 'S' or status == 'C' then return status end

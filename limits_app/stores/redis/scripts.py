@@ -27,6 +27,9 @@ SOFT: Final = "soft"
 COUNTING: Final = "counting"
 """Among twins: what they charge in some of the scopes is counted."""
 
+_TABLES: Final = ("open", "take", "settle", "view", "share")
+"""What twins put their functions into; a table that nobody needs is not made, since a script begins anew each time."""
+
 _KEPT: Final = f"local kept_us = {KEPT_US}"
 
 
@@ -89,6 +92,8 @@ def script(verb: str, twins: frozenset[str] | None = None) -> Script:
     parts = [_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))]
     bodies = ["\n".join([f"local function {head}", _body(files, twins), "end"]) for head, files in functions]
     beginning = [_read(name) for name in ("prelude", "writing", before) if name]
+    tables = ["{}" if any(f"{name}." in part for part in parts) else "nil" for name in _TABLES]
+    beginning.append(f"local {', '.join(_TABLES)} = {', '.join(tables)}")
     if COUNTING in twins:
         beginning.append(_KEPT)
     return Script("\n".join([*beginning, reading, *parts, *bodies, _body(after, twins)]))

@@ -7,5 +7,5 @@ for index = 1, count do
     end
   end
 end
-for index = 1, #writes do call(unpack(writes[index])) end
+for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
 return recorded(lapsed and 'L' or newcomers and 'N' or 'A')

@@ -86,7 +86,10 @@ end
 function take.sliding_window(s, o, now, amount, capacity, window, step, key)
   now = max(now, s[o + 3])
   -- When nothing is charged, what is forgotten is not kept: a clock may go back.
-  if amount == 0 then restores[#restores + 1] = {s, o, {unpack(s, o, o + 6)}} end
+  if amount == 0 then
+    restores = restores or {}
+    restores[#restores + 1] = {s, o, {unpack(s, o, o + 6)}}
+  end
   if forget(s, o, now, window, key) + amount > capacity then return nil end
   if amount == 0 then return 0 end
   return charge(s, o, now, amount, window, step, key)
