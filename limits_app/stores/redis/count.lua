@@ -28,26 +28,5 @@ for index = 1, scopes do
   end
 end
 
-for index = 1, opening and scopes or 0 do
-  local label
-  label, at = unpack_from('s', plan, at)
-  local sums, key, closed, hours = opening[index], KEYS[before + index], KEYS[#KEYS - 1], KEYS[#KEYS]
-  if sums and not begins then
-    close(KEYS, sums, label)
-  elseif sums then
-    if counts[index] then close(KEYS, counts[index], label) end
-    -- How long the record lives is set anew, as if there had been none.
-    counts[index], states[index][2] = sums, 0
-    call('HSET', closed, 'o' .. key, label)
-    -- Who has counted longest is collected first.
-    call('ZADD', hours, now / 3600000000, 'o' .. key)
-    call('PEXPIRE', closed, milliseconds(kept_us))
-    call('PEXPIRE', hours, milliseconds(kept_us))
-    -- What nobody has collected for too long is forgotten, faster than it comes.
-    local old = call('ZRANGEBYSCORE', hours, '-inf', '(' .. floor((now - kept_us) / 3600000000), 'LIMIT', 0, 2)
-    for place = 1, #old do
-      call('HDEL', closed, old[place])
-      call('ZREM', hours, old[place])
-    end
-  end
-end
+-- Where hours begin or end, and only there: closing.lua and hour.lua follow, which goes on to the end of this.
+if opening then

@@ -36,8 +36,8 @@ _KEPT: Final = f"local kept_us = {KEPT_US}"
 class _Verb(NamedTuple):
     """What stands before the twins, which of their sections are wanted, and what follows.
 
-    `functions` stand between: each has a head, and files for its body. The file that counts is left out of scripts that
-    count nothing.
+    `functions` stand between: each has a head, and files for its body. The files that count are left out of scripts
+    that count nothing.
     """
 
     before: str | None
@@ -46,8 +46,15 @@ class _Verb(NamedTuple):
     functions: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-_ACQUIRE: Final = ("scopes", "keeping", "acquire", "count", "admit")
-_SETTLE: Final = ("scopes", "keeping", "settle", "count", "settled")
+_READ: Final = "read"
+"""In the place of a file: the lines that read the record of a scope."""
+
+_SCOPES: Final = ("scopes", _READ, "scoped", "keeping")
+_COUNT: Final = ("count", "closing", "hour")
+"""What counts; where an hour ends, and only there, it makes the function that closes it."""
+
+_ACQUIRE: Final = (*_SCOPES, "acquire", *_COUNT, "admit")
+_SETTLE: Final = (*_SCOPES, "settle", *_COUNT, "settled")
 _DECIDE: Final = ("decide(at, KEYS, wanted, recorded)", _ACQUIRE)
 _VERBS: Final = {
     "acquire": _Verb("before_acquire", frozenset({"take"}), _ACQUIRE),
@@ -65,7 +72,7 @@ _VERBS: Final = {
     "undo": _Verb("before_settle", frozenset({"undo"}), _SETTLE),
     # What no claim holds.
     "credit": _Verb("before_settle", frozenset({"credit"}), _SETTLE),
-    "swap": _Verb(None, frozenset(), ("swap", "count", "swapped")),
+    "swap": _Verb(None, frozenset(), ("swap", "closing", "count", "hour", "swapped")),
 }
 
 
@@ -90,21 +97,22 @@ def script(verb: str, twins: frozenset[str] | None = None) -> Script:
         sections |= {"settle"}
     needed = {name for twin in twins for name in _NEEDS.get(twin, ())}
     parts = [_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))]
-    bodies = ["\n".join([f"local function {head}", _body(files, twins), "end"]) for head, files in functions]
+    bodies = ["\n".join([f"local function {head}", _body(files, twins, reading), "end"]) for head, files in functions]
     beginning = [_read(name) for name in ("prelude", "writing", before) if name]
     tables = ["{}" if any(f"{name}." in part for part in parts) else "nil" for name in _TABLES]
     beginning.append(f"local {', '.join(_TABLES)} = {', '.join(tables)}")
     if COUNTING in twins:
         beginning.append(_KEPT)
-    return Script("\n".join([*beginning, reading, *parts, *bodies, _body(after, twins)]))
+    return Script("\n".join([*beginning, *parts, *bodies, _body(after, twins, reading)]))
 
 
 def _read(name: str) -> str:
     return (_FOLDER / f"{name}.lua").read_text()
 
 
-def _body(files: Iterable[str], twins: AbstractSet[str]) -> str:
-    return "\n".join([_read(name) for name in files if name != "count" or COUNTING in twins])
+def _body(files: Iterable[str], twins: AbstractSet[str], reading: str) -> str:
+    wanted = [name for name in files if name not in _COUNT or COUNTING in twins]
+    return "\n".join([reading if name == _READ else _read(name) for name in wanted])
 
 
 def _sections(twin: str, wanted: AbstractSet[str]) -> str:
