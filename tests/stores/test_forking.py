@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Event
 
 import django
@@ -36,6 +38,14 @@ pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
 MANY = CallLimit(10**6, 366 * 86_400, RateLimitAlgorithm.FIXED_WINDOW)
 TWO = ResourceLimit("db", 2)
+
+
+@pytest.fixture
+def large_store(tmp_path: Path) -> Iterator[ProcessStore]:
+    """A process store with room for all that is written while somebody reads slowly."""
+    store = ProcessStore(tmp_path, map_megabytes=16)
+    yield store
+    store.close()
 
 
 def acquiring(pipe: Connection, limits: LimitSet, times: int) -> None:
@@ -147,9 +157,9 @@ class TestAChildOfAProcessStore:
             assert child.hear() == 2
         assert held
 
-    def test_forks_in_the_midst_of_traffic_neither_hang_nor_lose_anything(self, process_store: ProcessStore) -> None:
-        limits, stop = limits_of(process_store, MANY), Event()
-        rates = limits_of(process_store, RateLimit("x", 10**9, 1), entity="somebody else")
+    def test_forks_in_the_midst_of_traffic_neither_hang_nor_lose_anything(self, large_store: ProcessStore) -> None:
+        limits, stop = limits_of(large_store, MANY), Event()
+        rates = limits_of(large_store, RateLimit("x", 10**9, 1), entity="somebody else")
 
         def acquire() -> int:
             count = 0

@@ -1,5 +1,5 @@
 -- Take counts into a batch; one that nobody has forgotten comes first, as it was. KEYS are the batch, scopes that may be
--- counting, and as in counting.lua; the plan says how long counts are kept. ARGV[3] is the name of the batch, and its name
+-- counting, and as in closing.lua; the plan says how long counts are kept. ARGV[3] is the name of the batch, and its name
 -- and ARGV[4] are how it begins; what follows are names of counts, those of the scopes first.
 -- The reply: the batch, or nothing where there was nothing.
 local kept_us = unpack_from('<d', plan)
