@@ -16,6 +16,7 @@ from pytest_django import DjangoDbBlocker
 from limits_app import signals
 from limits_app.usage import denials
 from tests.flushing import quick_flushes, rows_of
+from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
 
 # Each run draws other examples, so half as many are enough for every change; before a release it is the usual number.
@@ -26,6 +27,8 @@ settings.load_profile("quick")
 
 # What a shell starts in the background ignores Ctrl-C, and so would the programs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+free_the_tracer_in_children()
 
 _TURNS = pytest.StashKey[Path]()
 _TURNS_VARIABLE = "LIMITS_TESTS_TURNS"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Generic, TypeVar
 from weakref import ref
 
@@ -22,8 +23,9 @@ class Living(Generic[T]):
     def add(self, one: T) -> None:
         """Have it among the others for as long as it lives."""
         number, references = id(one), self._references
-        # The number is another one's only after the callback.
-        references[number] = ref(one, lambda _: references.pop(number, None))
+        # The number is another one's only after the callback, which runs no Python: in a forked child what other
+        # threads had is dropped before any lock is put right, and Python may be traced by who needs one.
+        references[number] = ref(one, partial(references.pop, number))
 
     def all(self) -> list[T]:
         """Those that live now."""

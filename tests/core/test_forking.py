@@ -32,6 +32,32 @@ lock = importlib.import_module("limits_app.core.forking").lock_over_forks()
 print(os.waitpid(child, 0)[1], len(raised), lock.acquire(blocking=False))
 """
 
+WHAT_A_CHILD_RUNS = """
+import os, sys
+from threading import Event, Thread
+ran = []
+os.register_at_fork(before=ran.clear)  # it is called after what is registered later
+from limits_app.core.holding import holding_here
+holding, forked = Event(), Event()
+def hold():
+    holding_here()
+    holding.set()
+    forked.wait()
+def note(frame, event, _):
+    if event == "call" and frame.f_globals["__name__"].startswith("limits_app."):
+        ran.append(frame.f_code.co_name)
+Thread(target=hold).start()
+holding.wait()
+sys.setprofile(note)
+child = os.fork()
+sys.setprofile(None)
+if child == 0:
+    print(*ran, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+forked.set()
+"""
+
 
 def is_free(lock: RLock) -> bool:
     """Whether another thread could take a lock."""
@@ -163,3 +189,10 @@ def test_a_module_that_is_imported_in_the_middle_of_a_fork_releases_nothing(modu
     command = [sys.executable, "-c", FORKING_DURING_AN_IMPORT, module]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == ["0", "0", "True"]
+
+
+def test_what_other_threads_held_is_dropped_in_a_child_without_any_python() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WHAT_A_CHILD_RUNS]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
+    # A tracer may need a lock that one of them had, and none is put right before the first of the hooks.
+    assert done.stdout.split()[0] == "_forget"
