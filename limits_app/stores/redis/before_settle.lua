@@ -1,2 +1,2 @@
--- Whether permits are given back that were not lent any more, and until when somebody watches each scope.
-local lapsed, watched = false, {}
+-- Whether permits are given back that were not lent any more.
+local lapsed = false

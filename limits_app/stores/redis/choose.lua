@@ -8,12 +8,10 @@ local many, failover = unpack_from('<dd', plan)
 local order, told = wanted, {'F'}
 wanted = wanted + many * 8
 
-local function as_it_is(reply) return reply end
-
 -- Decide on one; gives the reply when no other has to be asked.
 local function ask(turn, at, before, count, wanted)
   holder, writes, restores = string.sub(ARGV[3], turn * 16 - 15, turn * 16), nil, nil
-  local reply = decide(at, {KEYS[1], unpack(KEYS, before + 1, before + count)}, wanted, as_it_is)
+  local reply = decide(at, {KEYS[1], unpack(KEYS, before + 1, before + count)}, wanted)
   local status = string.sub(reply, 1, 1)
   if status == 'S' or status == 'C' then return status end
   told[#told + 1] = pack('<dd', turn, #reply) .. reply

@@ -52,7 +52,9 @@ class Choice:
             numbers += one.numbers
         blob = b"".join((_HEAD.pack(len(plans), failover), requests, *packed))
         twins = frozenset[str]().union(*[plan.twins for plan in plans.values()])
-        chosen = script("choose_emptiest" if emptiest_first else "choose", twins)
+        shapes = {plan.shape for plan in plans.values()}
+        shape = shapes.pop() if len(shapes) == 1 else None
+        chosen = script("choose_emptiest" if emptiest_first else "choose", twins, shape)
         self.call = Prepared(chosen, keys, blob, numbers=numbers, extra=1)
 
     def numbers(self, claims: Sequence[Claim], now: int) -> list[int]:

@@ -1,7 +1,8 @@
 -- Count changes in the hour of a moment. The plan goes on, of each scope: how hour and sums are packed, or '' where nothing
 -- is counted, and of each limit where its change stands, and how many parts a unit has, or 0 where it is not counted;
 -- then the labels of all.
-local hour, opening = floor(moment / 3600000000), nil
+local hour, opens = floor(moment / 3600000000), false
+local opening = {}
 for index = 1, scopes do
   local format, place, parts
   format, place, parts, at = unpack_from('<sdd', plan, at)
@@ -21,12 +22,13 @@ for index = 1, scopes do
       if goes_on then
         counts[index] = sums
       else
-        opening = opening or {}
-        opening[index] = sums
+        opens, opening[index] = true, sums
       end
     end
   end
 end
 
--- Where hours begin or end, and only there: closing.lua and hour.lua follow, which goes on to the end of this.
-if opening then
+if opens then
+-- with: closing
+-- with: hour
+end -- if opens

@@ -1,3 +1,4 @@
+-- with: choose
 -- Ask the emptiest first; among equals, whoever stands first.
 local requests, shares = {}, {}
 for turn = 1, many do

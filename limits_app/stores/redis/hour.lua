@@ -22,4 +22,3 @@ for index = 1, scopes do
     end
   end
 end
-end -- if opening

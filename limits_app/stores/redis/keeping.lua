@@ -1,8 +1,6 @@
--- Put the states of a scope, and see that it lives until they are full again; for ever, where it lasts.
-local last_second = 4294967295
-local function keep(index)
+  -- Put the states of a scope, and see that it lives until they are full again; for ever, where it lasts.
   local s, key, full_in = states[index], KEYS[before + index], full_at[index] - now
-  local lives = idle(full_in)
+  local lives = max(full_in * idle_factor, least_idle)
   local lasts, lasted = lasting[index] > 0, s[2] == last_second
   local extends = not lasts and (lasted or s[2] * 1000000 < now + max(full_in, lives / 2))
   if lasts then
@@ -20,5 +18,3 @@ local function keep(index)
   end
   if extends then call('PEXPIRE', key, milliseconds(lives)) end
   if lasts and not lasted then call('PERSIST', key) end
-  return raw
-end

@@ -16,6 +16,7 @@ from limits_app.stores.redis.commands import Prepared
 from limits_app.stores.redis.counting import counting_plan
 from limits_app.stores.redis.names import Names
 from limits_app.stores.redis.scripts import COUNTING, SOFT, script
+from limits_app.stores.redis.straightening import Shape
 
 __all__ = ["PreparedPlan", "Records"]
 
@@ -31,7 +32,7 @@ _FIRST: Final = 3
 class PreparedPlan:
     """The scripts that acquire and settle for one plan, and how to read what they reply.
 
-    `keys`, `packed` and `twins` are what the one that acquires is given, and what it is made of.
+    `keys`, `packed`, `twins` and `shape` are what the one that acquires is given, and what it is made of.
     `numbers` says how many it is told beside those with which every script starts:
     the amounts, and the boundaries of `calendars`, which are None where there are no quotas.
     """
@@ -48,6 +49,7 @@ class PreparedPlan:
         "permits",
         "places",
         "settle",
+        "shape",
         "twins",
         "undo",
         "views",
@@ -67,6 +69,7 @@ class PreparedPlan:
         self.numbers = len(self.asks) + (self.calendars.size if self.calendars else 0)
         if any(ask.rule.limit.soft for ask in self.asks):
             self.twins |= {SOFT}
+        self.shape = Shape.of(len(self.parts), [(1 + places[ask.part], ask.rule.twin[0]) for ask in self.asks])
         self.keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
         taken, returned = (counting_plan(self.asks, permits=permits) for permits in (True, False))
         if any(part.layout.counts for part in self.parts):
@@ -87,7 +90,8 @@ class PreparedPlan:
     def _prepare(self, verb: str, packed: bytes, tag: bytes | None, extra: int = 0) -> Prepared:
         numbers = self.numbers + (2 if self.calendars else 0)
         extra += self.permits
-        return Prepared(script(verb, self.twins), self.keys, packed, numbers=numbers, extra=extra, tag=tag)
+        chosen = script(verb, self.twins, self.shape)
+        return Prepared(chosen, self.keys, packed, numbers=numbers, extra=extra, tag=tag)
 
     def _head(self, before: int, version: int | None) -> bytes:
         return _HEAD.pack(-1 if version is None else version, before, len(self.parts), len(self.asks))

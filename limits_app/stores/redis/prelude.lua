@@ -11,11 +11,9 @@ if again > 0 then
   if record and unpack_from('<d', record) == number then return string.sub(record, 9) end
 end
 
--- Keep a reply for as long as its link may ask for it.
 local function recorded(reply)
-  local created = call('HSET', KEYS[1], 'r', pack('<d', number) .. reply)
-  if created == 1 or number % 16 == 0 then call('PEXPIRE', KEYS[1], 3600000) end
-  return reply
+-- with: recording
+return reply
 end
 
 if now < 0 then
@@ -33,5 +31,5 @@ local function idle(us)
 end
 
 local function milliseconds(us)
-  return whole(floor(us / 1000) + 1)
+  return floor(us / 1000) + 1
 end

@@ -1,11 +1,13 @@
 """The scripts: one for each verb, put together from the twins of the algorithms that it needs.
 
 A twin's file is what all verbs share, and sections that start with a line such as `-- @take` or `-- @settle undo`.
+A verb's file has other files in it, where a line such as `-- with: keeping` stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from hashlib import sha1
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from limits_app.core.counting import HOUR_US, KEPT_HOURS
+from limits_app.stores.redis.straightening import Shape, straightened
 
 __all__ = ["COUNTING", "KEPT_US", "SOFT", "Script", "script"]
 
@@ -28,51 +31,48 @@ COUNTING: Final = "counting"
 """Among twins: what they charge in some of the scopes is counted."""
 
 _TABLES: Final = ("open", "take", "settle", "view", "share")
-"""What twins put their functions into; a table that nobody needs is not made, since a script begins anew each time."""
+"""What twins put their functions into. A script begins anew each time, so it makes no table and no function in vain."""
 
-_KEPT: Final = f"local kept_us = {KEPT_US}"
+_KEPT: Final = f"local kept_us = {KEPT_US}\n"
+
+_WITH: Final = re.compile(r"^ *-- with: (\w+)\n", re.MULTILINE)
+_COMMENT: Final = re.compile(r"^\s*--.*\n|^\n| +--.*$", re.MULTILINE)
+_FUNCTION: Final = re.compile(r"^local function (\w+)\(.*\n(?:.*\n)*?end\n", re.MULTILINE)
+_STRAIGHT: Final = ("acquire", "settle")
+_NEEDED_BY: Final[Mapping[str, str]] = {"open": "open.", "views": "view.", "restoring": "restores = "}
+"""Files that are left out where no twin says this."""
 
 
 class _Verb(NamedTuple):
-    """What stands before the twins, which of their sections are wanted, and what follows.
+    """What stands before the twins, which of their sections are wanted, and the file of the verb.
 
-    `functions` stand between: each has a head, and files for its body. The files that count are left out of scripts
-    that count nothing.
+    `functions` stand between: each has a head, and a file for its body. Files `without` which it goes are left out, as
+    are those that count where nothing is counted.
     """
 
-    before: str | None
-    sections: frozenset[str]
-    after: tuple[str, ...]
-    functions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    file: str
+    sections: frozenset[str] = frozenset()
+    functions: tuple[tuple[str, str], ...] = ()
+    before: str = ""
+    without: frozenset[str] = frozenset()
 
 
-_READ: Final = "read"
-"""In the place of a file: the lines that read the record of a scope."""
-
-_SCOPES: Final = ("scopes", _READ, "scoped", "keeping")
-_COUNT: Final = ("count", "closing", "hour")
-"""What counts; where an hour ends, and only there, it makes the function that closes it."""
-
-_ACQUIRE: Final = (*_SCOPES, "acquire", *_COUNT, "admit")
-_SETTLE: Final = (*_SCOPES, "settle", *_COUNT, "settled")
-_DECIDE: Final = ("decide(at, KEYS, wanted, recorded)", _ACQUIRE)
+_TAKE: Final = frozenset({"take"})
+_DECIDE: Final = ("decide(at, KEYS, wanted)", "acquire")
+_SHARE: Final = ("share_of(at, moved)", "share")
+_ONE: Final = frozenset({"telling", "recording"})
 _VERBS: Final = {
-    "acquire": _Verb("before_acquire", frozenset({"take"}), _ACQUIRE),
+    "acquire": _Verb("acquire", _TAKE, without=frozenset({"telling"})),
     # On one server of a cluster: the reply ends with the records as they were before.
-    "join": _Verb("before_join", frozenset({"take"}), _ACQUIRE),
-    "choose": _Verb("before_acquire", frozenset({"take"}), ("choose", "in_order"), (_DECIDE,)),
-    "choose_emptiest": _Verb(
-        "before_acquire",
-        frozenset({"take", "share"}),
-        ("choose", "emptiest"),
-        (_DECIDE, ("share_of(at, moved)", ("share",))),
-    ),
-    "settle": _Verb("before_settle", frozenset({"settle"}), _SETTLE),
+    "join": _Verb("acquire", _TAKE),
+    "choose": _Verb("in_order", _TAKE, (_DECIDE,), without=_ONE),
+    "choose_emptiest": _Verb("emptiest", _TAKE | {"share"}, (_DECIDE, _SHARE), without=_ONE),
+    "settle": _Verb("settle", frozenset({"settle"}), before="before_settle"),
     # What was charged a moment ago, on one server of a cluster, while another one refused.
-    "undo": _Verb("before_settle", frozenset({"undo"}), _SETTLE),
+    "undo": _Verb("settle", frozenset({"undo"}), before="before_settle"),
     # What no claim holds.
-    "credit": _Verb("before_settle", frozenset({"credit"}), _SETTLE),
-    "swap": _Verb(None, frozenset(), ("swap", "closing", "count", "hour", "swapped")),
+    "credit": _Verb("settle", frozenset({"credit"}), before="before_settle"),
+    "swap": _Verb("swap"),
 }
 
 
@@ -82,37 +82,53 @@ class Script:
     __slots__ = ("digest", "text")
 
     def __init__(self, text: str) -> None:
-        self.text = text.encode()
+        self.text = _without_unused(_COMMENT.sub("", text)).encode()
         self.digest = sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
 
 @lru_cache(maxsize=1024)
-def script(verb: str, twins: frozenset[str] | None = None) -> Script:
-    """The script of a verb; one that decides over scopes needs the twins of their limits, by name."""
+def script(verb: str, twins: frozenset[str] | None = None, shape: Shape | None = None) -> Script:
+    """The script of a verb; one that decides over scopes needs the twins of their limits, by name.
+
+    With a `shape` it is one for requests of this shape only, which decides faster.
+    """
+    prelude = _filled(_read("prelude"), _read)
     if twins is None:
-        return Script("\n".join([_read("prelude"), _read(verb)]))
-    before, sections, after, functions = _VERBS[verb]
+        return Script(prelude + _read(verb))
+    file, sections, functions, before, without = _VERBS[verb]
     reading = _sections(COUNTING if COUNTING in twins else "reading", sections)
     if SOFT in twins and "take" in sections:
         sections |= {"settle"}
     needed = {name for twin in twins for name in _NEEDS.get(twin, ())}
-    parts = [_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))]
-    bodies = ["\n".join([f"local function {head}", _body(files, twins, reading), "end"]) for head, files in functions]
-    beginning = [_read(name) for name in ("prelude", "writing", before) if name]
-    tables = ["{}" if any(f"{name}." in part for part in parts) else "nil" for name in _TABLES]
-    beginning.append(f"local {', '.join(_TABLES)} = {', '.join(tables)}")
+    parts = "".join([_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))])
+    without |= {name for name, said in _NEEDED_BY.items() if said not in parts}
+    if COUNTING not in twins:
+        without |= {"count"}
+
+    def text(name: str) -> str:
+        """What stands in the place of a file's name."""
+        if name == "reading":
+            return reading
+        return "" if name in without else _filled(_read(name), text)
+
+    def written(name: str) -> str:
+        return straightened(text(name), shape) if shape and name in _STRAIGHT else text(name)
+
+    tables = ["{}" if f"{name}." in parts else "nil" for name in _TABLES]
+    beginning = [prelude, _read("writing"), before and _read(before)]
+    beginning.append(f"local {', '.join(_TABLES)} = {', '.join(tables)}\n")
     if COUNTING in twins:
         beginning.append(_KEPT)
-    return Script("\n".join([*beginning, *parts, *bodies, _body(after, twins, reading)]))
+    bodies = [f"local function {head}\n{written(name)}end\n" for head, name in functions]
+    return Script("".join([*beginning, parts, *bodies, written(file)]))
 
 
 def _read(name: str) -> str:
     return (_FOLDER / f"{name}.lua").read_text()
 
 
-def _body(files: Iterable[str], twins: AbstractSet[str], reading: str) -> str:
-    wanted = [name for name in files if name not in _COUNT or COUNTING in twins]
-    return "\n".join([reading if name == _READ else _read(name) for name in wanted])
+def _filled(text: str, filled: Callable[[str], str]) -> str:
+    return _WITH.sub(lambda found: filled(found[1]), text)
 
 
 def _sections(twin: str, wanted: AbstractSet[str]) -> str:
@@ -120,3 +136,11 @@ def _sections(twin: str, wanted: AbstractSet[str]) -> str:
     shared, *sections = _read(twin).split(_MARK)
     parted = [section.partition("\n") for section in sections]
     return shared + "".join([text for marks, _, text in parted if not wanted.isdisjoint(marks.split())])
+
+
+def _without_unused(text: str) -> str:
+    """A script without those of its functions that nothing calls."""
+    unused = [found for found in _FUNCTION.finditer(text) if len(re.findall(rf"\b{found[1]}\b", text)) == 1]
+    for found in reversed(unused):
+        text = text[: found.start()] + text[found.end() :]
+    return _without_unused(text) if unused else text

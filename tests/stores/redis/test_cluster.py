@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from threading import Event
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from limits_app.testing.conformance.contract import claim_of
 from tests.servers.ports import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
 from tests.stores.redis.support import PATIENT, cluster_client, limits_of, prefix, record, scoped, used
+from tests.stores.support import PATIENCE
 
 HOUR = 3600
 PEOPLE = [f"person {number}" for number in range(6)]
@@ -291,6 +293,21 @@ def test_keys_that_are_on_their_way_for_too_long_are_unavailable(
         finally:
             source.redis_connection.execute_command("CLUSTER SETSLOT", slot, "STABLE")
     assert limits.try_acquire()
+
+
+def test_one_thread_looks_around_for_all_who_ask_meanwhile(
+    store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links, known = store._links, Event()
+    looked: list[bool] = []
+    monkeypatch.setattr(links, "_learn", lambda: looked.append(known.wait(PATIENCE)))
+    links._look_around()
+    first = links._looking
+    links._look_around()
+    assert links._looking is first
+    known.set()
+    first.join(PATIENCE)
+    assert looked == [True]
 
 
 def test_keys_that_no_server_has_are_unavailable() -> None:

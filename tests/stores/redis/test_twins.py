@@ -19,6 +19,7 @@ from limits_app.core.parts import ScopedLimits
 from limits_app.core.quota import QuotaPeriod
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.redis import straightening
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of
 from tests.servers.redis import RedisServer
@@ -134,6 +135,7 @@ def _seen(claim: Claim) -> object:
     return claim.admitted, claim.decided_at, waits, left
 
 
+@pytest.mark.parametrize("largest", [0, 99], ids=["looped", "straight"])
 @settings(suppress_health_check=list(HealthCheck))
 @given(
     rates=st.tuples(definitions("first"), definitions("second"), definitions("first"), definitions("third")),
@@ -141,7 +143,16 @@ def _seen(claim: Claim) -> object:
     goes_back=st.booleans(),
 )
 def test_random_traces_are_decided_as_the_memory_store_decides_them(
-    redis: RedisServer, rates: tuple[RateLimit | QuotaLimit, ...], steps: list[Step], goes_back: bool
+    redis: RedisServer, rates: tuple[RateLimit | QuotaLimit, ...], steps: list[Step], goes_back: bool, largest: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_MOST_SCOPES", "_MOST_LIMITS"):
+            patch.setattr(straightening, name, largest)
+        _play_both(redis, rates, steps, goes_back=goes_back)
+
+
+def _play_both(
+    redis: RedisServer, rates: tuple[RateLimit | QuotaLimit, ...], steps: list[Step], *, goes_back: bool
 ) -> None:
     clock = FakeClock()
     first: list[Limit] = [rates[0], rates[1], ResourceLimit("db", 2)]

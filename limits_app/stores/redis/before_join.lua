@@ -1,1 +1,0 @@
-local tells_before = true
