@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from time import sleep
@@ -28,7 +28,7 @@ from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.choosing import ask_one_after_the_other
 from limits_app.stores.redis.commands import Call, Prepared, ScriptCall, Slot
 from limits_app.stores.redis.deciding import ADMITTED, NEVER_LEARNED, NEWCOMERS, NOT_YET
-from limits_app.stores.redis.links import Link, Links, ServerError, Unanswered
+from limits_app.stores.redis.links import Link, Links, ServerError, Unanswered, unheard_in
 from limits_app.stores.redis.moments import moment_of
 from limits_app.stores.redis.names import TAGS, Names, tag_of
 from limits_app.stores.redis.plans import PreparedPlan
@@ -269,11 +269,18 @@ class RedisClusterStore(RedisStore):
         self, claim: Claim, group: PreparedPlan, now: int | None, unheard: list[tuple[Slot, PreparedPlan]]
     ) -> bytes:
         """What one server decides; where nobody hears that, it is told whose record has it."""
-        note: Callable[[Slot], object] = lambda slot: unheard.append((slot, group))  # noqa: E731 - short, and twice
-        reply = self._ask(self._phrases.asking(claim, group, now), note)
-        while reply[0] in NOT_YET:
+        while True:
+            call = self._phrases.asking(claim, group, now)
+            try:
+                reply: bytes = self._links.run(call)
+            except BaseException as error:
+                slot = unheard_in(call, error)
+                if slot is not None:
+                    unheard.append((slot, group))
+                raise
+            if reply[0] not in NOT_YET:
+                break
             self._put_right(reply, group.parts, claim.plan.version)
-            reply = self._ask(self._phrases.asking(claim, group, now), note)
         if self._decisions.fill(claim, group, reply, NEVER_LEARNED) == NEWCOMERS:
             self._prepared.define_anew(group.codecs)
         return reply

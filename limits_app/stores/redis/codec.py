@@ -6,14 +6,16 @@ Short, because a server keeps small records in few bytes: 7 bytes hold all that 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain, islice, pairwise
 from struct import Struct
 from typing import Final, cast
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.log import EMPTY_LOG, Log
 from limits_app.core.layout import Layout
+from limits_app.core.unrolled import names, written_out
 from limits_app.stores.codecs import LayoutCodec
 
 __all__ = ["NAME_LENGTH", "PAIR", "Codec", "log_of"]
@@ -41,7 +43,7 @@ _LOG_PLACE: Final = 5
 class Codec(LayoutCodec):
     """Writes and reads the states of one layout."""
 
-    __slots__ = ("_ends", "_fields", "_logs", "format", "offsets", "size")
+    __slots__ = ("_ends", "_fields", "_logs", "_read", "format", "offsets", "size")
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout, NAME_LENGTH)
@@ -57,9 +59,12 @@ class Codec(LayoutCodec):
             b"".join(b"I%d" % size for size in self._fields),
         )
         self.size = self._ends[-1]
+        self._read = None if any(self._logs) else _reading(tuple(map(tuple, fields)))
 
     def decode(self, record: bytes, at: int = 0, logs: Mapping[int, Log] | None = None) -> list[State]:
         """The states of a record that starts at `at`; `logs` by place, in so far as they are known."""
+        if self._read is not None:
+            return self._read(record, at)
         numbers = self._numbers(record, at)
         states: list[State] = []
         for index, (offset, rule) in enumerate(zip(self.offsets, self.layout.rules, strict=True)):
@@ -104,6 +109,16 @@ class Codec(LayoutCodec):
             int.from_bytes(record[at + end : at + end + size], "little")
             for end, size in zip(self._ends, self._fields, strict=False)
         ]
+
+
+@lru_cache(maxsize=1024)
+def _reading(fields: tuple[tuple[int, ...], ...]) -> Callable[[bytes, int], list[State]]:
+    """`Codec.decode` where there are no logs, for states of integers of these sizes, written out."""
+    sizes = accumulate(chain.from_iterable(fields), initial=NAME_LENGTH + _EXPIRES_LENGTH)
+    ends = pairwise(sizes)
+    states = [names("number(record[at + {0[0]} : at + {0[1]}], 'little')", islice(ends, len(own))) for own in fields]
+    bind = written_out(bound="number", arguments="record, at", lines=(), result=f"[{names('({})', states)}]")
+    return cast("Callable[[bytes, int], list[State]]", bind(int.from_bytes))
 
 
 def log_of(entries: Iterable[tuple[float, float]]) -> Log:

@@ -25,7 +25,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
 from limits_app.stores.redis.commands import Call, Slot, command
 
-__all__ = ["CHUNK", "LOST", "Idle", "Link", "Links", "ServerError", "Unanswered"]
+__all__ = ["CHUNK", "LOST", "Idle", "Link", "Links", "ServerError", "Unanswered", "unheard_in"]
 
 CHUNK: Final = 16_384
 LOST: Final = (OSError, RedisError)
@@ -56,6 +56,11 @@ class Unanswered(StoreUnavailable):
         self.slot = slot
 
 
+def unheard_in(call: Call, error: BaseException) -> Slot | None:
+    """Whose record may have the reply to a call that ended in an error; None where it cannot have been executed."""
+    return error.slot if isinstance(error, Unanswered) else getattr(call, "left_in", None)
+
+
 class Link:
     """A connection and the slot of whoever uses it. Raises one of LOST when it is lost."""
 
@@ -76,11 +81,10 @@ class Link:
 
     def receive(self) -> Any:
         """Wait for the reply to what was sent."""
-        receive, read = self.socket.recv, self.read
-        while True:
-            reply = read(receive(CHUNK))
-            if reply is not False:
-                return reply
+        reply = self.read(self.socket.recv(CHUNK))
+        while reply is False:
+            reply = self.read(self.socket.recv(CHUNK))
+        return reply
 
     def read(self, chunk: bytes) -> Any:
         """The reply of which a further piece has come; False while it is not complete."""
@@ -183,7 +187,10 @@ class Links:
             link.close()
             call.left(link.slot)
             raise
-        return self._answered(link, call, reply)
+        if reply.__class__ is ServerError:
+            return self.complained(link, call, reply)
+        self._idle.keep(link)
+        return reply
 
     def heard(self, link: Link, call: Call) -> Any:
         """The reply to a call that somebody else has sent; otherwise as `run`."""

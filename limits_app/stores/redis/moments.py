@@ -19,6 +19,8 @@ class Moments:
         self.now = now
         self.idle_factor = idle_factor
         self.least_idle_us = least_idle_us
+        self.usual = (-1, 0, idle_factor, least_idle_us)
+        """`header` where the server tells the time, and nothing was admitted before."""
         self._offset_us: int | None = None
 
     def header(self, admitted_at: int = 0, now: int | None = None) -> tuple[float, ...]:

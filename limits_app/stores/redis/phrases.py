@@ -40,11 +40,13 @@ class Phrases:
 
     def asking(self, claim: Claim, prepared: PreparedPlan, now: int | None = None) -> ScriptCall:
         """The call that acquires; `now` where another server has told the time already."""
-        amounts = [claim.amounts[place] for place in prepared.places]
+        moments = self._moments
+        amounts = claim.amounts if prepared.whole else [claim.amounts[place] for place in prepared.places]
         if prepared.calendars is not None:
-            amounts += prepared.calendars.numbers(self._moments.estimate() if now is None else now)
+            amounts = [*amounts, *prepared.calendars.numbers(moments.estimate() if now is None else now)]
         member = b"$16\r\n%s\r\n" % self.member(claim) if prepared.permits else b""
-        return ScriptCall(prepared.acquire, (*self._moments.header(0, now), *amounts), member)
+        header = moments.usual if now is None and moments.now is None else moments.header(0, now)
+        return ScriptCall(prepared.acquire, (*header, *amounts), member)
 
     def choosing(self, claims: Sequence[Claim], choice: Choice) -> ScriptCall:
         """The call that charges the first that fits."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Final, overload
 
 from limits_app.core.algorithms import State
-from limits_app.core.parts import Amounts, Charges, Part
+from limits_app.core.parts import Amounts, Ask, Charges, Part
 from limits_app.core.plan import Plan
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.calendars import Calendars
@@ -33,6 +33,7 @@ class PreparedPlan:
     """The scripts that acquire and settle for one plan, and how to read what they reply.
 
     `keys`, `packed`, `twins` and `shape` are what the one that acquires is given, and what it is made of.
+    It is about all of the plan where it is `whole`, and else about what stands at `places`.
     `numbers` says how many it is told beside those with which every script starts:
     the amounts, and the boundaries of `calendars`, which are None where there are no quotas.
     """
@@ -53,27 +54,26 @@ class PreparedPlan:
         "twins",
         "undo",
         "views",
+        "whole",
     )
 
     def __init__(self, plan: Plan, names: Names, codecs: Codecs[Codec], tag: bytes | None = None) -> None:
         """`tag` leaves out all scopes but those that have it."""
         self.parts = [part for part in plan.parts if tag is None or names.tag(part.short_key) == tag]
         self.places = [place for place, ask in enumerate(plan.asks) if ask.part in self.parts]
+        self.whole = len(self.places) == len(plan.asks)
         self.asks = [plan.asks[place] for place in self.places]
         self.permits = any(ask.rule.is_permit for ask in self.asks)
         self.codecs = [codecs[part.layout] for part in self.parts]
         places = {part: place for place, part in enumerate(self.parts)}
         self.views = [(places[ask.part], ask.index) for ask in self.asks if ask.rule.has_log]
-        self.twins = frozenset([ask.rule.twin[0] for ask in self.asks])
+        self.twins = _twins(self.asks, self.parts)
         self.calendars = Calendars(self.asks) if "quota" in self.twins else None
         self.numbers = len(self.asks) + (self.calendars.size if self.calendars else 0)
-        if any(ask.rule.limit.soft for ask in self.asks):
-            self.twins |= {SOFT}
         self.shape = Shape.of(len(self.parts), [(1 + places[ask.part], ask.rule.twin[0]) for ask in self.asks])
         self.keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
         taken, returned = (counting_plan(self.asks, permits=permits) for permits in (True, False))
-        if any(part.layout.counts for part in self.parts):
-            self.twins |= {COUNTING}
+        if COUNTING in self.twins:
             self.keys += names.counts(tag)
         self.packed = self._head(before, plan.version) + blob + taken
         # What was admitted is settled whatever has changed since.
@@ -165,6 +165,16 @@ class Records(Sequence[list[State]]):
             for (place, index), seen in zip(self._prepared.views, _VIEW.iter_unpack(self._reply[at:]), strict=True):
                 decoded[place][index] = _seen(decoded[place][index], *seen)
         return decoded
+
+
+def _twins(asks: Iterable[Ask], parts: Iterable[Part]) -> frozenset[str]:
+    """What the scripts are made of."""
+    twins = {ask.rule.twin[0] for ask in asks}
+    if any(ask.rule.limit.soft for ask in asks):
+        twins.add(SOFT)
+    if any(part.layout.counts for part in parts):
+        twins.add(COUNTING)
+    return frozenset(twins)
 
 
 def _seen(state: State, forgotten: float, time: float, total: float) -> State:

@@ -35,7 +35,7 @@ from limits_app.stores.redis.deciding import (
     REFUSED,
     Decisions,
 )
-from limits_app.stores.redis.links import Links, Unanswered
+from limits_app.stores.redis.links import Links, Unanswered, unheard_in
 from limits_app.stores.redis.loading import Calls, Loader
 from limits_app.stores.redis.moments import Moments, moment_of
 from limits_app.stores.redis.names import TAGS, Names
@@ -131,8 +131,12 @@ class Verbs:
             return False
         prepared = self._prepared.known(plan) or self._prepared.plan(plan)
         forgotten = refusals.forgotten
-        hear = partial(self._admitted, claim, prepared)
-        reply = self._ask(self._phrases.asking(claim, prepared), partial(self._give_back_later, [claim], hear))
+        call = self._phrases.asking(claim, prepared)
+        try:
+            reply: bytes = self._links.run(call)
+        except BaseException as error:
+            self._give_back_later([claim], partial(self._admitted, claim, prepared), unheard_in(call, error))
+            raise
         if reply[0] in NOT_YET:
             self._put_right(reply, plan.parts, plan.version)
             return self.acquire(claim)
@@ -150,8 +154,12 @@ class Verbs:
         if choice is None:
             return ask_one_after_the_other(self, claims, emptiest_first=emptiest_first, failover=failover)
         forgotten = self._refusals.forgotten
-        hear = partial(self._chosen, claims, choice)
-        reply = self._ask(self._phrases.choosing(claims, choice), partial(self._give_back_later, claims, hear))
+        call = self._phrases.choosing(claims, choice)
+        try:
+            reply: bytes = self._links.run(call)
+        except BaseException as error:
+            self._give_back_later(claims, partial(self._chosen, claims, choice), unheard_in(call, error))
+            raise
         if reply[0] in NOT_YET:
             for claim in claims:
                 self._put_right(reply, claim.plan.parts, claim.plan.version)
@@ -285,22 +293,9 @@ class Verbs:
         """The same where one was to be chosen."""
         return self._decisions.fill_first(claims, choice, reply, NEVER_LEARNED)[0] if reply[0] == FOUND else None
 
-    def _ask(self, call: ScriptCall, unheard: Callable[[Slot], object]) -> bytes:
-        """The reply to a call that may charge something; where nobody hears it, `unheard` is told whose it is."""
-        try:
-            reply: bytes = self._links.run(call)
-        except Unanswered as error:
-            unheard(error.slot)
-            raise
-        except BaseException:
-            if hasattr(call, "left_in"):
-                unheard(call.left_in)
-            raise
-        return reply
-
-    def _give_back_later(self, claims: Sequence[Claim], hear: Heard, slot: Slot) -> None:
-        """Have given back what a server that has not answered may have admitted, or may admit yet."""
-        if self.settle_later is not None:
+    def _give_back_later(self, claims: Sequence[Claim], hear: Heard, slot: Slot | None) -> None:
+        """Have given back what a server that has not answered may have admitted, or may admit yet: it has the slot."""
+        if slot is not None and self.settle_later is not None:
             for claim in claims:
                 self._unanswered.keep(claim, (slot, hear))
                 self.settle_later(claim, [-amount for amount in claim.amounts])
