@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from limits_app.core.claim import Claim
 from limits_app.core.parts import Amounts, Permit
@@ -45,16 +46,17 @@ _BOUND: Final = (
 _TAKE_BACK: Final = "if not txn.delete(lease_key + holder): return None"
 
 
-class Way(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Way:
     """How the claims of a plan are charged and settled in one go, by the store of which `owner` is.
 
-    `version` is that of the plan as the file has it, and nothing where that is not known.
+    `version` is that of the plan as the file has it, which has none before the first change; b"" where it is not known.
     """
 
     charge: Charge
     settle: Settle
     owner: OneScope | None
-    version: bytes
+    version: bytes | None
 
 
 _GENERAL: Final = Way(lambda txn, now, claim: None, lambda txn, claim, changes: None, None, b"")  # noqa: ARG005
@@ -99,7 +101,7 @@ class OneScope:
             *(self._identity, LEASE.pack, *permit),
         )
         charge, settle = charger(*bound, *shape.takes(rules)), settler(*bound, *shape.settles(rules))
-        version = b"" if plan.version is None else plan.version.to_bytes(8)
+        version = plan.version.to_bytes(8) if plan.version else None
         way = plan.memo = Way(cast("Charge", charge), cast("Settle", settle), self, version)
         return way
 
