@@ -94,9 +94,12 @@ class ChargedRequest(AnsweredRequest):
             self._admitted(acquisition)
         if self.charges:
             self._note(key, named, acquisition)
-        else:  # as that does with the first, which is a call more
+        else:  # as that does with the first, which is a call more; so is what follows
             self.charges[key] = (acquisition,), named
-        self._hold(acquisition)
+        if acquisition.plan.settles or acquisition.__class__ is not Acquisition:
+            self._hold(acquisition)
+        else:
+            self._acquisitions.append(acquisition)
 
     async def atake_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
         """`take_new` for asyncio."""

@@ -14,7 +14,7 @@ from limits_app.core.amounts import shown
 from limits_app.core.keys import MAX_ENTITY_LENGTH
 from limits_app.integrations.clients import client_of
 
-__all__ = ["aidentify", "entity_of_key", "entity_of_request", "identify", "of_user", "sound"]
+__all__ = ["aidentify", "entity_of_key", "entity_of_request", "identify", "of_user", "sound", "sound_user"]
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware"
 _DIGEST: Final = "digest:"
@@ -50,9 +50,8 @@ def identify(request: HttpRequest) -> str | None:
     if settings[_ENTITY_OF_REQUEST] is _DEFAULT:
         if settings[_API_KEY_OF_REQUEST] is not None:
             return sound(entity_of_request(request))
-        # As that does without keys, and `sound` with what begins so, which is three calls more.
-        found = of_user(getattr(request, "user", None)) or client_of(request)
-        return found if found.isprintable() and len(found) <= MAX_ENTITY_LENGTH else sound(found)
+        # As that does without keys, which is three calls more.
+        return sound_user(getattr(request, "user", None)) or sound(client_of(request))
     entity = conf.entity_function()(request)
     if entity is None:
         return None
@@ -80,6 +79,15 @@ def sound(entity: str) -> str:
 def entity_of_key(key: str) -> str:
     """Give the entity of an API key, to set limits for it: its digest, since a key is a secret."""
     return f"key:{_digest(key)}"
+
+
+def sound_user(user: Any) -> str | None:
+    """Give `sound` of what `of_user` says; nearly all keys are numbers, which need no looking at."""
+    key = getattr(user, "pk", None)
+    if key.__class__ is int and user.is_authenticated:
+        return f"user:{key}"
+    entity = of_user(user)
+    return None if entity is None else sound(entity)
 
 
 def of_user(user: Any) -> str | None:

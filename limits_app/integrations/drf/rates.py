@@ -18,7 +18,7 @@ from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
 from limits_app.integrations.clients import client_at, client_of
 from limits_app.integrations.drf.hooks import HookedThrottle
 from limits_app.integrations.drf.throttle import decides_with_others, http
-from limits_app.integrations.identity import of_user, sound
+from limits_app.integrations.identity import sound, sound_user
 from limits_app.services import Share
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ class SimpleRateThrottle(HookedThrottle):
         """The rates by scope, as they are now."""
         return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
 
+    def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
+        """As the framework does, with each request; the same text is read once."""
+        return _parsed(rate)
+
     def get_ident(self, request: Request) -> str:
         """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
 
@@ -72,9 +76,9 @@ class SimpleRateThrottle(HookedThrottle):
         # What those of the framework say, without the text that they make of it.
         user: Any = request.user  # which may be None
         if type(self).get_cache_key is not _ANONYMOUS_ONLY:
-            entity = of_user(user)
+            entity = sound_user(user)
             if entity is not None:
-                return sound(entity)
+                return entity
         elif user and user.is_authenticated:  # also without a primary key
             return None
         return sound(f"ip:{self.get_ident(request)}")
@@ -112,6 +116,11 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
             self.rate = self.get_rate()
             self.num_requests, self.duration = self.parse_rate(self.rate)
         return bool(self.scope)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(rate: str | None) -> tuple[int | None, int | None]:
+    return throttling.SimpleRateThrottle.parse_rate(cast(Any, None), rate)  # which asks nothing of the throttle
 
 
 @lru_cache(maxsize=1024)

@@ -82,10 +82,8 @@ class ProcessStore:
 
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
-        decided = None
-        while decided is None:
-            decided = self._file.transact(self._deciding.decide, claim, claim.amounts)
-        return decided
+        decided = self._file.transact(self._deciding.decide, claim, claim.amounts)
+        return self.acquire(claim) if decided is None else decided
 
     def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
         """See `Store.acquire_first`."""
