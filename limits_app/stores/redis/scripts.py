@@ -59,14 +59,13 @@ class _Verb(NamedTuple):
 
 _TAKE: Final = frozenset({"take"})
 _DECIDE: Final = ("decide(at, KEYS, wanted)", "acquire")
-_SHARE: Final = ("share_of(at, moved)", "share")
 _ONE: Final = frozenset({"telling", "recording"})
 _VERBS: Final = {
     "acquire": _Verb("acquire", _TAKE, without=frozenset({"telling"})),
     # On one server of a cluster: the reply ends with the records as they were before.
     "join": _Verb("acquire", _TAKE),
     "choose": _Verb("in_order", _TAKE, (_DECIDE,), without=_ONE),
-    "choose_emptiest": _Verb("emptiest", _TAKE | {"share"}, (_DECIDE, _SHARE), without=_ONE),
+    "choose_emptiest": _Verb("emptiest", _TAKE | {"share"}, (_DECIDE,), without=_ONE),
     "settle": _Verb("settle", frozenset({"settle"}), before="before_settle"),
     # What was charged a moment ago, on one server of a cluster, while another one refused.
     "undo": _Verb("settle", frozenset({"undo"}), before="before_settle"),
@@ -102,14 +101,14 @@ def script(verb: str, twins: frozenset[str] | None = None, shape: Shape | None =
     needed = {name for twin in twins for name in _NEEDS.get(twin, ())}
     parts = "".join([_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))])
     without |= {name for name, said in _NEEDED_BY.items() if said not in parts}
-    if COUNTING not in twins:
-        without |= {"count"}
+    without |= set() if COUNTING in twins else {"count"}
+    instead = {"shares": "shares_of_one"} if shape and shape.is_one_limit else {}
 
     def text(name: str) -> str:
         """What stands in the place of a file's name."""
         if name == "reading":
             return reading
-        return "" if name in without else _filled(_read(name), text)
+        return "" if name in without else _filled(_read(instead.get(name, name)), text)
 
     def written(name: str) -> str:
         return straightened(text(name), shape) if shape and name in _STRAIGHT else text(name)

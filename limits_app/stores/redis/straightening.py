@@ -30,6 +30,11 @@ class Shape(NamedTuple):
         """The shape of a request; None when it is too large to be written out."""
         return cls(scopes, tuple(limits)) if 0 < scopes <= _MOST_SCOPES and len(limits) <= _MOST_LIMITS else None
 
+    @property
+    def is_one_limit(self) -> bool:
+        """Whether a request has one limit in one scope."""
+        return self.scopes == len(self.limits) == 1
+
 
 def straightened(text: str, shape: Shape) -> str:
     """A text with its loops over scopes and limits written out; they stand at the beginning of lines."""

@@ -21,6 +21,8 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer
@@ -89,6 +91,34 @@ def test_limits_of_all_kinds_are_chosen_among(store: RedisStore) -> None:
     claims = claims_of(sets, 16)
     assert store.acquire_first(claims, emptiest_first=True) is claims[4]
     assert [claim.admitted for claim in claims] == [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
+def test_the_emptiest_of_those_that_have_one_limit_is_that_of_the_memory_store(
+    redis: RedisServer, algorithm: RateLimitAlgorithm
+) -> None:
+    clock = FakeClock()
+    ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
+
+    def chosen(store: Store, tokens: int) -> tuple[object, ...]:
+        limits = [RateLimit("tokens", capacity, HOUR, algorithm) for capacity in (10, 10, 12, 23)]
+        sets = [limits_of(store, limit, entity=str(number)) for number, limit in enumerate(limits)]
+        claims = claims_of(sets, tokens)
+        found = store.acquire_first(claims, emptiest_first=True)
+        return (found and claims.index(found), *[claim.admitted for claim in claims])
+
+    for step in range(200):
+        clock.move(7_000_000 * (step % 11))
+        assert chosen(ours, 1 + step % 5) == chosen(reference, 1 + step % 5)
+    ours.close()
+
+
+def test_the_emptiest_is_so_by_limits_that_have_just_changed(store: RedisStore) -> None:
+    for entity, tokens in (("changed", 8), ("same", 5)):
+        assert limits_of(store, TOKENS, entity=entity).try_acquire({"tokens": tokens})
+    larger = RateLimit("tokens", 100, HOUR)
+    claims = claims_of([limits_of(store, larger, entity="changed"), limits_of(store, TOKENS, entity="same")], 1)
+    assert store.acquire_first(claims, emptiest_first=True) is claims[0]
 
 
 def test_an_empty_set_is_the_emptiest(store: RedisStore) -> None:
