@@ -6,24 +6,24 @@ local opening = {}
 for index = 1, scopes do
   local format, place, parts
   format, place, parts, at = unpack_from('<sdd', plan, at)
-  if format ~= '' then
-    local counting, changed = counts[index], false
-    local sums = counting and {unpack_from(format, counting)} or {}
-    local goes_on = sums[1] == hour
+  local counting, began, sum = counts[index], nil, nil
+  if counting then began, sum = unpack_from('<dd', counting) end
+  if format == '<dd' and began == hour then -- one limit in an hour that is open, as most are
+    local change = parts > 0 and unpack_from('<d', ARGV[2], first_wanted + place) or 0
+    if change ~= 0 then counts[index] = pack('<dd', hour, sum + floor(change / parts * 1000 + 0.5)) end
+  elseif format ~= '' then
+    local changed, goes_on = false, began == hour
+    local sums = goes_on and {unpack_from(format, counting)} or {hour}
     for limit = 2, #format - 1 do
       if limit > 2 then place, parts, at = unpack_from('<dd', plan, at) end
       local change = parts > 0 and unpack_from('<d', ARGV[2], first_wanted + place) or 0
       if change ~= 0 then change, changed = floor(change / parts * 1000 + 0.5), true end
       sums[limit] = goes_on and sums[limit] + change or change
     end
-    if changed then
-      sums[1] = hour
-      sums = pack(format, unpack(sums, 1, #format - 1))
-      if goes_on then
-        counts[index] = sums
-      else
-        opens, opening[index] = true, sums
-      end
+    if changed and goes_on then
+      counts[index] = pack(format, unpack(sums, 1, #format - 1))
+    elseif changed then
+      opens, opening[index] = true, pack(format, unpack(sums, 1, #format - 1))
     end
   end
 end
