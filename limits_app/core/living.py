@@ -24,7 +24,8 @@ class Living(Generic[T]):
         """Have it among the others for as long as it lives."""
         number, references = id(one), self._references
         # The number is another one's only after the callback, which runs no Python: in a forked child what other
-        # threads had is dropped before any lock is put right, and Python may be traced by who needs one.
+        # threads had is dropped before any lock is put right, and Python may be traced by who needs one. The reference,
+        # which it is called with, is what `pop` gives where there is nothing any more.
         references[number] = ref(one, partial(references.pop, number))
 
     def all(self) -> list[T]:

@@ -94,8 +94,9 @@ class ChargedRequest(AnsweredRequest):
             self._admitted(acquisition)
         if self.charges:
             self._note(key, named, acquisition)
-        else:  # as that does with the first, which is a call more; so is what follows
+        else:  # as that does with the first, which is a call more
             self.charges[key] = (acquisition,), named
+        # As `_hold` does with what nobody reports anything of, which is a call more.
         if acquisition.plan.settles or acquisition.__class__ is not Acquisition:
             self._hold(acquisition)
         else:

@@ -10,7 +10,7 @@ from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
-from rest_framework.throttling import BaseThrottle
+from rest_framework.throttling import BaseThrottle, SimpleRateThrottle
 from rest_framework.views import APIView
 
 from limits_app import services
@@ -246,6 +246,16 @@ def test_a_rate_of_zero_says_to_wait_for_the_period(module: ModuleType) -> None:
 
 def test_less_than_nothing_is_nothing(module: ModuleType) -> None:
     assert statuses(view_of(subclass(module, parse_rate=lambda *_: (-1, 60))), 2) == [429, 429]
+
+
+def test_rates_may_be_read_by_a_class_beside(module: ModuleType) -> None:
+    class Generous(SimpleRateThrottle):
+        def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
+            requests, seconds = super().parse_rate(rate)
+            return (requests or 0) + 1, seconds
+
+    kind = type("Beside", (module.UserRateThrottle, Generous), {"scope": "own", "rate": "1/min"})
+    assert statuses(view_of(kind), 3) == [200, 200, 429]
 
 
 def test_the_rate_may_depend_on_who_it_is(module: ModuleType) -> None:

@@ -32,6 +32,7 @@ _STOCK_KEYS: Final = (
     throttling.UserRateThrottle.get_cache_key,
     throttling.ScopedRateThrottle.get_cache_key,
 )
+_PARSE_RATE: Final = throttling.SimpleRateThrottle.parse_rate
 _FORMAT: Final = throttling.SimpleRateThrottle.cache_format
 _STOCK_SCOPES: Final = (throttling.AnonRateThrottle.scope, throttling.UserRateThrottle.scope)
 
@@ -50,8 +51,9 @@ class SimpleRateThrottle(HookedThrottle):
         return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
 
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
-        """As the framework does, with each request; the same text is read once."""
-        return _parsed(rate)
+        """How many requests in how many seconds; a throttle asks with each request, and the framework is asked once."""
+        parse = super().parse_rate
+        return _parsed(rate) if getattr(parse, "__func__", None) is _PARSE_RATE else parse(rate)
 
     def get_ident(self, request: Request) -> str:
         """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
@@ -120,7 +122,7 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
 @lru_cache(maxsize=1024)
 def _parsed(rate: str | None) -> tuple[int | None, int | None]:
-    return throttling.SimpleRateThrottle.parse_rate(cast(Any, None), rate)  # which asks nothing of the throttle
+    return _PARSE_RATE(cast(Any, None), rate)  # which asks nothing of the throttle
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ for ask = 1, asks do
     if not full then fits = false elseif full > full_at[scope] then full_at[scope] = full end
   end
 end
+-- All of this is only about who is refused; loops that are written out stand at the beginning of lines.
 if not fits then
 local reply = 'R' .. pack('<d', now)
 for index = 1, count do

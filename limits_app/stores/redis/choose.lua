@@ -8,6 +8,10 @@ local many, failover = unpack_from('<dd', plan)
 local order, told = wanted, {'F'}
 wanted = wanted + many * 8
 
+local function decide(at, KEYS, wanted)
+-- with: acquire
+end
+
 -- Decide on one; gives the reply when no other has to be asked.
 local function ask(turn, at, before, count, wanted)
   holder, writes, restores = string.sub(ARGV[3], turn * 16 - 15, turn * 16), nil, nil

@@ -234,6 +234,9 @@ class RedisClusterStore(RedisStore):
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`; scopes are read one after the other."""
+        if not claim.plan.parts:
+            super().peek(claim)
+            return
         records = []
         for part in claim.plan.parts:
             claim.decided_at, (states,) = self._drive(self._loader.look([part], claim.plan.version))

@@ -187,7 +187,7 @@ class Links:
             link.close()
             call.left(link.slot)
             raise
-        if reply.__class__ is ServerError:
+        if reply.__class__ is ServerError:  # as `_answered` does, which is a call more
             return self.complained(link, call, reply)
         self._idle.keep(link)
         return reply

@@ -142,7 +142,7 @@ class Loader:
             keys += [names.scope(scope), *[names.log(scope, key) for key in logs]]
             keys += [names.leases(scope, key) for key in leases]
             plan.append(_HEAD.pack(len(logs), len(leases)))
-        tag = names.tag(next(iter(known))) if known else None
+        tag = names.tag(next(iter(known), _NOBODY))
         return ScriptCall(Prepared(script("load"), keys, b"".join(plan), tag=tag), self._moments.header())
 
     def _loaded(self, scope: bytes, codecs: Sequence[Codec], rest: Any) -> Loaded:

@@ -30,6 +30,7 @@ local function idle(us)
   return max(us * idle_factor, least_idle)
 end
 
+-- 30,000 years at most: of more, servers read neither the number nor the moment at which it ends.
 local function milliseconds(us)
-  return floor(us / 1000) + 1
+  return min(floor(us / 1000) + 1, 1000000000000000)
 end

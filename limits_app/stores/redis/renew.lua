@@ -11,7 +11,7 @@ for index = 1, #ARGV - 2 do
     call('ZADD', leases, whole(min(now + lease_us, ends)), member)
     call('PEXPIRE', leases, lives)
     local left = call('PTTL', scope)
-    if left >= 0 and left < tonumber(lives) then call('PEXPIRE', scope, lives) end
+    if left >= 0 and left < lives then call('PEXPIRE', scope, lives) end
     reply[index] = '1'
   else
     reply[index] = '0'

@@ -44,28 +44,25 @@ _NEEDED_BY: Final[Mapping[str, str]] = {"open": "open.", "views": "view.", "rest
 
 
 class _Verb(NamedTuple):
-    """What stands before the twins, which of their sections are wanted, and the file of the verb.
+    """The file of the verb, which sections of the twins are wanted, and what stands before them.
 
-    `functions` stand between: each has a head, and a file for its body. Files `without` which it goes are left out, as
-    are those that count where nothing is counted.
+    Files `without` which it goes are left out, as are those that count where nothing is counted.
     """
 
     file: str
     sections: frozenset[str] = frozenset()
-    functions: tuple[tuple[str, str], ...] = ()
     before: str = ""
     without: frozenset[str] = frozenset()
 
 
 _TAKE: Final = frozenset({"take"})
-_DECIDE: Final = ("decide(at, KEYS, wanted)", "acquire")
 _ONE: Final = frozenset({"telling", "recording"})
 _VERBS: Final = {
     "acquire": _Verb("acquire", _TAKE, without=frozenset({"telling"})),
     # On one server of a cluster: the reply ends with the records as they were before.
     "join": _Verb("acquire", _TAKE),
-    "choose": _Verb("in_order", _TAKE, (_DECIDE,), without=_ONE),
-    "choose_emptiest": _Verb("emptiest", _TAKE | {"share"}, (_DECIDE,), without=_ONE),
+    "choose": _Verb("in_order", _TAKE, without=_ONE),
+    "choose_emptiest": _Verb("emptiest", _TAKE | {"share"}, without=_ONE),
     "settle": _Verb("settle", frozenset({"settle"}), before="before_settle"),
     # What was charged a moment ago, on one server of a cluster, while another one refused.
     "undo": _Verb("settle", frozenset({"undo"}), before="before_settle"),
@@ -94,7 +91,7 @@ def script(verb: str, twins: frozenset[str] | None = None, shape: Shape | None =
     prelude = _filled(_read("prelude"), _read)
     if twins is None:
         return Script(prelude + _read(verb))
-    file, sections, functions, before, without = _VERBS[verb]
+    file, sections, before, without = _VERBS[verb]
     reading = _sections(COUNTING if COUNTING in twins else "reading", sections)
     if SOFT in twins and "take" in sections:
         sections |= {"settle"}
@@ -108,18 +105,15 @@ def script(verb: str, twins: frozenset[str] | None = None, shape: Shape | None =
         """What stands in the place of a file's name."""
         if name == "reading":
             return reading
-        return "" if name in without else _filled(_read(instead.get(name, name)), text)
-
-    def written(name: str) -> str:
-        return straightened(text(name), shape) if shape and name in _STRAIGHT else text(name)
+        found = "" if name in without else _filled(_read(instead.get(name, name)), text)
+        return straightened(found, shape) if shape and name in _STRAIGHT else found
 
     tables = ["{}" if f"{name}." in parts else "nil" for name in _TABLES]
     beginning = [prelude, _read("writing"), before and _read(before)]
     beginning.append(f"local {', '.join(_TABLES)} = {', '.join(tables)}\n")
     if COUNTING in twins:
         beginning.append(_KEPT)
-    bodies = [f"local function {head}\n{written(name)}end\n" for head, name in functions]
-    return Script("".join([*beginning, parts, *bodies, written(file)]))
+    return Script("".join([*beginning, parts, text(file)]))
 
 
 def _read(name: str) -> str:

@@ -268,6 +268,18 @@ def test_of_several_claims_the_first_that_fits_is_charged_on_whatever_server(sto
     assert [claim.admitted for claim in claims] == [None, None, True, None, None, None]
 
 
+def test_an_empty_set_can_be_looked_at_and_chosen(store: RedisClusterStore) -> None:
+    empty = LimitSet.composed([], store, version=store.version())
+    used_up = limits_of(store, CallLimit(1, HOUR))
+    assert used_up.try_acquire()
+    assert empty.get_stats() == {}
+    claims = [claim_of(used_up), claim_of(empty)]
+    assert store.acquire_first(claims, emptiest_first=True) is claims[1]
+    store.advance_version()
+    with pytest.raises(StaleConfiguration):
+        empty.get_stats()
+
+
 def test_what_is_remembered_is_bounded(store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.stores.redis.cluster._MOST_PLANS", 2)
     for who in PEOPLE:

@@ -9,7 +9,7 @@ from django.test import override_settings
 from redis import Redis
 
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer
@@ -44,6 +44,18 @@ def test_a_site_may_say_how_many_times_as_long(client: Redis, redis: RedisServer
 
 def test_state_is_kept_for_a_minute_at_least(client: Redis, redis: RedisServer) -> None:
     assert kept(client, redis.url, CallLimit(10, 0.01)) == pytest.approx(60, abs=10)
+
+
+@pytest.mark.parametrize("units", [2 * 10**8, 10**10, 10**12])
+def test_state_that_takes_longer_than_a_server_can_count_is_kept_as_long_as_it_can(
+    client: Redis, redis: RedisServer, units: int
+) -> None:
+    store = store_on(redis)
+    limits = limits_of(store, RateLimit("tokens", 1, 86_400, burst=10**12))
+    assert limits.try_acquire({"tokens": units})
+    assert client.pttl(record(store, limits)) == pytest.approx(10**15, abs=10**6)
+    assert limits.try_acquire({"tokens": 0})
+    store.close()
 
 
 def test_state_under_limits_that_are_set_for_an_entity_alone_is_kept_for_ever(
