@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -111,10 +112,9 @@ def test_a_silent_server_is_asked_twice_and_takes_no_longer_than_it_may(
     store.close()
 
 
-def test_a_server_that_answers_the_second_time_only_is_heard(
-    store: RedisStore, links: Links, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = met(limits_of(store, CallLimit(10, HOUR)))
+@pytest.fixture
+def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called on, nobody hears the first reply that comes."""
     receive, silences = Link.receive, iter([True])
 
     def silent_at_first(link: Link) -> Any:
@@ -123,9 +123,20 @@ def test_a_server_that_answers_the_second_time_only_is_heard(
             raise TimeoutError
         return reply
 
-    monkeypatch.setattr(Link, "receive", silent_at_first)
+    return lambda: monkeypatch.setattr(Link, "receive", silent_at_first)
+
+
+def test_a_server_that_answers_the_second_time_only_is_heard(store: RedisStore, silence: Callable[[], None]) -> None:
+    limits = met(limits_of(store, CallLimit(10, HOUR)))
+    silence()
     assert limits.try_acquire()
     assert used(limits) == pytest.approx(1, abs=0.1)
+
+
+def test_a_server_may_refuse_the_second_time(links: Links, silence: Callable[[], None]) -> None:
+    silence()
+    with pytest.raises(StoreUnavailable, match="Redis refuses: ERR unknown command"):
+        links.run(Plain(b"NOSUCH", b"key"))
 
 
 def test_a_server_that_is_silent_twice_is_given_up(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
