@@ -37,6 +37,8 @@ class AnsweredRequest(Requester):
     """Whether it was looked which endpoint the request is about."""
     hears = False
     """Whether it hears of its end."""
+    throttled = False
+    """Whether throttles have noted what they were told, which makes all that a request has harder to find."""
     _closes: Callable[[], None] | None = None  # what somebody had put in the place of the request's own `close`
     _streaming: HttpRequest | None = None
 

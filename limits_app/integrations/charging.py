@@ -113,12 +113,12 @@ class ChargedRequest(AnsweredRequest):
 
     def take_share(self, share: services.Share) -> None:
         """`take_all` for one."""
-        key = share.resource, share.entity
+        resource, entity, requested, default_limits = share  # by name they are found in twice the time
         if self.charges:
-            self._carry_over(*key, share.default_limits)
-            if self.was_charged(*key):
+            self._carry_over(resource, entity, default_limits)
+            if self.was_charged(resource, entity):
                 return
-        self.take_new(key, NOTHING, share.requested or ONE_OF_EACH, share.default_limits)
+        self.take_new((resource, entity), NOTHING, requested or ONE_OF_EACH, default_limits)
 
     def take_all(self, shares: Iterable[services.Share]) -> None:
         """Take all shares that the request was not charged before, of which there must be some, or none of them.

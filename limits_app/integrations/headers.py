@@ -24,13 +24,14 @@ from limits_app.core.quota import QuotaLimit
 from limits_app.core.remaining import remaining_of
 from limits_app.core.unrolled import Record
 
-__all__ = ["headers_of", "tell", "untell"]
+__all__ = ["tell", "untell"]
 
 _POLICY: Final = "RateLimit-Policy"
 _LEFT: Final = "RateLimit"
 _NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
 # To look for these in what has them takes as long as a call.
 _DRAFT: Final = Headers.DRAFT
+_NONE: Final = Headers.NONE
 _HEADERS: Final = conf.HEADERS.name
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
@@ -64,16 +65,6 @@ def untell(response: HttpResponseBase) -> None:
         del response.headers[name]
 
 
-def headers_of(claims: Sequence[Claim]) -> dict[str, str]:
-    """The headers, by name; nothing about what was decided without the store, which knows what is left."""
-    found: dict[str, tuple[str, str]] = {}
-    if claims:
-        claim = claims[0]
-        if len(claims) > 1 or not (claim.plan.tell or _teller(claim.plan))(found, claim.records, claim.decided_at):
-            return _together(claims)
-    return dict(found.values())
-
-
 def _together(claims: Sequence[Claim]) -> dict[str, str]:
     form = conf.get(conf.HEADERS)
     quotas = [] if form is Headers.NONE else _quotas(claims)
@@ -105,8 +96,9 @@ def _by_itself(rule: Rule, index: int) -> Tell:
     policy, start, left_of = (_POLICY, _policy(rule.key, rule.limit)), f'"{rule.key}";r=', remaining_of(rule)
 
     def tell_alone(found: dict[str, tuple[str, str]], records: Sequence[Record], now: int) -> bool:
-        if conf.current()[_HEADERS] is not _DRAFT:
-            return False
+        form = conf.current()[_HEADERS]
+        if form is not _DRAFT:
+            return form is _NONE
         left, reset = left_of(records[0][index], now)
         found["ratelimit-policy"] = policy  # by names in lower case, as responses keep them
         found["ratelimit"] = _LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"

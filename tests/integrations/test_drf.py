@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.http import StreamingHttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 from drf_spectacular.generators import SchemaGenerator
@@ -35,6 +36,7 @@ from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.rest import Members, ask, of, view_of
 from tests.integrations.site import endpoint, left, limit
+from tests.integrations.test_holding import wsgi
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -397,6 +399,43 @@ def test_without_the_middleware_the_view_tells(serve: Any, settings: Settings) -
     allowed, refused = (Client().get("/") for _ in range(2))
     assert (told(allowed), told(refused)) == ('"call_count";r=0;t=60', '"call_count";r=0;t=60')
     assert (allowed.has_header("Cache-Control"), refused["Cache-Control"]) == (False, "no-store")
+
+
+def test_without_the_middleware_the_view_tells_also_of_what_it_takes_itself(serve: Any, settings: Settings) -> None:
+    def get(self: APIView, request: Request) -> Response:
+        limits_of(request._request).acquire("files", entity="ann")
+        return Response("fine")
+
+    def finalize(self: APIView, *args: Any, **kwargs: Any) -> Any:
+        response = APIView.finalize_response(self, *args, **kwargs)
+        response["X-Own"] = "mine"
+        return response
+
+    settings.MIDDLEWARE = MIDDLEWARE[:-1]
+    serve({"": view_of(throttle(), get=get, finalize_response=finalize)})
+    limit("api", CallLimit(2, 60))
+    limit("files", CallLimit(10, 60))
+    response = Client().get("/")
+    assert told(response) == '"api:call_count";r=1;t=30, "files:call_count";r=9;t=6'
+    assert response["X-Own"] == "mine"
+
+
+def test_without_the_middleware_a_stream_may_report_what_its_throttle_took(serve: Any, settings: Settings) -> None:
+    def get(self: APIView, request: Request) -> StreamingHttpResponse:
+        def content() -> Iterator[bytes]:
+            limits_of(request._request).acquisitions["api"].update({"call_count": 0})
+            yield b"nothing"
+
+        return StreamingHttpResponse(content())
+
+    settings.MIDDLEWARE = MIDDLEWARE[:-1]
+    serve({"": view_of(throttle(), get=get)})
+    limit("api", CallLimit(2, 60))
+    response = wsgi(HTTP_X_PERSON="1")
+    assert list(response) == [b"nothing"]
+    assert left("api", "user:1") == {"call_count": 1}
+    response.close()
+    assert left("api", "user:1") == {"call_count": 2}
 
 
 def test_while_the_store_is_down_it_is_503(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,9 @@ def compile_fixed_window(limit: RateLimit | CallLimit) -> Rule:
         start, count = state
         return count if now - start < window else 0
 
+    def restored_at(state: State) -> int:
+        return state[0] + window if state[1] else 0
+
     def carry(old: Rule, state: State, now: int) -> State:
         if not old.is_permit and getattr(old.limit, "algorithm", None) is RateLimitAlgorithm.FIXED_WINDOW:
             return state
@@ -56,7 +59,7 @@ def compile_fixed_window(limit: RateLimit | CallLimit) -> Rule:
         settle=settle,
         credit=lambda state, now, parts: (state[0], max(state[1] - parts, 0)),
         used=used,
-        restored_at=lambda state: state[0] + window if state[1] else 0,
+        restored_at=restored_at,
         carry=carry,
         twin=(limit.algorithm, capacity, window),
     )

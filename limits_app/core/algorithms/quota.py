@@ -54,6 +54,9 @@ def compile_quota(limit: QuotaLimit) -> Rule:
     def used(state: State, now: int) -> int:
         return state[2] if now < state[1] else 0
 
+    def restored_at(state: State) -> int:
+        return state[1] if state[2] else 0
+
     def carry(old: Rule, state: State, now: int) -> State:
         count = carried_parts(old, state, now, 1)
         if not count:
@@ -83,7 +86,7 @@ def compile_quota(limit: QuotaLimit) -> Rule:
         settle_dated=settle,
         credit=lambda state, now, parts: (state[0], state[1], max(state[2] - parts, 0)),
         used=used,
-        restored_at=lambda state: state[1] if state[2] else 0,
+        restored_at=restored_at,
         carry=carry,
         boundaries=None if calendar is None else calendar.boundaries,
         twin=("quota", capacity, 0 if calendar else _session_us(limit)),

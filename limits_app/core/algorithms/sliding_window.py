@@ -63,9 +63,15 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
         return forgotten, total + amount, now, now, log.time(0), log
 
     def take(state: WindowState, now: int, amount: int) -> WindowState | None:
-        now = max(now, state[3])
-        if state[1] - expired(state, now) + amount > capacity:
+        forgotten, total, opened, last, oldest, log = state
+        if now < last:  # noqa: PLR1730 - a call would cost as much as all the rest
+            now = last
+        # As `expired` and `charged` do most of the time, which are two calls more.
+        gone = forgotten if oldest > now - window else expired(state, now)
+        if total - gone + amount > capacity:
             return None
+        if gone == forgotten < total and now - opened <= step:
+            return (forgotten, total + amount, opened, now, oldest, log) if amount else state
         return charged(state, now, amount) if amount else state
 
     def wait(state: WindowState, now: int, amount: int) -> int:
@@ -94,7 +100,13 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
         return forgotten, total, opened, last, oldest, log
 
     def used(state: WindowState, now: int) -> int:
-        return state[1] - expired(state, max(now, state[3]))
+        if now < state[3]:  # noqa: PLR1730 - see above
+            now = state[3]
+        # As `expired` does, which is a call more.
+        return state[1] - (state[0] if state[4] > now - window else expired(state, now))
+
+    def restored_at(state: WindowState) -> int:
+        return state[3] + window if state[1] > state[0] else 0
 
     def carry(old: Rule, state: State, now: int) -> WindowState:
         if not old.is_permit and getattr(old.limit, "algorithm", None) is RateLimitAlgorithm.SLIDING_WINDOW:
@@ -114,7 +126,7 @@ def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
             settle=settle,
             credit=credit,
             used=used,
-            restored_at=lambda state: state[3] + window if state[1] > state[0] else 0,
+            restored_at=restored_at,
             carry=carry,
             has_log=True,
             twin=(limit.algorithm, capacity, window, step),

@@ -21,7 +21,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.amounts import so_much_of_each
 from limits_app.integrations.charges import Key
 from limits_app.integrations.drf.errors import TooMuchAtOnce, Unavailable
-from limits_app.integrations.headers import headers_of
+from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import identify
 from limits_app.integrations.named import resource_named
 from limits_app.integrations.request_limits import RequestLimits, limits_of
@@ -110,9 +110,8 @@ class LimitThrottle(BaseThrottle):
 
     def _is_admitted(self, request: Request, view: APIView, share: Share) -> bool:
         """Decide, once for a request, and note what refused it."""
-        limits, key = limits_of(http(request)), (share.resource, share.entity)
-        # Not by getattr, which looks for what is not there in the request of Django as well.
-        known: _Decided | None = vars(request).get(_DECIDED)
+        limits, key = limits_of(http(request)), share[:2]
+        known = _noted(request) if limits.throttled else None
         outcome: Outcome | None = None
         if known is not None and key in known:
             outcome = known[key]
@@ -148,13 +147,20 @@ def http(request: Request) -> HttpRequest:
 
 def decided(request: Request) -> Outcome | None:
     """What refused a request, and for longest; None where no throttle of this kind did."""
-    known: _Decided = vars(request).get(_DECIDED, _Decided())
-    refusals = [outcome for outcome in known.values() if outcome is not None]
+    refusals = [outcome for outcome in _noted(request).values() if outcome is not None]
     return max(refusals, key=lambda outcome: outcome.retry_after or 0, default=None)
 
 
+def _noted(request: Request) -> _Decided:
+    """What throttles were told of a request, to add to it."""
+    # Not by getattr, which looks for what is not there in the request of Django as well.
+    known: _Decided = vars(request).setdefault(_DECIDED, _Decided())
+    return known
+
+
 def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, together: bool = False) -> Outcome | None:
-    known = vars(request).setdefault(_DECIDED, _Decided())
+    known = _noted(request)
+    limits_of(http(request)).throttled = True
     known.together |= together
     known.update(dict.fromkeys(keys, outcome))
     return outcome
@@ -219,10 +225,27 @@ def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share
 
 
 def _tell(limits: RequestLimits, view: APIView) -> None:
-    """Give the response of the view its headers, where no middleware does so."""
-    headers: dict[str, str] | None = getattr(view, "headers", None)  # there once the view dispatches
-    if headers is not None and not limits.guarded:
-        headers.update(headers_of(limits.decided))
+    """Hear of the response of the view, where no middleware does."""
+    if not limits.guarded and hasattr(view, "headers"):  # as it has once it dispatches
+        # As below. And not by what the view has as `headers`, each of which Django looks at for longer than all this.
+        view.finalize_response = partial(_finalize_response, ref(view), limits)  # type: ignore[method-assign]
+
+
+def _finalize_response(
+    reference: ref[APIView],
+    limits: RequestLimits,
+    request: Request,
+    response: Response,
+    *args: object,
+    **kwargs: object,
+) -> Response:
+    """Finish a response as the view does, and say in its headers what is left."""
+    view = cast(APIView, reference())
+    response = type(view).finalize_response(view, request, response, *args, **kwargs)
+    if response.streaming:
+        limits.listen()
+    tell(response, limits.answered(response, is_last=False))
+    return response
 
 
 def _await_refusal(limits: RequestLimits, view: APIView) -> None:
@@ -230,7 +253,7 @@ def _await_refusal(limits: RequestLimits, view: APIView) -> None:
     _tell(limits, view)
     if isinstance(view, APIView):
         # The view refers to this: a cycle would leave all of it to the garbage collector, request by request.
-        vars(view).setdefault("handle_exception", partial(_handle_exception, ref(view), limits))
+        view.handle_exception = partial(_handle_exception, ref(view), limits)  # type: ignore[method-assign]
 
 
 def _handle_exception(reference: ref[APIView], limits: RequestLimits, error: Exception) -> Response:
@@ -238,6 +261,6 @@ def _handle_exception(reference: ref[APIView], limits: RequestLimits, error: Exc
     view = cast(APIView, reference())
     response = type(view).handle_exception(view, error)
     if isinstance(error, TooMuchAtOnce | Unavailable) or getattr(error, "status_code", 0) == _THROTTLED:
-        told = limits.refused_with(response, gives_back=True)
-        view.headers |= {"Cache-Control": "no-store", **headers_of(told)}
+        tell(response, limits.refused_with(response, gives_back=True))
+        view.headers["Cache-Control"] = "no-store"
     return response

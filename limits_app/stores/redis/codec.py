@@ -59,20 +59,13 @@ class Codec(LayoutCodec):
             b"".join(b"I%d" % size for size in self._fields),
         )
         self.size = self._ends[-1]
-        self._read = None if any(self._logs) else _reading(tuple(map(tuple, fields)))
+        self._read = _reading(tuple(map(tuple, fields)), tuple(self._logs))
 
     def decode(self, record: bytes, at: int = 0, logs: Mapping[int, Log] | None = None) -> list[State]:
         """The states of a record that starts at `at`; `logs` by place, in so far as they are known."""
-        if self._read is not None:
-            return self._read(record, at)
-        numbers = self._numbers(record, at)
-        states: list[State] = []
-        for index, (offset, rule) in enumerate(zip(self.offsets, self.layout.rules, strict=True)):
-            if self._logs[index]:
-                log = (logs or {}).get(index, EMPTY_LOG)
-                states.append((*numbers[offset : offset + _LOG_PLACE], log))  # type: ignore[arg-type]  # `Rule` says so
-            else:
-                states.append(tuple(numbers[offset : offset + len(rule.start)]))
+        states = self._read(record, at)
+        for index, log in (logs or {}).items():
+            states[index] = (*states[index][:-1], log)  # type: ignore[arg-type]  # `Rule` says so
         return states
 
     def encode(self, states: Sequence[State], expires_us: int) -> bytes:
@@ -112,13 +105,17 @@ class Codec(LayoutCodec):
 
 
 @lru_cache(maxsize=1024)
-def _reading(fields: tuple[tuple[int, ...], ...]) -> Callable[[bytes, int], list[State]]:
-    """`Codec.decode` where there are no logs, for states of integers of these sizes, written out."""
+def _reading(fields: tuple[tuple[int, ...], ...], logs: tuple[bool, ...]) -> Callable[[bytes, int], list[State]]:
+    """`Codec.decode` for states of integers of these sizes, where all logs are unknown, written out."""
     sizes = accumulate(chain.from_iterable(fields), initial=NAME_LENGTH + _EXPIRES_LENGTH)
     ends = pairwise(sizes)
-    states = [names("number(record[at + {0[0]} : at + {0[1]}], 'little')", islice(ends, len(own))) for own in fields]
-    bind = written_out(bound="number", arguments="record, at", lines=(), result=f"[{names('({})', states)}]")
-    return cast("Callable[[bytes, int], list[State]]", bind(int.from_bytes))
+    states = []
+    for own, has_log in zip(fields, logs, strict=True):
+        numbers = [f"number(record[at + {start} : at + {end}], 'little')" for start, end in islice(ends, len(own))]
+        states.append(names("{}", [*numbers[:_LOG_PLACE], "no_log"] if has_log else numbers))
+    result = names("({})", states)
+    bind = written_out(bound="number, no_log", arguments="record, at", lines=(), result=f"[{result}]")
+    return cast("Callable[[bytes, int], list[State]]", bind(int.from_bytes, EMPTY_LOG))
 
 
 def log_of(entries: Iterable[tuple[float, float]]) -> Log:
