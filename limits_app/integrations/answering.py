@@ -26,6 +26,7 @@ class AnsweredRequest(Requester):
     """What a request holds until the response has been sent, at the latest, or its refusal is final."""
 
     # Of the class, so that a request that nobody asks about costs little.
+    _acquisitions: tuple[Acquisition, ...] = ()
     _refused: tuple[Acquisition, ...] | None = None
     _is_undone = False
     _told: tuple[ref[HttpResponseBase], ...] = ()  # the responses that tell of refusals
@@ -44,7 +45,6 @@ class AnsweredRequest(Requester):
 
     def __init__(self, request: HttpRequest) -> None:
         self._reference = ref(request)
-        self._acquisitions: list[Acquisition] = []
         self.charges = Charges()
         """What ways in charged."""
 
@@ -154,10 +154,10 @@ class AnsweredRequest(Requester):
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
         if acquisition.plan.settles or acquisition.__class__ is not Acquisition:  # which may have more to settle
             self.hear()
-        self._acquisitions.append(acquisition)
+        self._acquisitions = (*self._acquisitions, acquisition)
 
     def _drop(self, acquisitions: Container[Acquisition]) -> None:
-        self._acquisitions = [one for one in self._acquisitions if one not in acquisitions]
+        self._acquisitions = tuple([one for one in self._acquisitions if one not in acquisitions])
 
     def _undo(self, acquisitions: Sequence[Acquisition]) -> None:
         self.charges.give_back(acquisitions)
