@@ -39,7 +39,7 @@ _WITH: Final = re.compile(r"^ *-- with: (\w+)\n", re.MULTILINE)
 _COMMENT: Final = re.compile(r"^\s*--.*\n|^\n| +--.*$", re.MULTILINE)
 _FUNCTION: Final = re.compile(r"^local function (\w+)\(.*\n(?:.*\n)*?end\n", re.MULTILINE)
 _STRAIGHT: Final = ("acquire", "settle")
-_NEEDED_BY: Final[Mapping[str, str]] = {"open": "open.", "views": "view.", "restoring": "restores = "}
+_NEEDED_BY: Final[Mapping[str, str]] = {"open": "open.", "restoring": "restores = "}
 """Files that are left out where no twin says this."""
 
 
@@ -56,6 +56,8 @@ class _Verb(NamedTuple):
 
 
 _TAKE: Final = frozenset({"take"})
+_VIEW: Final = frozenset({"view"})
+"""What goes where a request is refused."""
 _ONE: Final = frozenset({"telling", "recording"})
 _VERBS: Final = {
     "acquire": _Verb("acquire", _TAKE, without=frozenset({"telling"})),
@@ -96,15 +98,18 @@ def script(verb: str, twins: frozenset[str] | None = None, shape: Shape | None =
     if SOFT in twins and "take" in sections:
         sections |= {"settle"}
     needed = {name for twin in twins for name in _NEEDS.get(twin, ())}
-    parts = "".join([_sections(name, sections) for name in (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))])
+    files = (*sorted(needed), *sorted(twins - {SOFT, COUNTING}))
+    parts = "".join([_shared(name) + _sections(name, sections) for name in files])
+    given = {"reading": reading, "view": "".join([_sections(name, _VIEW) for name in files])}
     without |= {name for name, said in _NEEDED_BY.items() if said not in parts}
+    without |= set() if given["view"] else {"views"}
     without |= set() if COUNTING in twins else {"count"}
     instead = {"shares": "shares_of_one"} if shape and shape.is_one_limit else {}
 
     def text(name: str) -> str:
         """What stands in the place of a file's name."""
-        if name == "reading":
-            return reading
+        if name in given:
+            return given[name]
         found = "" if name in without else _filled(_read(instead.get(name, name)), text)
         return straightened(found, shape) if shape and name in _STRAIGHT else found
 
@@ -124,11 +129,15 @@ def _filled(text: str, filled: Callable[[str], str]) -> str:
     return _WITH.sub(lambda found: filled(found[1]), text)
 
 
+def _shared(twin: str) -> str:
+    """What a twin's file says to everybody."""
+    return _read(twin).partition(_MARK)[0]
+
+
 def _sections(twin: str, wanted: AbstractSet[str]) -> str:
-    """What a twin's file says to everybody, and its sections for one verb."""
-    shared, *sections = _read(twin).split(_MARK)
-    parted = [section.partition("\n") for section in sections]
-    return shared + "".join([text for marks, _, text in parted if not wanted.isdisjoint(marks.split())])
+    """Its sections for one verb."""
+    parted = [section.partition("\n") for section in _read(twin).split(_MARK)[1:]]
+    return "".join([text for marks, _, text in parted if not wanted.isdisjoint(marks.split())])
 
 
 def _without_unused(text: str) -> str:

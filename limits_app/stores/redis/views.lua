@@ -1,3 +1,5 @@
+view = {}
+-- with: view
 at, wanted = first_ask, first_wanted
 for ask = 1, asks do
   local name, scope, offset, a, b, c, key, amount, _
