@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, TypeGuard, TypeVar, cast
+from typing import Any, Final, TypeGuard, TypeVar
 from weakref import ref
 
 from django.http import HttpRequest
@@ -30,6 +30,7 @@ from limits_app.services import Share
 __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 
 _Method = TypeVar("_Method", bound=Callable[..., bool])
+_Shares = TypeVar("_Shares")
 
 _THROTTLED: Final = status.HTTP_429_TOO_MANY_REQUESTS
 _DECIDED: Final = "_limits_app_decided"
@@ -119,9 +120,10 @@ class LimitThrottle(BaseThrottle):
             return True
         elif (known is None or not known.together) and _is_one_of_several(self, view):
             shares = _shares(self, request, view, share)
-            outcome = _note(request, shares, _refused(limits, view, [*shares.values()]), together=True)
+            refused = _refused(limits, view, partial(_charge, limits), [*shares.values()])
+            outcome = _note(request, shares, refused, together=True)
         else:
-            outcome = _refused(limits, view, (share,))
+            outcome = _refused(limits, view, limits.take_share, share)
             if outcome is not None:
                 _note(request, [key], outcome)
         if outcome is None:
@@ -166,12 +168,10 @@ def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, tog
     return outcome
 
 
-def _refused(limits: RequestLimits, view: APIView, shares: Sequence[Share]) -> Outcome | None:
+def _refused(limits: RequestLimits, view: APIView, take: Callable[[_Shares], None], shares: _Shares) -> Outcome | None:
+    """Take what the request is charged; gives what refused it."""
     try:
-        if len(shares) == 1:
-            limits.take_share(shares[0])
-        else:
-            _charge(limits, shares)
+        take(shares)
     except NeverAdmissible as error:
         _await_refusal(limits, view)
         raise TooMuchAtOnce from error
@@ -240,7 +240,7 @@ def _finalize_response(
     **kwargs: object,
 ) -> Response:
     """Finish a response as the view does, and say in its headers what is left."""
-    view = cast(APIView, reference())
+    view: Any = reference()
     response = type(view).finalize_response(view, request, response, *args, **kwargs)
     if response.streaming:
         limits.listen()
@@ -258,8 +258,8 @@ def _await_refusal(limits: RequestLimits, view: APIView) -> None:
 
 def _handle_exception(reference: ref[APIView], limits: RequestLimits, error: Exception) -> Response:
     """Handle an error as the view does; what it makes of a refusal is one, whatever its status."""
-    view = cast(APIView, reference())
-    response = type(view).handle_exception(view, error)
+    view: Any = reference()
+    response: Response = type(view).handle_exception(view, error)
     if isinstance(error, TooMuchAtOnce | Unavailable) or getattr(error, "status_code", 0) == _THROTTLED:
         tell(response, limits.refused_with(response, gives_back=True))
         view.headers["Cache-Control"] = "no-store"
