@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rest_framework import throttling
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from limits_app import services
 from limits_app.core.amounts import Amount
@@ -20,6 +19,9 @@ from limits_app.integrations.drf.throttle import LimitThrottle, decides_with_oth
 from limits_app.resolver import CALL
 from limits_app.services import Share
 from limits_app.services.asking import Asked
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
 
 __all__ = ["HookedThrottle"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Final, TypeGuard, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 from weakref import ref
 
 from django.http import HttpRequest
@@ -12,7 +12,6 @@ from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle, SimpleRateThrottle
-from rest_framework.views import APIView
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, NeverAdmissible, StoreUnavailable
@@ -27,6 +26,9 @@ from limits_app.integrations.named import resource_named
 from limits_app.integrations.request_limits import RequestLimits, limits_of
 from limits_app.services import Share
 
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+
 __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 
 _Method = TypeVar("_Method", bound=Callable[..., bool])
@@ -35,7 +37,6 @@ _Shares = TypeVar("_Shares")
 _THROTTLED: Final = status.HTTP_429_TOO_MANY_REQUESTS
 _DECIDED: Final = "_limits_app_decided"
 _PERMIT_SECONDS: Final = 1.0
-_GET_THROTTLES: Final = APIView.get_throttles
 
 _HOOKS: Final = ("allow_request", "throttle_success", "throttle_failure")
 _OURS: Final[set[object]] = {SimpleRateThrottle.throttle_success, SimpleRateThrottle.throttle_failure, None}
@@ -141,6 +142,14 @@ class LimitThrottle(BaseThrottle):
         return max(known, default=None)
 
 
+@cache
+def _api_view() -> type[APIView]:
+    """The framework's view, whose module imports this one where settings name throttles for all views."""
+    from rest_framework.views import APIView
+
+    return APIView
+
+
 def http(request: Request) -> HttpRequest:
     """The request of Django; whatever a test hands over instead is taken as one."""
     found: HttpRequest = getattr(request, "_request", request)
@@ -195,11 +204,14 @@ def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
 
 def _is_one_of_several(throttle: LimitThrottle, view: APIView) -> bool:
     """Whether the view may have others that this one is to be charged together with."""
-    if not isinstance(view, APIView) or (
-        len(view.throttle_classes) == 1 and type(view).get_throttles is _GET_THROTTLES
-    ):
+    if not isinstance(view, _api_view()) or (len(view.throttle_classes) == 1 and not _chooses(view)):
         return False
     return _is_like_all(type(throttle))
+
+
+def _chooses(view: APIView) -> bool:
+    """Whether it has its own way to say which throttles it has."""
+    return type(view).get_throttles is not _api_view().get_throttles
 
 
 def _is_like_all(kind: object) -> TypeGuard[type[LimitThrottle]]:
@@ -211,11 +223,11 @@ def _is_like_all(kind: object) -> TypeGuard[type[LimitThrottle]]:
 
 def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share) -> dict[Key, Share]:
     """The shares of all throttles of the view, the own one first; of those that are about the same the first counts."""
-    if type(view).get_throttles is _GET_THROTTLES:  # making only those that are asked here
-        others = [kind() for kind in view.throttle_classes if kind is not type(throttle) and _is_like_all(kind)]
-    else:
+    if _chooses(view):
         made = [one for one in view.get_throttles() if isinstance(one, LimitThrottle)]
         others = [one for one in made if _is_like_all(type(one))]
+    else:  # making only those that are asked here
+        others = [kind() for kind in view.throttle_classes if kind is not type(throttle) and _is_like_all(kind)]
     shares = {(own.resource, own.entity): own}
     for one in others:
         share = one.share_beside(request, view)
@@ -251,7 +263,7 @@ def _finalize_response(
 def _await_refusal(limits: RequestLimits, view: APIView) -> None:
     """Hear what the view makes of a refusal, which its class, that of a throttle or a hook may overrule."""
     _tell(limits, view)
-    if isinstance(view, APIView):
+    if isinstance(view, _api_view()):
         # The view refers to this: a cycle would leave all of it to the garbage collector, request by request.
         view.handle_exception = partial(_handle_exception, ref(view), limits)  # type: ignore[method-assign]
 
