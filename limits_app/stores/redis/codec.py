@@ -38,6 +38,7 @@ _FIELDS: Final[Mapping[str, Sequence[int]]] = {
     "blocked": (),
 }
 _LOG_PLACE: Final = 5
+_OPENED_PLACE: Final = 2
 
 
 class Codec(LayoutCodec):
@@ -84,14 +85,14 @@ class Codec(LayoutCodec):
         head, entries = self._numbers(record, 0)[place : place + 2]
         return log_of(PAIR.iter_unpack((packed or b"")[head * PAIR.size : (head + entries) * PAIR.size]))
 
-    def places(self, record: bytes) -> list[list[int]]:
-        """Where the logs of a record stand."""
-        numbers = self._numbers(record, 0)
-        return [
-            numbers[offset + _LOG_PLACE : offset + _LOG_PLACE + 2]
+    def wrote_log(self, before: bytes, after: bytes) -> bool:
+        """Whether a log was written between two records: with each entry that is closed, the next one is opened."""
+        old, new = self._numbers(before, 0), self._numbers(after, 0)
+        return any(
+            new[offset + _OPENED_PLACE] != old[offset + _OPENED_PLACE] and new[offset + _LOG_PLACE + 1] > 0
             for offset, has_log in zip(self.offsets, self._logs, strict=True)
             if has_log
-        ]
+        )
 
     def expires_us(self, record: bytes) -> int:
         """Until when a record lives; 0 when it stands for none."""

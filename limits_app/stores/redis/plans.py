@@ -121,14 +121,14 @@ class PreparedPlan:
         return keys, before, b"".join(packed)
 
     def before(self, reply: bytes) -> list[tuple[bytes, bytes]] | None:
-        """The records after and before a group was admitted; None when a log has changed as well."""
+        """The records after and before a group was admitted; None when a log was written as well."""
         at, records = _REPLY_HEAD, list[bytes]()
         for codec in (*self.codecs, *self.codecs):
             records.append(reply[at : at + codec.size])
             at += codec.size
         pairs = list(zip(records[: len(self.codecs)], records[len(self.codecs) :], strict=True))
-        logs = all(codec.places(new) == codec.places(old) for codec, (new, old) in zip(self.codecs, pairs, strict=True))
-        return pairs if logs else None
+        wrote = any(codec.wrote_log(old, new) for codec, (new, old) in zip(self.codecs, pairs, strict=True))
+        return None if wrote else pairs
 
 
 class Records(Sequence[list[State]]):

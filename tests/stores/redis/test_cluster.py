@@ -104,6 +104,24 @@ def test_what_was_written_to_a_log_is_taken_back_there(cluster: list[RedisServer
     store.close()
 
 
+def test_what_was_written_to_a_log_that_began_anew_is_taken_back_there_too(cluster: list[RedisServer]) -> None:
+    clock = FakeClock()
+    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
+    limit = RateLimit("tokens", 10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
+    parts = sorted(
+        [scoped(store, limit, entity=who) for who in PEOPLE[:2]], key=lambda part: tag_of(short_key(part.scope.key))
+    )
+    first, last = (LimitSet.composed([part], store) for part in parts)
+    assert first.try_acquire({"tokens": 4})
+    clock.advance(HOUR / 2)
+    assert first.try_acquire({"tokens": 2})
+    assert last.try_acquire({"tokens": 10})
+    clock.advance(HOUR / 2)  # the only entry of the log is forgotten, and another one takes its place
+    assert not LimitSet.composed(parts, store).try_acquire({"tokens": 5})
+    assert used(first, "tokens") == 2
+    store.close()
+
+
 def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServer]) -> None:
     clock = FakeClock()
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
