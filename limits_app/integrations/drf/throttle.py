@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache, partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
-from weakref import ref
 
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -33,6 +34,7 @@ __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 
 _Method = TypeVar("_Method", bound=Callable[..., bool])
 _Shares = TypeVar("_Shares")
+_Note = Callable[[HttpResponseBase], HttpResponseBase]
 
 _THROTTLED: Final = status.HTTP_429_TOO_MANY_REQUESTS
 _DECIDED: Final = "_limits_app_decided"
@@ -237,42 +239,73 @@ def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share
 
 
 def _tell(limits: RequestLimits, view: APIView) -> None:
-    """Hear of the response of the view, where no middleware does."""
-    if not limits.guarded and hasattr(view, "headers"):  # as it has once it dispatches
-        # As below. And not by what the view has as `headers`, each of which Django looks at for longer than all this.
-        view.finalize_response = partial(_finalize_response, ref(view), limits)  # type: ignore[method-assign]
+    """Have the response of the view told what is left, where no middleware does that."""
+    if not limits.guarded:
+        _await_response(limits, view)
+
+
+def _await_response(limits: RequestLimits, view: APIView) -> None:
+    """Hear of the response, as the view finishes it.
+
+    What it has as `headers` Django would look at for longer than all this takes.
+    """
+    finish = getattr(view, "finalize_response", None)
+    if finish is not None and getattr(finish, "func", None) is not _finalize_response:
+        view.finalize_response = partial(_finalize_response, finish, limits)  # type: ignore[method-assign]
+
+
+def _await_refusal(limits: RequestLimits, view: APIView) -> None:
+    """Hear what the view makes of a refusal, which its class, that of a throttle or a hook may overrule."""
+    _await_response(limits, view)
+    handle = getattr(view, "handle_exception", None)
+    if handle is not None and getattr(handle, "func", None) is not _handle_exception:
+        view.handle_exception = partial(_handle_exception, handle, limits, view)  # type: ignore[method-assign]
 
 
 def _finalize_response(
-    reference: ref[APIView],
+    finish: Callable[..., Any],
     limits: RequestLimits,
     request: Request,
     response: Response,
     *args: object,
     **kwargs: object,
-) -> Response:
+) -> Any:
     """Finish a response as the view does, and say in its headers what is left."""
-    view: Any = reference()
-    response = type(view).finalize_response(view, request, response, *args, **kwargs)
-    if response.streaming:
-        limits.listen()
-    tell(response, limits.answered(response, is_last=False))
-    return response
+    return _then(finish(request, response, *args, **kwargs), partial(_finished, limits, response))
 
 
-def _await_refusal(limits: RequestLimits, view: APIView) -> None:
-    """Hear what the view makes of a refusal, which its class, that of a throttle or a hook may overrule."""
-    _tell(limits, view)
-    if isinstance(view, _api_view()):
-        # The view refers to this: a cycle would leave all of it to the garbage collector, request by request.
-        view.handle_exception = partial(_handle_exception, ref(view), limits)  # type: ignore[method-assign]
+def _finished(limits: RequestLimits, response: Response, finished: HttpResponseBase) -> HttpResponseBase:
+    if limits.refusals and finished is not response and limits.is_refusal(response):
+        tell(finished, limits.refused_with(finished, gives_back=True))
+    elif not limits.guarded:
+        if finished.streaming:
+            limits.listen()
+        tell(finished, limits.answered(finished, is_last=False))
+    return finished
 
 
-def _handle_exception(reference: ref[APIView], limits: RequestLimits, error: Exception) -> Response:
+def _handle_exception(
+    handle: Callable[[Exception], Any], limits: RequestLimits, view: APIView, error: Exception
+) -> Any:
     """Handle an error as the view does; what it makes of a refusal is one, whatever its status."""
-    view: Any = reference()
-    response: Response = type(view).handle_exception(view, error)
+    response = handle(error)
     if isinstance(error, TooMuchAtOnce | Unavailable) or getattr(error, "status_code", 0) == _THROTTLED:
-        tell(response, limits.refused_with(response, gives_back=True))
-        view.headers["Cache-Control"] = "no-store"
+        return _then(response, partial(_made_of_refusal, limits, view))
     return response
+
+
+def _made_of_refusal(limits: RequestLimits, view: APIView, response: HttpResponseBase) -> HttpResponseBase:
+    tell(response, limits.refused_with(response, gives_back=True))
+    view.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _then(response: Any, note: _Note) -> Any:
+    """A response that was noted; of an asynchronous view it is still to come."""
+    if isinstance(response, HttpResponseBase):
+        return note(response)
+    return _later(response, note) if isawaitable(response) else response
+
+
+async def _later(response: Awaitable[Any], note: _Note) -> HttpResponseBase:
+    return note(await response)
