@@ -26,7 +26,6 @@ class AnsweredRequest(Requester):
     """What a request holds until the response has been sent, at the latest, or its refusal is final."""
 
     # Of the class, so that a request that nobody asks about costs little.
-    _acquisitions: tuple[Acquisition, ...] = ()
     _refused: tuple[Acquisition, ...] | None = None
     _is_undone = False
     _told: tuple[ref[HttpResponseBase], ...] = ()  # the responses that tell of refusals
@@ -45,6 +44,7 @@ class AnsweredRequest(Requester):
 
     def __init__(self, request: HttpRequest) -> None:
         self._reference = ref(request)
+        self._acquisitions: list[Acquisition] = []
         self.charges = Charges()
         """What ways in charged."""
 
@@ -78,9 +78,11 @@ class AnsweredRequest(Requester):
         if self.hears:
             return
         request = self._reference() or self._request
+        closes = request.__dict__.get("close")
+        if closes != self._close:  # as it is where another thread was faster
+            self._closes = closes
+            request.close = self._close  # type: ignore[method-assign]  # see above
         self.hears = True
-        self._closes = request.__dict__.get("close")
-        request.close = self._close  # type: ignore[method-assign]  # see above
 
     def _close(self) -> None:
         request = self._reference()
@@ -154,10 +156,10 @@ class AnsweredRequest(Requester):
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
         if acquisition.plan.settles or acquisition.__class__ is not Acquisition:  # which may have more to settle
             self.hear()
-        self._acquisitions = (*self._acquisitions, acquisition)
+        self._acquisitions.append(acquisition)
 
     def _drop(self, acquisitions: Container[Acquisition]) -> None:
-        self._acquisitions = tuple([one for one in self._acquisitions if one not in acquisitions])
+        self._acquisitions = [one for one in self._acquisitions if one not in acquisitions]
 
     def _undo(self, acquisitions: Sequence[Acquisition]) -> None:
         self.charges.give_back(acquisitions)

@@ -92,12 +92,12 @@ class ChargedRequest(AnsweredRequest):
         acquisition = try_resource(resource, entity, asked, default_limits)
         if not acquisition.admitted:
             self._admitted(acquisition)
-        if self.charges or self._acquisitions or acquisition.plan.settles or acquisition.__class__ is not Acquisition:
+        if self.charges or acquisition.plan.settles or acquisition.__class__ is not Acquisition:
             self._note(key, named, acquisition)
             self._hold(acquisition)
         else:  # as these two do with the first if nobody reports anything of it, which are two calls more
-            self._acquisitions = first = (acquisition,)
-            self.charges[key] = first, named
+            self.charges[key] = (acquisition,), named
+            self._acquisitions.append(acquisition)
 
     async def atake_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
         """`take_new` for asyncio."""
@@ -137,7 +137,7 @@ class ChargedRequest(AnsweredRequest):
 
     def take_each(self, shares: Iterable[services.Share]) -> None:
         """`take_all` where one step is not enough: one after the other, given back when a later one is refused."""
-        before = self._acquisitions
+        before = self._acquisitions.copy()
         try:
             for share in shares:
                 self.take_share(share)
