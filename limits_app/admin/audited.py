@@ -13,6 +13,7 @@ from django.contrib.admin.widgets import AdminTextareaWidget
 from django.db import models, router
 from django.http import HttpResponseRedirect
 from django.urls import reverse
+from django.utils.html import escape
 from django.utils.translation import gettext as _
 
 from limits_app import audit
@@ -41,6 +42,13 @@ class AuditedAdmin(SoundListAdmin):
         if db_field.name in self.get_autocomplete_fields(request):
             kwargs["widget"] = Autocomplete(db_field, self.admin_site, using=kwargs.get("using"))
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Show a help text as it is, which templates would take for markup."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None:
+            field.help_text = escape(field.help_text)
+        return field
 
     def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
         """Show the form, or save what it says."""

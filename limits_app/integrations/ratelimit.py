@@ -40,8 +40,13 @@ ALL: Final = (None,)
 UNSAFE: Final = ("DELETE", "PATCH", "POST", "PUT")
 
 _DEPTH: Final = "limits_app_ratelimits"
-_PERIODS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_RATE: Final = re.compile(r"(\d+)/(\d*)([smhd])?")
+_PERIODS: Final = {
+    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600),
+    **dict.fromkeys(("d", "day", "days"), 86_400),
+}
+_RATE: Final = re.compile(r"(\d+)/(\d*)([a-z]*)")
 
 _WHO: Final[dict[str, Callable[[HttpRequest], str]]] = {
     "ip": client_of,
@@ -213,11 +218,10 @@ def _limits(rate: str | tuple[int, int]) -> tuple[tuple[Limit, ...], float]:
 
 
 def _parsed(rate: str) -> tuple[int, int]:
-    match = _RATE.match(rate)
-    if match is None:
-        raise ImproperlyConfigured(f"the rate {rate!r} must be such as '5/m' or '10/30s'")
-    count, times, period = match.groups()
-    return int(count), int(times or 1) * _PERIODS[period or "s"]
+    match = _RATE.fullmatch(rate)
+    if match is None or match[3] not in _PERIODS:
+        raise ImproperlyConfigured(f"the rate {rate!r} must be such as '5/m' or '10/30s', in s, m, h or d")
+    return int(match[1]), int(match[2] or 1) * _PERIODS[match[3]]
 
 
 def _methods(method: str | Sequence[str | None]) -> frozenset[str] | None:

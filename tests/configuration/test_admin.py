@@ -122,6 +122,11 @@ def test_policies_can_be_filtered_by_when_they_hold(
     assert ("enforce, 5 %" in page) is (holds == "hours")
 
 
+def test_a_form_shows_help_as_it_is_and_not_as_markup(admin_client: Client) -> None:
+    page = admin_client.get(reverse("admin:limits_app_endpoint_add")).content.decode()
+    assert "such as “/api/orders/&lt;int:pk&gt;/”." in page
+
+
 def test_a_boost_that_overlaps_is_refused_in_words(admin_client: Client, api: Resource) -> None:
     begins = datetime(2026, 3, 4, 12, tzinfo=UTC)
     Policy.objects.create(resource=api, valid_from=begins)

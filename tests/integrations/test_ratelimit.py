@@ -59,6 +59,7 @@ def statuses(view: Callable[..., Any], times: int, **extra: Any) -> list[int]:
         ("2/10s", 2, 10),
         ("2/5m", 2, 300),
         ("2/minute", 2, 60),
+        ("1/2hours", 1, 7_200),
         ("1/", 1, 1),
         pytest.param((2, 90), 2, 90, id="a_pair"),
         pytest.param(lambda group, request: "2/m", 2, 60, id="a_function"),
@@ -414,6 +415,9 @@ def test_a_view_of_the_rest_framework_gives_permits_back_without_a_middleware(se
         ("session", "1/m", "has no key 'session'"),
         ("cookie:id", "1/m", "has no key 'cookie:id'"),
         ("ip", "often", "must be such as"),
+        ("ip", "2/week", "'2/week' must be such as"),
+        ("ip", "2/10month", "'2/10month' must be such as"),
+        ("ip", "2/M", "'2/M' must be such as"),
         ("ip", (1, 0), "must be above 0"),
     ],
 )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
-from threading import Lock
-from time import monotonic, time
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import transaction
 from django.http import JsonResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 
 from limits_app.admin.figures import bar
 from limits_app.admin.pages.frame import EXPLAIN, USAGE, check, may, page
+from limits_app.admin.pages.snapshots import bring_up_to_date
 from limits_app.models import Bucket, Entity, Resource
 from limits_app.services.overview import LimitState, RowState, overview
-from limits_app.services.usage import roll_up, usage
+from limits_app.services.usage import usage
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -32,26 +31,6 @@ _MOST_LOOKED_AT: Final = 25
 """Whose limits may be the tightest: those that use most and are refused most in this hour."""
 
 _MOST_SHOWN: Final = 10
-_EVERY_SECONDS: Final = 1.0
-
-
-class _Gate:
-    """Lets one through every second, whoever else asks in this process."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._opens_at = 0.0
-
-    def passes(self) -> bool:
-        """Whether it is time."""
-        with self._lock:
-            if monotonic() < self._opens_at:
-                return False
-            self._opens_at = monotonic() + _EVERY_SECONDS
-            return True
-
-
-_GATE: Final = _Gate()
 
 
 def live_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
@@ -80,7 +59,7 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
     Two of these make a rate. What the stores have counted is rolled up first, at most once a second.
     """
     check(request, USAGE)
-    stores_down = _rolled_up()
+    stores_down = bring_up_to_date()
     since = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     hours = {"period": "hour", "since": since - timedelta(hours=1)}
     busiest = usage(by=("resource", "entity"), period="hour", since=since, most=4 * _MOST_LOOKED_AT)
@@ -97,13 +76,6 @@ def live_state(site: AdminSite, request: HttpRequest) -> JsonResponse:
         "known": known and not stores_down,
     }
     return JsonResponse(state, headers={"Cache-Control": "no-store"})
-
-
-def _rolled_up() -> bool:
-    """Have the snapshots up to date, and say whether a store could not be asked."""
-    if transaction.get_connection().in_atomic_block or not _GATE.passes():
-        return False  # nothing for the inside of somebody's transaction
-    return bool(roll_up().failed)
 
 
 def _tightest(site: AdminSite, uses: list[Use], *, may_explain: bool) -> tuple[list[dict[str, Any]], bool]:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.admin.figures import Bar, amount, bar, moment, percent
 from limits_app.admin.pages.frame import USAGE, check, entity_or_none, page, problem_with
+from limits_app.admin.pages.snapshots import bring_up_to_date
 from limits_app.models import Bucket, CollectedBatch, Denial, Period
 from limits_app.models.moments import as_setting
 from limits_app.services.usage import usage
@@ -78,6 +79,7 @@ def usage_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
         "problem": problem_with(resource, entity, key),
     }
     if not context["problem"]:
+        bring_up_to_date()  # or refusals, which are told at once, would stand beside nothing that was admitted
         context |= _used(resource, entity, key, span=span, name=name)
     return page(site, request, "usage", title=gettext("Usage"), context=context)
 

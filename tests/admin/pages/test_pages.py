@@ -15,6 +15,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
+from limits_app.admin.pages import snapshots
 from limits_app.models import (
     AuditEvent,
     Bucket,
@@ -328,15 +329,22 @@ def test_the_live_state_says_when_the_store_is_down(admin_client: Client, monkey
 def test_the_live_state_rolls_up_what_the_stores_have_counted(
     admin_client: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from limits_app.admin.pages import live
-
-    monkeypatch.setattr(live, "_GATE", live._Gate())
+    monkeypatch.setattr(snapshots, "_GATE", snapshots._Gate())
     clock.advance(seconds=datetime.now(UTC).timestamp() - clock() / 1_000_000)
     limits.set_resource_limits("api", [CallLimit.per_minute(4)])
     limits.acquire("api", entity="user:1").release()
     assert get(admin_client, STATE).json()["totals"] == {"call_count": {"admitted": 1, "refused": 0}}
     limits.acquire("api", entity="user:1").release()
     assert get(admin_client, STATE).json()["totals"] == {"call_count": {"admitted": 1, "refused": 0}}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_so_does_the_page_of_usage(admin_client: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "_GATE", snapshots._Gate())
+    clock.advance(seconds=datetime.now(UTC).timestamp() - clock() / 1_000_000)
+    limits.set_resource_limits("api", [CallLimit.per_minute(3)])
+    assert all(limits.try_acquire("api", entity="user:1") for _ in range(3))
+    assert sum(chart(get(admin_client, USAGE))["admitted"]) == 3
 
 
 def _calls(capacity: int) -> dict[str, Any]:
