@@ -13,10 +13,12 @@ from django.apps import apps
 from django.db import DatabaseError, connection, models
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import NotSupportedError
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
 from django.utils import timezone
 from pytest_django import Settings
 
-from limits_app.models import Bucket, Denial, Entity, Period, Policy, Pool, Resource, UsageSnapshot
+from limits_app.models import Bucket, Denial, Endpoint, Entity, Period, Policy, Pool, Resource, UsageSnapshot
 from limits_app.services.doctor import Severity, diagnose
 from limits_app.services.doctor.surroundings import answers
 from limits_app.services.limits_file import apply, read_content
@@ -63,6 +65,53 @@ def test_what_is_set_and_means_nothing_is_found(text: str, name: str, said: str)
     apply(read_content(text))
     [message] = found(name)
     assert said in message
+
+
+ENDPOINTS: Final = """
+resources: {api: {}}
+endpoints:
+- {name: orders, view_name: "%s", resource: api}
+- {name: files, path: "%s", resource: api}
+"""
+
+
+def test_endpoints_about_what_the_site_does_not_have_are_found() -> None:
+    apply(read_content(ENDPOINTS % ("shop:orders", "/no/such/*")))
+    assert found("D019") == [
+        "endpoint orders is about the view 'shop:orders', which the site does not have",
+        "endpoint files is about '/no/such/*', where the site has no view",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("view", "where", "settings_of_urls"),
+    [
+        pytest.param("admin:index", "/admin/login/", {}, id="what_the_site_has"),
+        pytest.param(f"{__name__}.unnamed", "/unnamed/", {"ROOT_URLCONF": __name__}, id="a_view_without_a_name"),
+        pytest.param(f"{__name__}.unnamed", "/<path:rest>", {"ROOT_URLCONF": __name__}, id="a_route"),
+        pytest.param("admin:index", "/en/admin/", {"ROOT_URLCONF": "tests.commands.translated_urls"}, id="languages"),
+        pytest.param("nosuch", "/nosuch/", {"ROOT_URLCONF": None}, id="no_urls"),
+    ],
+)
+def test_and_others_are_not(view: str, where: str, settings_of_urls: dict[str, Any], settings: Settings) -> None:
+    for name, value in settings_of_urls.items():
+        setattr(settings, name, value)
+    apply(read_content(ENDPOINTS % (view, where)))
+    assert found("D019") == []
+
+
+def test_nor_are_those_that_are_switched_off() -> None:
+    apply(read_content(ENDPOINTS % ("shop:orders", "/no/such/")))
+    Endpoint.objects.update(enabled=False)
+    assert found("D019") == []
+
+
+def unnamed(request: HttpRequest) -> HttpResponse:
+    """A view that goes by no name."""
+    return HttpResponse()
+
+
+urlpatterns = [path("unnamed/", unnamed)]
 
 
 RIGHT: Final = """
