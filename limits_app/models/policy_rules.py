@@ -17,7 +17,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.models.constraints import NoOverlap, Undated
 from limits_app.models.limit_columns import check_definitions
 from limits_app.models.snapshots import Snapshot, batches
-from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
 if TYPE_CHECKING:
     from limits_app.models.policy import Policy
@@ -109,13 +109,16 @@ def check_beginning(policy: Policy) -> None:
 
 
 def check_hours(policy: Policy) -> None:
-    """Refuse weekly hours that cannot be read."""
-    if not policy.weekly_hours:
-        return
+    """Refuse a time zone that there is not, and weekly hours that cannot be read."""
+    field = "time_zone"
     try:
-        WeeklyHours.parse(policy.weekly_hours, policy.time_zone)
+        if policy.time_zone:
+            zone_named(policy.time_zone)
+        field = "weekly_hours"
+        if policy.weekly_hours:
+            WeeklyHours.parse(policy.weekly_hours, policy.time_zone)
     except ValueError as error:
-        raise ValidationError({"weekly_hours": str(error)}) from error
+        raise ValidationError({field: str(error)}) from error
 
 
 def check_neighbours(policy: Policy) -> None:

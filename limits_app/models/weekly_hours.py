@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 
 from limits_app.core.time_zones import zone_of
 
-__all__ = ["WeeklyHours"]
+__all__ = ["WeeklyHours", "zone_named"]
 
 _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES: Final = 24 * 60
@@ -40,7 +40,7 @@ class WeeklyHours:
         Hours that end before they begin go on until the next day; days without hours are whole days.
         """
         spans = sorted(span for entry in text.lower().split(";") for span in _spans(entry.strip()))
-        return cls(tuple(_merged(spans)), _zone(zone))
+        return cls(tuple(_merged(spans)), zone_named(zone))
 
     def holds(self, moment: datetime) -> bool:
         """Whether the clock on the wall is inside the hours."""
@@ -144,7 +144,8 @@ def _merged(spans: list[Span]) -> Iterator[Span]:
     yield start, end
 
 
-def _zone(name: str) -> tzinfo:
+def zone_named(name: str) -> tzinfo:
+    """A time zone; ValueError where there is none of that name."""
     zone = zone_of(name)
     if zone is None:
         raise ValueError(f"{name!r} is no time zone: write its IANA name, such as 'Europe/Berlin'")

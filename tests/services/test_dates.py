@@ -273,6 +273,7 @@ def test_hours_of_one_scope_do_not_overlap() -> None:
         ({"valid_from": NOW, "valid_until": NOW - HOUR}, "begins before it ends"),
         ({"weekly_hours": "mon-fry"}, "'fry' is no day"),
         ({"weekly_hours": "mon", "time_zone": "Mars/Olympus"}, "'Mars/Olympus' is no time zone"),
+        ({"time_zone": "Mars/Olympus"}, "time_zone: 'Mars/Olympus' is no time zone"),
         ({"rollout_percent": 101}, "100"),
         ({"rollout_percent": -1}, "0"),
         ({"enforcement": "sometimes"}, "enforcement must be one of .*, not 'sometimes'"),
