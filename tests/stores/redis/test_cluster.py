@@ -88,7 +88,17 @@ def test_what_somebody_else_has_used_meanwhile_stays_used(
     assert used(first, "db") == 0
 
 
-def test_what_was_written_to_a_log_is_taken_back_there(cluster: list[RedisServer]) -> None:
+@pytest.mark.parametrize(
+    ("before", "used_up"),
+    [
+        pytest.param([1], 1, id="one_more_entry"),
+        # The only entry is forgotten, and another one takes its place.
+        pytest.param([4, 2], 2, id="a_log_that_begins_anew"),
+    ],
+)
+def test_what_was_written_to_a_log_is_taken_back_there(
+    before: list[int], used_up: int, cluster: list[RedisServer]
+) -> None:
     clock = FakeClock()
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
     limit = RateLimit("tokens", 10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
@@ -96,29 +106,12 @@ def test_what_was_written_to_a_log_is_taken_back_there(cluster: list[RedisServer
         [scoped(store, limit, entity=who) for who in PEOPLE[:2]], key=lambda part: tag_of(short_key(part.scope.key))
     )
     first, last = (LimitSet.composed([part], store) for part in parts)
-    assert first.try_acquire({"tokens": 1})
+    for tokens in before:
+        assert first.try_acquire({"tokens": tokens})
+        clock.advance(HOUR / 2)
     assert last.try_acquire({"tokens": 10})
-    clock.advance(HOUR / 2)
     assert not LimitSet.composed(parts, store).try_acquire({"tokens": 5})
-    assert used(first, "tokens") == 1
-    store.close()
-
-
-def test_what_was_written_to_a_log_that_began_anew_is_taken_back_there_too(cluster: list[RedisServer]) -> None:
-    clock = FakeClock()
-    store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
-    limit = RateLimit("tokens", 10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
-    parts = sorted(
-        [scoped(store, limit, entity=who) for who in PEOPLE[:2]], key=lambda part: tag_of(short_key(part.scope.key))
-    )
-    first, last = (LimitSet.composed([part], store) for part in parts)
-    assert first.try_acquire({"tokens": 4})
-    clock.advance(HOUR / 2)
-    assert first.try_acquire({"tokens": 2})
-    assert last.try_acquire({"tokens": 10})
-    clock.advance(HOUR / 2)  # the only entry of the log is forgotten, and another one takes its place
-    assert not LimitSet.composed(parts, store).try_acquire({"tokens": 5})
-    assert used(first, "tokens") == 2
+    assert used(first, "tokens") == used_up
     store.close()
 
 
