@@ -250,7 +250,7 @@ def _await_response(limits: RequestLimits, view: APIView) -> None:
     What it has as `headers` Django would look at for longer than all this takes.
     """
     finish = getattr(view, "finalize_response", None)
-    if finish is not None and getattr(finish, "func", None) is not _finalize_response:
+    if finish is not None and not _is_ours(finish, _finalize_response):
         view.finalize_response = partial(_finalize_response, finish, limits)  # type: ignore[method-assign]
 
 
@@ -258,8 +258,12 @@ def _await_refusal(limits: RequestLimits, view: APIView) -> None:
     """Hear what the view makes of a refusal, which its class, that of a throttle or a hook may overrule."""
     _await_response(limits, view)
     handle = getattr(view, "handle_exception", None)
-    if handle is not None and getattr(handle, "func", None) is not _handle_exception:
+    if handle is not None and not _is_ours(handle, _handle_exception):
         view.handle_exception = partial(_handle_exception, handle, limits, view)  # type: ignore[method-assign]
+
+
+def _is_ours(method: Any, function: Callable[..., Any]) -> bool:
+    return method.__class__ is partial and method.func is function
 
 
 def _finalize_response(
@@ -271,7 +275,10 @@ def _finalize_response(
     **kwargs: object,
 ) -> Any:
     """Finish a response as the view does, and say in its headers what is left."""
-    return _then(finish(request, response, *args, **kwargs), partial(_finished, limits, response))
+    finished = finish(request, response, *args, **kwargs)
+    if isinstance(finished, HttpResponseBase):  # as `_then` does, which is two calls more
+        return _finished(limits, response, finished)
+    return _then(finished, partial(_finished, limits, response))
 
 
 def _finished(limits: RequestLimits, response: Response, finished: HttpResponseBase) -> HttpResponseBase:
