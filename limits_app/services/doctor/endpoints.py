@@ -7,7 +7,7 @@ from typing import Final
 
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
-from django.urls import Resolver404, URLPattern, URLResolver, get_resolver, resolve
+from django.urls import Resolver404, URLResolver, get_resolver, resolve
 
 from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.services.limits_file.shape import Entry
@@ -43,7 +43,7 @@ def _views(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[str]
     for entry in urls.url_patterns:
         if isinstance(entry, URLResolver):
             yield from _views(entry, (*namespaces, entry.namespace) if entry.namespace else namespaces)
-        elif isinstance(entry, URLPattern):
+        else:
             yield ":".join((*namespaces, entry.name or entry.lookup_str))
 
 
