@@ -84,6 +84,16 @@ def test_a_sliding_window_forgets_what_is_oldest() -> None:
     assert window.used(now) == 0
 
 
+def test_a_sliding_window_of_which_all_was_forgotten_begins_anew() -> None:
+    window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+    assert window.take(NOW, 1)
+    credit(window, NOW, 1)
+    assert window.take(NOW + 5 * MS, 1)
+    assert window.take(NOW + 14 * MS, 1)
+    assert window.used(NOW + 10 * SECOND + 13 * MS) == 2, "merged with what was taken less than a step before it"
+    assert window.used(NOW + 10 * SECOND + 14 * MS) == 0
+
+
 def test_a_sliding_window_goes_on_with_what_is_left_of_its_log() -> None:
     window = Driven(RateLimit("units", 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
     for second in range(5):

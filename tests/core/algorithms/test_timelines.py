@@ -340,6 +340,14 @@ STEP = 1500 / 1024
             id="merged_at_the_later_time",
         ),
         pytest.param(
+            [(0, 1, True), (1.464, "settle", 1), (1500, "used", 2), (1501.463, "used", 2), (1501.464, "used", 0)],
+            id="what_is_reported_is_merged_too",
+        ),
+        pytest.param(
+            [(0, 1, True), (1.465, "settle", 1), (1500, "used", 1), (1501.465, "used", 0)],
+            id="and_kept_apart_when_a_step_lies_between",
+        ),
+        pytest.param(
             [(0, 1, True), (1.465, 1, True), (1500, "used", 1), (1501.465, "used", 0)],
             id="kept_apart_when_a_step_lies_between",
         ),
