@@ -420,6 +420,13 @@ def test_without_the_middleware_the_view_tells_also_of_what_it_takes_itself(serv
     assert response["X-Own"] == "mine"
 
 
+def test_a_view_that_serves_several_requests_tells_each_of_its_own() -> None:
+    limit("api", CallLimit(2, 60))
+    view = view_of(throttle()).cls()  # type: ignore[attr-defined]  # the framework notes it there
+    told_of = [told(view.dispatch(APIRequestFactory().get("/", headers={"X-Person": "1"}))) for _ in range(3)]
+    assert told_of == ['"call_count";r=1;t=30', '"call_count";r=0;t=60', '"call_count";r=0;t=60']
+
+
 def test_without_the_middleware_a_stream_may_report_what_its_throttle_took(serve: Any, settings: Settings) -> None:
     def get(self: APIView, request: Request) -> StreamingHttpResponse:
         def content() -> Iterator[bytes]:

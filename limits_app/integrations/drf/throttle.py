@@ -250,7 +250,8 @@ def _await_response(limits: RequestLimits, view: APIView) -> None:
     What it has as `headers` Django would look at for longer than all this takes.
     """
     finish = getattr(view, "finalize_response", None)
-    if finish is not None and not _is_ours(finish, _finalize_response):
+    if finish is not None:
+        finish = _before(finish, _finalize_response)
         view.finalize_response = partial(_finalize_response, finish, limits)  # type: ignore[method-assign]
 
 
@@ -258,12 +259,15 @@ def _await_refusal(limits: RequestLimits, view: APIView) -> None:
     """Hear what the view makes of a refusal, which its class, that of a throttle or a hook may overrule."""
     _await_response(limits, view)
     handle = getattr(view, "handle_exception", None)
-    if handle is not None and not _is_ours(handle, _handle_exception):
+    if handle is not None:
+        handle = _before(handle, _handle_exception)
         view.handle_exception = partial(_handle_exception, handle, limits, view)  # type: ignore[method-assign]
 
 
-def _is_ours(method: Any, function: Callable[..., Any]) -> bool:
-    return method.__class__ is partial and method.func is function
+def _before(method: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a view as it was before another throttle, or another request, put ours in its place."""
+    before: Callable[..., Any] = method.args[0] if method.__class__ is partial and method.func is ours else method
+    return before
 
 
 def _finalize_response(
