@@ -93,8 +93,8 @@ class LimitSet:
         self._warned: set[object] = set()
         self._shapes = Shapes(scoped, version, self.skip_unknown)
         self._usual = self._shapes.usual
-        self.rates = self._shapes.rates
-        """The keys of which a request must say how much it takes."""
+        self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._shapes.rates, 1) or None
+        """What a request takes that wants 1 of every limit; None where it need not say so, since there are no rates."""
         self._decide = store.acquire
         # Without limits, and without a configuration that may bring some, there is nothing to ask a store.
         free = not scoped and version is None
@@ -129,6 +129,11 @@ class LimitSet:
     def keys(self) -> list[str]:
         """The keys that a request may name."""
         return list(self._shapes.limits)
+
+    @property
+    def rates(self) -> list[str]:
+        """The keys of which a request must say how much it takes."""
+        return list(self.ones or ())
 
     @property
     def config(self) -> dict[str, object]:

@@ -12,10 +12,7 @@ from limits_app.core.limits import MeteredLimit
 from limits_app.core.parts import Amounts, Ask, Bucket, Charges, Part, ScopedLimits, parts_of
 from limits_app.core.unrolled import Figure, Record, Report, reader, reporter
 
-__all__ = ["Plan", "Tell", "plan_for"]
-
-Tell = Callable[[dict[str, tuple[str, str]], Sequence[Record], int], bool]
-"""(headers, records, now): add what clients are told about them at that moment; False where that is something else."""
+__all__ = ["Plan", "plan_for"]
 
 
 class Plan:
@@ -29,13 +26,13 @@ class Plan:
     `reports` the keys whose usage must be reported, `settles` whether anything is left to do at release.
     `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
     `take` and `settle` change all records and loans at once, once somebody has asked to `write_out` them.
-    `memo` is for what a store works out about it, which is kept for as long as the plan is, and `tell` for a function
-    that tells clients of it.
+    `memo` is for what a store works out about it, which is kept for as long as the plan is, and `told` for what is
+    worked out to tell clients of it.
     `version` is the configuration that it was compiled from, or None when that never changes.
     """
 
     memo: object = None
-    tell: Tell | None = None
+    told: object = None
 
     def __init__(
         self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, many_calls: Collection[str] = ()

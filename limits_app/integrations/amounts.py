@@ -37,12 +37,11 @@ def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Am
     Calls and permits count 1 by themselves. Without this, a rate that an administrator adds to a resource would be
     an error, or limit nothing, wherever nobody names it.
     """
-    rates = found.rates
     if not named:
-        return dict.fromkeys(rates, 1) if rates else None
+        return found.ones
     if all(isinstance(limit, Blocked) for limit in found):
         return None  # nothing that a name could be wrong about
-    return {**dict.fromkeys(rates, 1), **named}
+    return {**(found.ones or {}), **named}
 
 
 def so_much_of_each(amount: Amount, found: LimitSet) -> Mapping[str, Amount] | None:

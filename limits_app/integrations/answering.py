@@ -28,7 +28,7 @@ class AnsweredRequest(Requester):
     # Of the class, so that a request that nobody asks about costs little.
     _refused: tuple[Acquisition, ...] | None = None
     _is_undone = False
-    _told: tuple[ref[HttpResponseBase], ...] = ()  # the responses that tell of refusals
+    _telling: tuple[ref[HttpResponseBase], ...] = ()  # the responses that tell of refusals
     refusals: tuple[ref[HttpResponseBase], ...] = ()
     """Those that ways in gave instead of a view; only the end tells whether one of them answers the request."""
     guarded = False
@@ -122,7 +122,7 @@ class AnsweredRequest(Requester):
 
         One that gives back does so where it answers the request: a view may still drop it, and answer otherwise.
         """
-        self._told = (*self._told, ref(response))  # which refers to this, as it closes the request
+        self._telling = (*self._telling, ref(response))  # which refers to this, as it closes the request
         if gives_back:
             self.refusals = (*self.refusals, ref(response))
         self._refused = self._refused or ()
@@ -132,18 +132,20 @@ class AnsweredRequest(Requester):
         """Whether a way in gave it instead of a view."""
         return _is_among(self.refusals, response)
 
-    def answered(self, response: HttpResponseBase, *, is_last: bool = True) -> Sequence[Acquisition]:
-        """Hear of a response; gives what is to be told of in it, which is nothing more where it tells of a refusal.
-
-        With the last one of the request a refusal is final: `undo`.
-        """
+    def told(self, response: HttpResponseBase) -> Sequence[Acquisition]:
+        """What is to be told of in a response: nothing more where it tells of a refusal."""
         if self._refused is None:
             return self._acquisitions
-        if not _is_among(self._told, response):
-            return self.decided
-        if is_last and self.is_refusal(response):
+        return () if _is_among(self._telling, response) else self.decided
+
+    def answered(self, response: HttpResponseBase) -> Sequence[Acquisition]:
+        """`told` for the last response of the request, with which a refusal is final: `undo`."""
+        if self._refused is None:  # as `told` says, which is a call more
+            return self._acquisitions
+        told = self.told(response)
+        if self.is_refusal(response):
             self.undo()
-        return ()
+        return told
 
     def _admitted(self, acquisition: Acquisition) -> Acquisition:
         """What was admitted; LimitExceeded for what was refused, which clients are told of."""

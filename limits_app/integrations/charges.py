@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from limits_app.core.acquisition import Acquisition
@@ -19,7 +20,7 @@ Key = tuple[str, str | None]
 """A resource and an entity."""
 
 NOTHING: Final[Mapping[str, Amount]] = {}
-ONE_OF_EACH: Final = partial(one_of_each, NOTHING)
+ONE_OF_EACH: Final = attrgetter("ones")
 
 
 Charge = tuple[tuple[Acquisition, ...], Mapping[str, Amount]]

@@ -10,10 +10,14 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.answering import AnsweredRequest
 from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charge, Key
+from limits_app.services import Share
 from limits_app.services.acquiring import Limits, try_resource
 from limits_app.services.asking import Asked
 
 __all__ = ["ChargedRequest"]
+
+AnyShare = tuple[str, str | None, Asked, Limits]
+"""What a `Share` is, which to make by its name is a call more."""
 
 
 class ChargedRequest(AnsweredRequest):
@@ -54,7 +58,7 @@ class ChargedRequest(AnsweredRequest):
         if asked is NOTHING:
             return
         if timeout == 0:
-            self.take_new((resource, entity), named, asked, default_limits)
+            self.take_new((resource, entity, asked, default_limits), named)
             return
         acquisition = services.acquire(
             resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
@@ -78,7 +82,7 @@ class ChargedRequest(AnsweredRequest):
         if asked is NOTHING:
             return
         if timeout == 0:
-            await self.atake_new((resource, entity), named, asked, default_limits)
+            await self.atake_new((resource, entity, asked, default_limits), named)
             return
         acquisition = await services.aacquire(
             resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
@@ -86,38 +90,43 @@ class ChargedRequest(AnsweredRequest):
         self._note((resource, entity), named, acquisition)
         self._hold(acquisition)
 
-    def take_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
-        """Take what `asked` says, for the amounts that are `named`: nothing of it was charged before."""
-        resource, entity = key
-        acquisition = try_resource(resource, entity, asked, default_limits)
+    def take_new(self, share: AnyShare, named: Mapping[str, Amount] = NOTHING) -> None:
+        """Take a share of which nothing was charged before; 1 of every limit where it asks for nothing in particular.
+
+        What it asks for is said for the amounts that are `named`.
+        """
+        resource, entity, asked, default_limits = share  # by name they are found in twice the time
+        acquisition = try_resource(resource, entity, asked or ONE_OF_EACH, default_limits)
         if not acquisition.admitted:
             self._admitted(acquisition)
         if self.charges or acquisition.plan.settles or acquisition.__class__ is not Acquisition:
-            self._note(key, named, acquisition)
+            self._note((resource, entity), named, acquisition)
             self._hold(acquisition)
         else:  # as these two do with the first if nobody reports anything of it, which are two calls more
-            self.charges[key] = (acquisition,), named
+            self.charges[resource, entity] = (acquisition,), named
             self._acquisitions.append(acquisition)
 
-    async def atake_new(self, key: Key, named: Mapping[str, Amount], asked: Asked, default_limits: Limits = ()) -> None:
+    async def atake_new(self, share: AnyShare, named: Mapping[str, Amount] = NOTHING) -> None:
         """`take_new` for asyncio."""
-        resource, entity = key
+        resource, entity, asked, default_limits = share
         acquisition = self._admitted(
-            await services.atry_acquire(resource, entity=entity, requested=asked, default_limits=default_limits)
+            await services.atry_acquire(
+                resource, entity=entity, requested=asked or ONE_OF_EACH, default_limits=default_limits
+            )
         )
-        self._note(key, named, acquisition)
+        self._note((resource, entity), named, acquisition)
         self._hold(acquisition)
 
-    def take_share(self, share: services.Share) -> None:
+    def take_share(self, share: Share) -> None:
         """`take_all` for one."""
-        resource, entity, requested, default_limits = share  # by name they are found in twice the time
+        resource, entity, _, default_limits = share
         if self.charges:
             self._carry_over(resource, entity, default_limits)
             if self.was_charged(resource, entity):
                 return
-        self.take_new((resource, entity), NOTHING, requested or ONE_OF_EACH, default_limits)
+        self.take_new(share)
 
-    def take_all(self, shares: Iterable[services.Share]) -> None:
+    def take_all(self, shares: Iterable[Share]) -> None:
         """Take all shares that the request was not charged before, of which there must be some, or none of them.
 
         A share that asks for nothing in particular takes 1 of every limit. Raises what `limits.acquire` raises.
@@ -135,7 +144,7 @@ class ChargedRequest(AnsweredRequest):
             self._note(key, NOTHING, acquisition)
         self._hold(acquisition)
 
-    def take_each(self, shares: Iterable[services.Share]) -> None:
+    def take_each(self, shares: Iterable[Share]) -> None:
         """`take_all` where one step is not enough: one after the other, given back when a later one is refused."""
         before = self._acquisitions.copy()
         try:

@@ -151,8 +151,7 @@ class EndpointTable:
             # What decides in place of a store has its own version.
             if (found.store is not store or found.version != version) and isinstance(found, ResolvedSet):
                 raise OutdatedEndpoints
-            # As `one_of_each` says of nothing, which is a call more.
-            return one_of_each(amounts, found) if amounts or found.rates else None
+            return one_of_each(amounts, found) if amounts else found.ones
 
         return first
 

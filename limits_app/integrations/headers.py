@@ -19,10 +19,9 @@ from limits_app.conf import Headers
 from limits_app.core.algorithms import Rule
 from limits_app.core.claim import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Plan, Tell
+from limits_app.core.plan import Plan
 from limits_app.core.quota import QuotaLimit
-from limits_app.core.remaining import remaining_of
-from limits_app.core.unrolled import Record
+from limits_app.core.remaining import Saying, remaining_of, saying
 
 __all__ = ["tell", "untell"]
 
@@ -33,6 +32,12 @@ _NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "
 _DRAFT: Final = Headers.DRAFT
 _NONE: Final = Headers.NONE
 _HEADERS: Final = conf.HEADERS.name
+_Told = tuple[tuple[str, str], Saying]
+"""The policy as headers have it, and what says how much is left."""
+
+_OTHERWISE: Final[_Told] = (("", ""), lambda _records, _now: "")
+"""For what is told in another way."""
+
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
 
@@ -52,11 +57,22 @@ class _Quota(NamedTuple):
 
 def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     """Say in the headers of a response what the claims that were decided for it have left."""
-    if claims:
-        # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
-        claim, found = claims[0], response.headers._store
-        if len(claims) > 1 or not (claim.plan.tell or _teller(claim.plan))(found, claim.records, claim.decided_at):
-            found.update({name.lower(): (name, value) for name, value in _together(claims).items()})
+    if not claims:
+        return
+    form = conf.current()[_HEADERS]
+    if form is _NONE:
+        return
+    # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
+    found = response.headers._store
+    if form is _DRAFT and len(claims) == 1:
+        claim = claims[0]
+        told: _Told = claim.plan.told or _told(claim.plan)  # type: ignore[assignment]  # by nobody else
+        if told is not _OTHERWISE:
+            policy, saying_left = told
+            found["ratelimit-policy"] = policy  # by names in lower case, as responses keep them
+            found["ratelimit"] = _LEFT, saying_left(claim.records, claim.decided_at)
+            return
+    found.update({name.lower(): (name, value) for name, value in _together(claims, form).items()})
 
 
 def untell(response: HttpResponseBase) -> None:
@@ -65,46 +81,28 @@ def untell(response: HttpResponseBase) -> None:
         del response.headers[name]
 
 
-def _together(claims: Sequence[Claim]) -> dict[str, str]:
-    form = conf.get(conf.HEADERS)
-    quotas = [] if form is Headers.NONE else _quotas(claims)
+def _together(claims: Sequence[Claim], form: Headers) -> dict[str, str]:
+    quotas = _quotas(claims)
     if not quotas:
         return {}
     found = {} if form is Headers.LEGACY else _draft(quotas)
     return found if form is _DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
 
 
-def _teller(plan: Plan) -> Tell:
-    """`_draft` of a plan that has one limit, in a fraction of the time; kept with the plan.
+def _told(plan: Plan) -> _Told:
+    """What `_draft` has to say of a plan with one limit, to say it in a fraction of the time; kept with the plan.
 
     Something else is told where everything is blocked, where more could be left than `q`, and of what is decided
     without the store.
     """
-    plan.tell = _otherwise
+    told = _OTHERWISE
     if len(plan.asks) == 1 and not plan.asks[0].part.scoped.degraded:
         rule, index = plan.asks[0].rule, plan.asks[0].index
         if not isinstance(rule.limit, Blocked) and rule.limit.ceiling <= _quota(rule.limit):
-            plan.tell = _by_itself(rule, index)
-    return plan.tell
-
-
-def _otherwise(_found: dict[str, tuple[str, str]], _records: Sequence[Record], _now: int) -> bool:
-    return False
-
-
-def _by_itself(rule: Rule, index: int) -> Tell:
-    policy, start, left_of = (_POLICY, _policy(rule.key, rule.limit)), f'"{rule.key}";r=', remaining_of(rule)
-
-    def tell_alone(found: dict[str, tuple[str, str]], records: Sequence[Record], now: int) -> bool:
-        form = conf.current()[_HEADERS]
-        if form is not _DRAFT:
-            return form is _NONE
-        left, reset = left_of(records[0][index], now)
-        found["ratelimit-policy"] = policy  # by names in lower case, as responses keep them
-        found["ratelimit"] = _LEFT, f"{start}{left}" if reset is None else f"{start}{left};t={reset}"
-        return True
-
-    return tell_alone
+            policy = _POLICY, _policy(rule.key, rule.limit)
+            told = policy, saying(rule, index, f'"{rule.key}";r=', ";t=")
+    plan.told = told
+    return told
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:

@@ -132,7 +132,7 @@ def _enforce(
         first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
-                limits.take_new((first.resource, limits.entity_of(request)), first.amounts, first.first)
+                limits.take_new((first.resource, limits.entity_of(request), first.first, ()), first.amounts)
             except _NOT_CHARGED:
                 first = None
         if first is None:
@@ -159,7 +159,7 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
         first = None if limits.charges else endpoints.find_kept(path, view_name, method)
         if first is not None:
             try:
-                await limits.atake_new((first.resource, await limits.aentity()), first.amounts, first.first)
+                await limits.atake_new((first.resource, await limits.aentity(), first.first, ()), first.amounts)
             except _NOT_CHARGED:
                 first = None
         if first is None:

@@ -156,7 +156,7 @@ def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
         _mark(request)
         response = view(request, *args, **kwargs)
         if not limits.guarded:
-            tell(response, limits.answered(response, is_last=is_first))
+            tell(response, limits.answered(response) if is_first else limits.told(response))
         return response
 
     return limited
@@ -180,7 +180,7 @@ def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
         if isawaitable(response):
             response = await response
         if not limits.guarded:
-            tell(response, limits.answered(response, is_last=is_first))
+            tell(response, limits.answered(response) if is_first else limits.told(response))
         return response
 
     return limited

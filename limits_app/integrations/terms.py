@@ -138,7 +138,7 @@ class Terms:
         if not (limits.refusals and limits.is_refusal(response)):  # as asking that alone, which is a call more
             self.report.update(acquisition, response)
         if not limits.guarded and isinstance(response, HttpResponseBase):
-            tell(response, limits.answered(response, is_last=is_first))
+            tell(response, limits.answered(response) if is_first else limits.told(response))
         return response
 
     def _amounts(self, call: Call) -> Amounts:

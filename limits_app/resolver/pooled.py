@@ -36,7 +36,7 @@ class MemberSet(ResolvedSet):
 
     def serve(self, others: frozenset[str]) -> None:
         """Leave the rates that only other members have to them, also where the resource itself limits them."""
-        self.rates = [key for key in self.rates if key not in others]
+        self.ones = dict.fromkeys([key for key in self.rates if key not in others], 1) or None
 
 
 class PooledSet(ResolvedSet):
@@ -64,7 +64,7 @@ class PooledSet(ResolvedSet):
         all_have = frozenset.intersection(*keys.values())
         some_have = frozenset.union(*keys.values())
         pooled._common = all_have | (_keys(scopes) - some_have)
-        pooled.rates = [key for key in pooled.rates if key in pooled._common]
+        pooled.ones = dict.fromkeys([key for key in pooled.rates if key in pooled._common], 1) or None
         members: dict[Hashable, MemberSet] = {}
         for name, some in scoped.items():
             members[name] = MemberSet.composed((*scopes, *some), store, config=configs[name], version=version)

@@ -25,7 +25,9 @@ from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import identify
 from limits_app.integrations.named import resource_named
 from limits_app.integrations.request_limits import RequestLimits, limits_of
+from limits_app.resolver import Limits
 from limits_app.services import Share
+from limits_app.services.asking import Asked
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -35,6 +37,9 @@ __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 _Method = TypeVar("_Method", bound=Callable[..., bool])
 _Shares = TypeVar("_Shares")
 _Note = Callable[[HttpResponseBase], HttpResponseBase]
+
+_share: Final[Callable[[tuple[str, str | None, Asked, Limits]], Share]] = partial(tuple.__new__, Share)
+"""One of these, as `Share` makes it from names, which is a call more."""
 
 _THROTTLED: Final = status.HTTP_429_TOO_MANY_REQUESTS
 _DECIDED: Final = "_limits_app_decided"
@@ -91,12 +96,14 @@ class LimitThrottle(BaseThrottle):
     def get_share(self, request: Request, view: APIView) -> Share | None:
         """What the request is charged; None for nothing."""
         resource = self.get_resource(request, view)
-        entity = self.get_entity(request, view) if resource else None
-        if not resource or (entity is None and not self._charges_site):
+        if not resource:
             return None
-        cost = self.get_cost(request, view)
+        entity = self.get_entity(request, view)
+        if entity is None and not self._charges_site:
+            return None
+        cost, limits = self.get_cost(request, view), self.default_limits
         asked = None if cost == 1 else partial(so_much_of_each, cost)
-        return Share(resource_named(resource), entity, asked, tuple(self.default_limits))
+        return _share((resource_named(resource), entity, asked, limits if isinstance(limits, tuple) else tuple(limits)))
 
     def share_beside(self, request: Request, view: APIView) -> Share | None:
         """`get_share` for a throttle that another one is charged together with, before it is asked itself."""
@@ -114,21 +121,33 @@ class LimitThrottle(BaseThrottle):
 
     def _is_admitted(self, request: Request, view: APIView, share: Share) -> bool:
         """Decide, once for a request, and note what refused it."""
-        limits, key = limits_of(http(request)), share[:2]
-        known = _noted(request) if limits.throttled else None
-        outcome: Outcome | None = None
-        if known is not None and key in known:
-            outcome = known[key]
-        elif limits.charges and limits.was_charged(*key):
-            return True
-        elif (known is None or not known.together) and _is_one_of_several(self, view):
+        limits = limits_of(getattr(request, "_request", request))  # as `http` does
+        take: Callable[[Any], None] = limits.take_new
+        asked: Share | list[Share] = share
+        shares, together = None, False
+        if limits.charges or limits.throttled:
+            known, key = _noted(request), share[:2]
+            if key in known or limits.was_charged(*key):
+                return self._passes(share, known.get(key))
+            take, together = limits.take_share, known.together
+        if not together and _is_one_of_several(self, view):
             shares = _shares(self, request, view, share)
-            refused = _refused(limits, view, partial(_charge, limits), [*shares.values()])
-            outcome = _note(request, shares, refused, together=True)
-        else:
-            outcome = _refused(limits, view, limits.take_share, share)
-            if outcome is not None:
-                _note(request, [key], outcome)
+            take, asked = partial(_charge, limits), [*shares.values()]
+        try:
+            take(asked)
+        except (LimitExceeded, NeverAdmissible, StoreUnavailable) as error:
+            _await_refusal(limits, view)
+            outcome = _outcome_of(error)
+            _note(request, shares or [share[:2]], outcome, together=bool(shares))
+            return self._passes(share, outcome)
+        if shares:
+            _note(request, shares, None, together=True)
+        if not limits.guarded:  # no middleware tells what is left
+            _await_response(limits, view)
+        return True
+
+    def _passes(self, share: Share, outcome: Outcome | None) -> bool:
+        """Whether nothing has refused a share; notes what did."""
         if outcome is None:
             return True
         # What a pool refuses, or another throttle, has other names.
@@ -171,29 +190,20 @@ def _noted(request: Request) -> _Decided:
     return known
 
 
-def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, together: bool = False) -> Outcome | None:
+def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, together: bool = False) -> None:
     known = _noted(request)
     limits_of(http(request)).throttled = True
     known.together |= together
     known.update(dict.fromkeys(keys, outcome))
-    return outcome
 
 
-def _refused(limits: RequestLimits, view: APIView, take: Callable[[_Shares], None], shares: _Shares) -> Outcome | None:
-    """Take what the request is charged; gives what refused it."""
-    try:
-        take(shares)
-    except NeverAdmissible as error:
-        _await_refusal(limits, view)
+def _outcome_of(error: LimitExceeded | NeverAdmissible | StoreUnavailable) -> Outcome:
+    """The outcome of a refusal; raises what the view has to answer otherwise."""
+    if isinstance(error, NeverAdmissible):
         raise TooMuchAtOnce from error
-    except LimitExceeded as error:
-        _await_refusal(limits, view)
-        return error.outcome
-    except StoreUnavailable as error:
-        _await_refusal(limits, view)
+    if isinstance(error, StoreUnavailable):
         raise Unavailable(error) from error
-    _tell(limits, view)
-    return None
+    return error.outcome
 
 
 def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
@@ -206,14 +216,12 @@ def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
 
 def _is_one_of_several(throttle: LimitThrottle, view: APIView) -> bool:
     """Whether the view may have others that this one is to be charged together with."""
-    if not isinstance(view, _api_view()) or (len(view.throttle_classes) == 1 and not _chooses(view)):
+    usual = _api_view()
+    if not isinstance(view, usual):
+        return False
+    if len(view.throttle_classes) == 1 and type(view).get_throttles is usual.get_throttles:
         return False
     return _is_like_all(type(throttle))
-
-
-def _chooses(view: APIView) -> bool:
-    """Whether it has its own way to say which throttles it has."""
-    return type(view).get_throttles is not _api_view().get_throttles
 
 
 def _is_like_all(kind: object) -> TypeGuard[type[LimitThrottle]]:
@@ -225,7 +233,7 @@ def _is_like_all(kind: object) -> TypeGuard[type[LimitThrottle]]:
 
 def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share) -> dict[Key, Share]:
     """The shares of all throttles of the view, the own one first; of those that are about the same the first counts."""
-    if _chooses(view):
+    if type(view).get_throttles is not _api_view().get_throttles:
         made = [one for one in view.get_throttles() if isinstance(one, LimitThrottle)]
         others = [one for one in made if _is_like_all(type(one))]
     else:  # making only those that are asked here
@@ -238,12 +246,6 @@ def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share
     return shares
 
 
-def _tell(limits: RequestLimits, view: APIView) -> None:
-    """Have the response of the view told what is left, where no middleware does that."""
-    if not limits.guarded:
-        _await_response(limits, view)
-
-
 def _await_response(limits: RequestLimits, view: APIView) -> None:
     """Hear of the response, as the view finishes it.
 
@@ -251,7 +253,8 @@ def _await_response(limits: RequestLimits, view: APIView) -> None:
     """
     finish = getattr(view, "finalize_response", None)
     if finish is not None:
-        finish = _before(finish, _finalize_response)
+        if finish.__class__ is partial:
+            finish = _before(finish, _finalize_response)
         view.finalize_response = partial(_finalize_response, finish, limits)  # type: ignore[method-assign]
 
 
@@ -266,7 +269,7 @@ def _await_refusal(limits: RequestLimits, view: APIView) -> None:
 
 def _before(method: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
     """A method of a view as it was before another throttle, or another request, put ours in its place."""
-    before: Callable[..., Any] = method.args[0] if method.__class__ is partial and method.func is ours else method
+    before: Callable[..., Any] = method.args[0] if isinstance(method, partial) and method.func is ours else method
     return before
 
 
@@ -280,18 +283,19 @@ def _finalize_response(
 ) -> Any:
     """Finish a response as the view does, and say in its headers what is left."""
     finished = finish(request, response, *args, **kwargs)
-    if isinstance(finished, HttpResponseBase):  # as `_then` does, which is two calls more
-        return _finished(limits, response, finished)
-    return _then(finished, partial(_finished, limits, response))
+    if not isinstance(finished, HttpResponseBase) or finished is not response or limits.guarded or finished.streaming:
+        return _then(finished, partial(_finished, limits, response))
+    tell(finished, limits.told(finished))  # as `_finished` does, which is two calls more
+    return finished
 
 
 def _finished(limits: RequestLimits, response: Response, finished: HttpResponseBase) -> HttpResponseBase:
-    if limits.refusals and finished is not response and limits.is_refusal(response):
+    if finished is not response and limits.is_refusal(response):
         tell(finished, limits.refused_with(finished, gives_back=True))
     elif not limits.guarded:
         if finished.streaming:
             limits.listen()
-        tell(finished, limits.answered(finished, is_last=False))
+        tell(finished, limits.told(finished))
     return finished
 
 
