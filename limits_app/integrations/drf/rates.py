@@ -52,10 +52,13 @@ class SimpleRateThrottle(HookedThrottle):
         """The rates by scope, as they are now."""
         return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
 
-    def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
-        """How many requests in how many seconds; a throttle asks with each request, and the framework is asked once."""
-        parse = super().parse_rate
-        return _parsed(rate) if getattr(parse, "__func__", None) is _PARSE_RATE else parse(rate)
+    def __init__(self) -> None:
+        """As the framework has it, which makes one for each request and reads its rate each time."""
+        rate = getattr(self, "rate", None)
+        if not rate:
+            rate = self.rate = self.get_rate()
+        is_usual = type(self).parse_rate is _PARSE_RATE
+        self.num_requests, self.duration = _parsed(rate) if is_usual else self.parse_rate(rate)
 
     def get_ident(self, request: Request) -> str:
         """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
@@ -103,6 +106,8 @@ class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
 
 class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
     """Limits users and clients by the `throttle_scope` of the view; views without one are not throttled."""
+
+    __init__ = throttling.ScopedRateThrottle.__init__
 
     @decides_with_others
     def allow_request(self, request: Request, view: APIView) -> bool:
