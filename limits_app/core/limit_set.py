@@ -163,8 +163,13 @@ class LimitSet:
         Raises NeverAdmissible (a ValueError) for more than a limit can ever admit.
         """
         if requested is None and self._plain is not None:
-            plan, amounts = self._plain
-            acquisition = acquisition_of(self, plan, amounts)
+            acquisition: Acquisition = Acquisition()  # as `acquisition_of` does, which is a call more
+            acquisition.plan, acquisition.amounts = self._plain
+            acquisition.limit_set = self
+            acquisition.admitted = None
+            acquisition.settled = False
+            acquisition._changes = None
+            acquisition._usage = None
             self._decide(acquisition)
             return acquisition
         if self._free is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from limits_app.core.amounts import MAX_AMOUNT, Amount
@@ -10,7 +10,7 @@ from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, t
 from limits_app.core.keys import ONCE_LEVEL
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.parts import Amounts, Ask, Bucket, Charges, Part, ScopedLimits, parts_of
-from limits_app.core.unrolled import Figure, Record, Report, reader, reporter
+from limits_app.core.unrolled import Figure, Report, reader, reporter
 
 __all__ = ["Plan", "plan_for"]
 

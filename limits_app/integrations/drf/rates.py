@@ -29,11 +29,10 @@ __all__ = ["AnonRateThrottle", "ScopedRateThrottle", "SimpleRateThrottle", "User
 
 _ANONYMOUS_ONLY: Final = throttling.AnonRateThrottle.get_cache_key
 _STOCK_KEYS: Final = (
-    _ANONYMOUS_ONLY,
     throttling.UserRateThrottle.get_cache_key,
     throttling.ScopedRateThrottle.get_cache_key,
+    _ANONYMOUS_ONLY,
 )
-_PARSE_RATE: Final = throttling.SimpleRateThrottle.parse_rate
 _FORMAT: Final = throttling.SimpleRateThrottle.cache_format
 _NONE: Final = DefaultLimits()
 _STOCK_SCOPES: Final = (throttling.AnonRateThrottle.scope, throttling.UserRateThrottle.scope)
@@ -52,14 +51,6 @@ class SimpleRateThrottle(HookedThrottle):
         """The rates by scope, as they are now."""
         return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
 
-    def __init__(self) -> None:
-        """As the framework has it, which makes one for each request and reads its rate each time."""
-        rate = getattr(self, "rate", None)
-        if not rate:
-            rate = self.rate = self.get_rate()
-        is_usual = type(self).parse_rate is _PARSE_RATE
-        self.num_requests, self.duration = _parsed(rate) if is_usual else self.parse_rate(rate)
-
     def get_ident(self, request: Request) -> str:
         """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
 
@@ -77,12 +68,13 @@ class SimpleRateThrottle(HookedThrottle):
 
     def get_entity(self, request: Request, view: APIView) -> str | None:
         """Who is charged: the user, else the client, else what a `get_cache_key` of one's own says; None: nobody."""
-        if type(self).get_cache_key not in _STOCK_KEYS or self.cache_format != _FORMAT:
+        whose = type(self).get_cache_key
+        if whose not in _STOCK_KEYS or self.cache_format != _FORMAT:
             key = self.get_cache_key(request, view)
             return None if key is None else sound(f"throttle:{key}")
         # What those of the framework say, without the text that they make of it.
         user: Any = request.user  # which may be None
-        if type(self).get_cache_key is not _ANONYMOUS_ONLY:
+        if whose is not _ANONYMOUS_ONLY:
             entity = sound_user(user)
             if entity is not None:
                 return entity
@@ -107,8 +99,6 @@ class UserRateThrottle(SimpleRateThrottle, throttling.UserRateThrottle):
 class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
     """Limits users and clients by the `throttle_scope` of the view; views without one are not throttled."""
 
-    __init__ = throttling.ScopedRateThrottle.__init__
-
     @decides_with_others
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Decide by the scope of the view."""
@@ -125,11 +115,6 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
             self.rate = self.get_rate()
             self.num_requests, self.duration = self.parse_rate(self.rate)
         return bool(self.scope)
-
-
-@lru_cache(maxsize=1024)
-def _parsed(rate: str | None) -> tuple[int | None, int | None]:
-    return _PARSE_RATE(cast(Any, None), rate)  # which asks nothing of the throttle
 
 
 @lru_cache(maxsize=1024)

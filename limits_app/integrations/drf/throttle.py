@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 
 _Method = TypeVar("_Method", bound=Callable[..., bool])
-_Shares = TypeVar("_Shares")
 _Note = Callable[[HttpResponseBase], HttpResponseBase]
 
 _share: Final[Callable[[tuple[str, str | None, Asked, Limits]], Share]] = partial(tuple.__new__, Share)
@@ -101,8 +100,8 @@ class LimitThrottle(BaseThrottle):
         entity = self.get_entity(request, view)
         if entity is None and not self._charges_site:
             return None
-        cost, limits = self.get_cost(request, view), self.default_limits
-        asked = None if cost == 1 else partial(so_much_of_each, cost)
+        cost = self.get_cost(request, view)
+        asked, limits = None if cost == 1 else partial(so_much_of_each, cost), self.default_limits
         return _share((resource_named(resource), entity, asked, limits if isinstance(limits, tuple) else tuple(limits)))
 
     def share_beside(self, request: Request, view: APIView) -> Share | None:
@@ -217,11 +216,11 @@ def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
 def _is_one_of_several(throttle: LimitThrottle, view: APIView) -> bool:
     """Whether the view may have others that this one is to be charged together with."""
     usual = _api_view()
-    if not isinstance(view, usual):
-        return False
-    if len(view.throttle_classes) == 1 and type(view).get_throttles is usual.get_throttles:
-        return False
-    return _is_like_all(type(throttle))
+    if isinstance(view, usual) and (
+        len(view.throttle_classes) != 1 or type(view).get_throttles is not usual.get_throttles
+    ):
+        return _is_like_all(type(throttle))
+    return False
 
 
 def _is_like_all(kind: object) -> TypeGuard[type[LimitThrottle]]:
