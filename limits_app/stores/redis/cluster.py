@@ -26,7 +26,7 @@ from limits_app.core.threads import started
 from limits_app.core.unrolled import Record
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.redis.choosing import ask_one_after_the_other
-from limits_app.stores.redis.commands import Call, Prepared, ScriptCall, Slot
+from limits_app.stores.redis.commands import Call, Prepared, Slot
 from limits_app.stores.redis.deciding import ADMITTED, NEVER_LEARNED, NEWCOMERS, NOT_YET
 from limits_app.stores.redis.links import Link, Links, ServerError, Unanswered, unheard_in
 from limits_app.stores.redis.moments import moment_of
@@ -249,7 +249,7 @@ class RedisClusterStore(RedisStore):
         version = self._next_version()
         for tag in TAGS[1:]:
             prepared = Prepared(script("raise_version"), [self._names.version_at(tag)], b"", numbers=1, tag=tag)
-            self._links.run(ScriptCall(prepared, (*self._moments.header(), version)))
+            self._links.run(prepared.call((*self._moments.header(), version)))
         self._changed()
         return version
 

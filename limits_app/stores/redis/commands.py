@@ -10,7 +10,12 @@ from limits_app.stores.redis.scripts import Script
 
 __all__ = ["Call", "Plain", "Prepared", "ScriptCall", "Slot", "bulk", "command"]
 
-_HEADER: Final = 6
+_HEADER: Final = 4
+"""How many numbers every script is told: those of `Moments.header`."""
+
+_SLOTTED: Final = Struct("<dd")
+"""What stands before them: the number of the call, and whether it comes again."""
+
 _RECORDED: Final = Struct("<d")
 """What a record begins with: the number of the call that it is the reply to."""
 
@@ -89,7 +94,7 @@ class Prepared:
     On a cluster all keys have one `tag`.
     """
 
-    __slots__ = ("head", "key", "script", "struct", "tag", "tail")
+    __slots__ = ("_numbers", "head", "key", "script", "tag", "tail")
 
     def __init__(
         self,
@@ -105,28 +110,36 @@ class Prepared:
         # Without keys there is still the record of the call, which is beside the scopes with the tag.
         self.key = keys[0] if keys else tag and b"{%s}" % tag
         self.tag = tag
-        self.struct = Struct(f"<{_HEADER + numbers}d")
+        self._numbers = Struct(f"<{_HEADER + numbers}d")
         self.head = b"*%d\r\n$7\r\nEVALSHA\r\n%s%s" % (
             6 + len(keys) + extra,
             bulk(script.digest),
             bulk(b"%d" % (1 + len(keys))),
         )
-        self.tail = b"%s%s$%d\r\n" % (b"".join(map(bulk, keys)), bulk(plan), self.struct.size)
+        size = _SLOTTED.size + self._numbers.size
+        self.tail = b"%s%s$%d\r\n" % (b"".join(map(bulk, keys)), bulk(plan), size)
+
+    def end(self, numbers: Sequence[float], extra: bytes = b"") -> bytes:
+        """What a call ends with: its numbers, and further arguments as `bulk` writes them."""
+        return b"%s\r\n%s" % (self._numbers.pack(*numbers), extra)
+
+    def call(self, numbers: Sequence[float], extra: bytes = b"") -> ScriptCall:
+        """A call that ends so."""
+        return ScriptCall(self, self.end(numbers, extra))
 
 
 class ScriptCall:
-    """One call of a prepared script; `extra` are further arguments, as `bulk` writes them."""
+    """One call of a prepared script, with its `end`."""
 
-    __slots__ = ("_extra", "_numbers", "_prepared", "key", "left_in", "script")
+    __slots__ = ("_end", "_prepared", "key", "left_in", "script")
     left_in: Slot
     """Whose record may have the reply that nobody has heard; not there as long as nobody was interrupted."""
 
-    def __init__(self, prepared: Prepared, numbers: Sequence[float], extra: bytes = b"") -> None:
+    def __init__(self, prepared: Prepared, end: bytes) -> None:
         self.script: Script | None = prepared.script
         self.key = prepared.key
         self._prepared = prepared
-        self._numbers = numbers
-        self._extra = extra
+        self._end = end
 
     def packed(self, slot: Slot, *, again: bool) -> bytes:
         """See `Call.packed`."""
@@ -134,8 +147,7 @@ class ScriptCall:
         if not again:
             slot.number += 1
         key = slot.key if prepared.tag is None else slot.at(prepared.tag)
-        numbers = prepared.struct.pack(slot.number, again, *self._numbers)
-        return b"".join((prepared.head, key, prepared.tail, numbers, b"\r\n", self._extra))
+        return b"".join((prepared.head, key, prepared.tail, _SLOTTED.pack(slot.number, again), self._end))
 
     def left(self, slot: Slot) -> None:
         """See `Call.left`."""

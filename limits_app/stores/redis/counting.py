@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from limits_app.core.counting import Batch, Count, label_of
 from limits_app.core.keys import unique_name
 from limits_app.core.parts import Ask, Charges
-from limits_app.stores.redis.commands import Prepared, ScriptCall, bulk
+from limits_app.stores.redis.commands import Prepared, bulk
 from limits_app.stores.redis.moments import Moments
 from limits_app.stores.redis.names import Names
 from limits_app.stores.redis.scripts import KEPT_US, script
@@ -116,7 +116,7 @@ class Collecting:
 
     def _ask(self, verb: str, tag: bytes, keys: Sequence[bytes], plan: bytes, *extra: bytes) -> Any:
         prepared = Prepared(script(verb), keys, plan, extra=len(extra), tag=tag)
-        return self._links.run(ScriptCall(prepared, self._moments.header(), b"".join(map(bulk, extra))))
+        return self._links.run(prepared.call(self._moments.header(), b"".join(map(bulk, extra))))
 
 
 def _fresh_name(tag: bytes) -> bytes:

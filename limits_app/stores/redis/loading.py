@@ -143,7 +143,7 @@ class Loader:
             keys += [names.leases(scope, key) for key in leases]
             plan.append(_HEAD.pack(len(logs), len(leases)))
         tag = names.tag(next(iter(known), _NOBODY))
-        return ScriptCall(Prepared(script("load"), keys, b"".join(plan), tag=tag), self._moments.header())
+        return Prepared(script("load"), keys, b"".join(plan), tag=tag).call(self._moments.header())
 
     def _loaded(self, scope: bytes, codecs: Sequence[Codec], rest: Any) -> Loaded:
         logs, leases = kept_apart(codecs)
@@ -239,4 +239,4 @@ class Loader:
         swap = script("swap", frozenset({COUNTING}))
         prepared = Prepared(swap, keys, plan, numbers=len(numbers), extra=len(extra), tag=tag)
         header = self._moments.header(settled.taken_at)
-        return ScriptCall(prepared, (*header, *numbers), b"".join(map(bulk, extra)))
+        return prepared.call((*header, *numbers), b"".join(map(bulk, extra)))

@@ -41,12 +41,13 @@ class Phrases:
     def asking(self, claim: Claim, prepared: PreparedPlan, now: int | None = None) -> ScriptCall:
         """The call that acquires; `now` where another server has told the time already."""
         moments = self._moments
+        if claim.amounts is prepared.fixed and now is None and moments.now is None:
+            return ScriptCall(prepared.acquire, prepared.usual or prepared.ending(moments.usual))
         amounts = claim.amounts if prepared.whole else [claim.amounts[place] for place in prepared.places]
         if prepared.calendars is not None:
             amounts = [*amounts, *prepared.calendars.numbers(moments.estimate() if now is None else now)]
         member = b"$16\r\n%s\r\n" % self.member(claim) if prepared.permits else b""
-        header = moments.usual if now is None and moments.now is None else moments.header(0, now)
-        return ScriptCall(prepared.acquire, (*header, *amounts), member)
+        return prepared.acquire.call((*moments.header(0, now), *amounts), member)
 
     def choosing(self, claims: Sequence[Claim], choice: Choice) -> ScriptCall:
         """The call that charges the first that fits."""
@@ -54,7 +55,7 @@ class Phrases:
         members = b""
         if choice.permits:
             members = b"".join([self.member(claim) if claim.plan.permits else _NOBODY for claim in claims])
-        return ScriptCall(choice.call, (*self._moments.header(), *numbers), bulk(members))
+        return choice.call.call((*self._moments.header(), *numbers), bulk(members))
 
     def changing(
         self, claim: Claim, changes: Amounts, prepared: PreparedPlan, verb: Prepared | None = None
@@ -64,7 +65,7 @@ class Phrases:
         if prepared.calendars is not None:
             amounts += prepared.calendars.numbers(self._moments.estimate())
         extra = b"$16\r\n%s\r\n%s" % (self.member(claim), self._channel) if prepared.permits else self._channel
-        return ScriptCall(verb or prepared.settle, (*self._moments.header(claim.decided_at), *amounts), extra)
+        return (verb or prepared.settle).call((*self._moments.header(claim.decided_at), *amounts), extra)
 
     def renewing(self, claims: Sequence[Claim], tag: bytes | None) -> tuple[ScriptCall, list[Claim]]:
         """The call that renews the leases of claims, of all or of those beside a tag; and whose they are."""
@@ -77,7 +78,7 @@ class Phrases:
                     members.append(member)
                     owners.append(claim)
         prepared = Prepared(script("renew"), keys, b"".join(plan), extra=len(members), tag=tag)
-        return ScriptCall(prepared, self._moments.header(), b"".join(map(bulk, members))), owners
+        return prepared.call(self._moments.header(), b"".join(map(bulk, members))), owners
 
     def leases(self, claim: Claim) -> Iterator[tuple[Ask, int, bytes]]:
         """The leases of an admitted claim: the limit, the last moment of the lease, and its member."""

@@ -36,6 +36,8 @@ class PreparedPlan:
     It is about all of the plan where it is `whole`, and else about what stands at `places`.
     `numbers` says how many it is told beside those with which every script starts:
     the amounts, and the boundaries of `calendars`, which are None where there are no quotas.
+    `fixed` are the amounts of most requests where nothing else differs between them, and `usual` is what such a call
+    ends with, once somebody has asked for it.
     """
 
     __slots__ = (
@@ -43,6 +45,7 @@ class PreparedPlan:
         "asks",
         "calendars",
         "codecs",
+        "fixed",
         "keys",
         "numbers",
         "packed",
@@ -53,6 +56,7 @@ class PreparedPlan:
         "shape",
         "twins",
         "undo",
+        "usual",
         "views",
         "whole",
     )
@@ -82,6 +86,13 @@ class PreparedPlan:
         verb = "credit" if any(part.is_credit for part in self.parts) else "settle"
         self.settle = self._prepare(verb, unchecked + returned, tag, extra=1)
         self.undo = self.settle if tag is None else self._prepare("undo", unchecked + taken, tag, extra=1)
+        self.fixed = plan.fixed if self.whole and not self.permits and self.calendars is None else None
+        self.usual: bytes | None = None
+
+    def ending(self, header: Sequence[float]) -> bytes:
+        """Work out what a call ends with that takes the `fixed` amounts, of which there are some."""
+        self.usual = self.acquire.end((*header, *(self.fixed or ())))
+        return self.usual
 
     def beside(self, plan: Plan, amounts: Amounts) -> Charges:
         """The amounts that are not zero beside the limits that they are of, of these scopes."""
@@ -159,7 +170,7 @@ class Records(Sequence[list[State]]):
     def _states(self) -> list[list[State]]:
         at, decoded = _REPLY_HEAD, []
         for codec in self._prepared.codecs:
-            decoded.append(codec.decode(self._reply, at))
+            decoded.append(codec.read(self._reply, at))
             at += codec.size
         if self._refused:
             for (place, index), seen in zip(self._prepared.views, _VIEW.iter_unpack(self._reply[at:]), strict=True):

@@ -21,7 +21,7 @@ from limits_app.stores.idleness import GRACE_US
 from limits_app.stores.once import Settling
 from limits_app.stores.redis.choosing import Choice, ask_one_after_the_other
 from limits_app.stores.redis.codec import Codec
-from limits_app.stores.redis.commands import Plain, Prepared, ScriptCall, Slot
+from limits_app.stores.redis.commands import Plain, Prepared, Slot
 from limits_app.stores.redis.counting import Collecting
 from limits_app.stores.redis.deciding import (
     ADMITTED,
@@ -256,7 +256,7 @@ class Verbs:
         prepared = Prepared(
             script("next_version"), [self._names.version_at(TAGS[0])], b"", numbers=1, tag=self._names.tag(b"\0")
         )
-        return int(self._links.run(ScriptCall(prepared, (*self._moments.header(), least_version()))))
+        return int(self._links.run(prepared.call((*self._moments.header(), least_version()))))
 
     def _changed(self) -> None:
         """Tell everybody that anything may have changed."""

@@ -15,7 +15,7 @@ from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
 from limits_app.core.threads import started
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.redis.commands import Prepared, ScriptCall, command
+from limits_app.stores.redis.commands import Prepared, command
 from limits_app.stores.redis.links import CHUNK, LOST, Link, Links
 from limits_app.stores.redis.moments import Moments
 from limits_app.stores.redis.names import Names
@@ -81,7 +81,7 @@ class Watching:
     def _note(self, scopes: Iterable[str]) -> None:
         for scope in map(short_key, scopes):
             prepared = Prepared(script("watch"), [self._names.scope(scope)], b"", tag=self._names.tag(scope))
-            self._links.run(ScriptCall(prepared, self._moments.header()))
+            self._links.run(prepared.call(self._moments.header()))
 
     def _listen(self) -> None:
         """Hear and tell, over one connection after the other, until nobody has waited for a while."""
