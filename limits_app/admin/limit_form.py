@@ -1,4 +1,4 @@
-"""One limit as a row of its policy's form."""
+"""One limit in the form of its policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds", "s
 
 
 class LimitForm(LimitModelForm):
-    """Narrow enough for a row, and with numbers as people write them: 10, not 10.000."""
+    """With numbers as people write them: 10, not 10.000."""
 
     class Meta:
         widgets = {name: forms.TextInput(attrs={"size": 12}) for name in ("key", "time_zone")} | {
@@ -29,9 +29,6 @@ class LimitForm(LimitModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for field in self.fields.values():
-            # The label of a row's field is the head of its column, which a screen reader does not connect with it.
-            field.widget.attrs["aria-label"] = str(field.label)
         for name in _NUMBERS:
             value = self.initial.get(name)
             if isinstance(value, Decimal):

@@ -35,28 +35,18 @@ if TYPE_CHECKING:
     from limits_app.services import RowState
 
     LimitForms = BaseInlineFormSet[Limit, Policy, ModelForm[Limit]]
-    Inline = admin.TabularInline[Limit, Policy]
+    Inline = admin.StackedInline[Limit, Policy]
 else:
     LimitForms = BaseInlineFormSet  # they take no parameters when the code runs
-    Inline = admin.TabularInline
+    Inline = admin.StackedInline
 
 __all__ = ["LIMIT_FIELDS", "LimitInline", "PolicyAdmin"]
 
-LIMIT_FIELDS: Final = (
-    "kind",
-    "key",
-    "capacity",
-    "window_seconds",
-    "period",
-    "algorithm",
-    "burst",
-    "shared",
-    "soft",
-    "time_zone",
-    "session_seconds",
-    "max_hold_seconds",
+LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
+    ("kind", "key", "capacity", "window_seconds", "period", "algorithm"),
+    ("burst", "session_seconds", "time_zone", "max_hold_seconds", "shared", "soft"),
 )
-"""What most limits need comes first: not all of it fits beside each other."""
+"""What stands beside each other; what most limits need comes first."""
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -100,6 +90,7 @@ class LimitInline(Inline):
     form = LimitForm
     formset = LimitFormSet
     fields = LIMIT_FIELDS
+    classes = ["limits-lines"]
     extra = 1
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:

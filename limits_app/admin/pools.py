@@ -109,7 +109,7 @@ class MemberLimitInline(PartOfPool, LimitInline):
         css = {"all": ["limits_app/lists.css"]}
 
     formset = MemberLimitForms  # type: ignore[assignment]  # those of a member may be none
-    fields = tuple(name for name in LIMIT_FIELDS if name != "shared")  # type: ignore[assignment]  # one less
+    fields = tuple(tuple(name for name in line if name != "shared") for line in LIMIT_FIELDS)
 
 
 class PoolAdmin(AuditedAdmin):

@@ -22,6 +22,22 @@ _ROOM = """
         .filter((one) => one.getBoundingClientRect().right > width).map((one) => one.textContent);
 """
 """Figures that stick out of the page, where nobody sees them."""
+_HIDDEN = """
+    const width = document.documentElement.clientWidth;
+    const parts = ".limits-lines :is(input:not([type=hidden]), select, label, .help)";
+    return [...document.querySelectorAll(parts)]
+        .filter((one) => one.checkVisibility())
+        .filter((one) => one.getBoundingClientRect().right > width || one.getBoundingClientRect().left < 0)
+        .map((one) => one.outerHTML);
+"""
+"""What of the fields of limits lies beside the window."""
+
+_HELP = """
+    return [...document.querySelectorAll(".limits-lines .help")]
+        .filter((one) => one.checkVisibility()).map((one) => one.id);
+"""
+"""What is said about fields of limits."""
+
 OURS = {
     "explain": EXPLAIN,
     "explain-pool": f"{ADMIN}usagesnapshot/explain/?resource=claude",
@@ -92,6 +108,21 @@ def test_bars_leave_room_for_their_figures(name: str, window: Browser) -> None:
     for size in (DESKTOP, PHONE):
         window.resize(size)
         assert window.run(_ROOM) == []
+
+
+@pytest.mark.parametrize("size", [DESKTOP, (800, 900), PHONE])
+@pytest.mark.parametrize("name", ["policy", "new-member"])
+def test_limits_in_a_form_fit_into_the_window_and_say_what_a_field_is_about(
+    name: str, size: tuple[int, int], window: Browser
+) -> None:
+    window.resize(size)
+    window.open(OURS[name])
+    assert window.run(_HIDDEN) == []
+    assert window.run(_HELP) == []
+    for field in ("kind", "algorithm", "soft"):
+        window.run("arguments[0].focus()", window.one(f"#id_limits-0-{field}"))
+        assert window.run(_HELP) == [f"id_limits-0-{field}_helptext"]
+        assert window.run(_HIDDEN) == []
 
 
 @pytest.mark.parametrize("width", [420, 1280, 1600])
