@@ -94,7 +94,7 @@ class LimitSet:
         self._shapes = Shapes(scoped, version, self.skip_unknown)
         self._usual = self._shapes.usual
         self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._shapes.rates, 1) or None
-        """What a request takes that wants 1 of every limit; None where it need not say so, since there are no rates."""
+        """What a request takes that wants 1 of every limit, not to be changed; None where there are no rates."""
         self._decide = store.acquire
         # Without limits, and without a configuration that may bring some, there is nothing to ask a store.
         free = not scoped and version is None

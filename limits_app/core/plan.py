@@ -10,6 +10,7 @@ from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, t
 from limits_app.core.keys import ONCE_LEVEL
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.parts import Amounts, Ask, Bucket, Charges, Part, ScopedLimits, parts_of
+from limits_app.core.remaining import Saying
 from limits_app.core.unrolled import Figure, Report, reader, reporter
 
 __all__ = ["Plan", "plan_for"]
@@ -32,7 +33,7 @@ class Plan:
     """
 
     memo: object = None
-    told: object = None
+    told: tuple[tuple[str, str], Saying | None] | None = None
 
     def __init__(
         self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, many_calls: Collection[str] = ()

@@ -31,11 +31,8 @@ _NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "
 _DRAFT: Final = Headers.DRAFT
 _NONE: Final = Headers.NONE
 _HEADERS: Final = conf.HEADERS.name
-_Told = tuple[tuple[str, str], Saying]
-"""The policy as headers have it, and what says how much is left."""
-
-_OTHERWISE: Final[_Told] = (("", ""), lambda _records, _now: "")
-"""For what is told in another way."""
+_Told = tuple[tuple[str, str], Saying | None]
+"""The policy as headers have it, and what says how much is left; None where that is said in another way."""
 
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
@@ -65,11 +62,10 @@ def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     found = response.headers._store
     if form is _DRAFT and len(claims) == 1:
         claim = claims[0]
-        told: _Told = claim.plan.told or _told(claim.plan)  # type: ignore[assignment]  # by nobody else
-        if told is not _OTHERWISE:
-            policy, saying_left = told
+        policy, say_left = claim.plan.told or _told(claim.plan)
+        if say_left is not None:
             found["ratelimit-policy"] = policy  # by names in lower case, as responses keep them
-            found["ratelimit"] = _LEFT, saying_left(claim.records, claim.decided_at)
+            found["ratelimit"] = _LEFT, say_left(claim.records, claim.decided_at)
             return
     found.update({name.lower(): (name, value) for name, value in _together(claims, form).items()})
 
@@ -94,7 +90,7 @@ def _told(plan: Plan) -> _Told:
     Something else is told where everything is blocked, where more could be left than `q`, and of what is decided
     without the store.
     """
-    told = _OTHERWISE
+    told: _Told = ("", ""), None
     if len(plan.asks) == 1 and not plan.asks[0].part.scoped.degraded:
         rule, index = plan.asks[0].rule, plan.asks[0].index
         if not isinstance(rule.limit, Blocked) and rule.limit.ceiling <= _quota(rule.limit):

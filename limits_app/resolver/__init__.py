@@ -13,7 +13,7 @@ from limits_app.resolver.joined import joined_supply
 from limits_app.resolver.pooled import MemberSet, PooledSet
 from limits_app.resolver.present import Place, Present
 from limits_app.resolver.resolved import ResolvedSet
-from limits_app.resolver.resolving import DefaultLimits, Limits, check_names, home, resolve
+from limits_app.resolver.resolving import Limits, check_names, home, resolve
 from limits_app.resolver.source import source
 from limits_app.resolver.supply import MEMBER_LEVEL, Supply
 from limits_app.resolver.surveying import Pair, choices, scopes
@@ -23,7 +23,6 @@ __all__ = [
     "CALL",
     "MEMBER_LEVEL",
     "Choice",
-    "DefaultLimits",
     "Held",
     "Key",
     "Limits",

@@ -121,7 +121,7 @@ class Resolver:
         self, resource: str, entity: str | None, default_limits: Limits = (), stale: ResolvedSet | None = None
     ) -> None:
         """Resolve anew next time, unless somebody has done so since `stale` was kept."""
-        key = (resource, entity, default_limits if isinstance(default_limits, tuple) else tuple(default_limits))
+        key = (resource, entity, tuple(default_limits))
         with self._lock:
             entry = self._kept.get(key)
             if entry is not None and stale in {None, entry.limit_set}:

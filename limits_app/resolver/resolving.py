@@ -23,17 +23,9 @@ from limits_app.resolver.source import source
 from limits_app.resolver.supplies import supplies
 from limits_app.resolver.supply import Supply
 
-__all__ = ["DefaultLimits", "Limits", "check_names", "checked_defaults", "home", "resolve", "resolve_pool"]
+__all__ = ["Limits", "check_names", "checked_defaults", "home", "resolve", "resolve_pool"]
 
 Limits = tuple[Limit, ...]
-
-
-class DefaultLimits(Limits):
-    """Default limits that somebody makes once and asks for often: one of a kind, found without looking into them."""
-
-    __slots__ = ()
-    __hash__ = object.__hash__
-
 
 _BLOCKED: Final = (Blocked(),)
 
@@ -101,8 +93,7 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
     """
     if limits == _BLOCKED:
         return cast("Limits", limits)
-    checked = checked_limits(limits, "default_limits=[limit]")
-    return limits if isinstance(limits, DefaultLimits) else checked
+    return checked_limits(limits, "default_limits=[limit]")
 
 
 def _found(

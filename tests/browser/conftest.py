@@ -35,11 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 def served(place: Place) -> Iterator[Browser]:
     """Somebody who is logged in to the admin."""
     with Server(place) as server, browser(server.address.url, place.directory / "profile") as window:
-        window.open("admin/login/?next=/admin/limits_app/")
-        window.fill("#id_username", ADMIN)
-        window.fill("#id_password", ADMIN)
-        window.press("input[type=submit]")
-        window.one("#user-tools")
+        window.log_in(ADMIN)
         yield window
 
 

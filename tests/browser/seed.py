@@ -7,15 +7,18 @@ from datetime import UTC, datetime, timedelta
 from math import pi, sin
 from random import Random
 
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
 from django.db import transaction
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.models import Endpoint, Entity, Limit, Period, Pool, PoolMember, Resource, UsageSnapshot
 
-__all__ = ["ADMIN", "seed"]
+__all__ = ["ADMIN", "READER", "seed"]
 
 ADMIN = "admin"
+READER = "reader"
+"""Who may look at policies, and no more."""
+
 
 _DAYS = 30
 _TENANTS = {"tenant:acme": 900, "tenant:globex": 520, "tenant:initech": 260, "tenant:umbrella": 90, "tenant:hooli": 35}
@@ -25,6 +28,8 @@ _TENANTS = {"tenant:acme": 900, "tenant:globex": 520, "tenant:initech": 260, "te
 def seed() -> None:
     """Fill an empty database."""
     User.objects.create_superuser(ADMIN, "admin@example.org", ADMIN)
+    reader = User.objects.create_user(READER, password=READER, is_staff=True)
+    reader.user_permissions.set(Permission.objects.filter(codename="view_policy"))
     ping = Endpoint(name="ping", view_name="ping", resource=Resource.objects.create(name="api"))
     ping.save()
     limits.set_system_limits([CallLimit.per_minute(600)], reason="nobody needs more")

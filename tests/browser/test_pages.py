@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from project.demo.place import Place
 from tests.browser.chromium import DESKTOP, PHONE, Browser
+from tests.browser.seed import ADMIN as ADMIN_NAME
+from tests.browser.seed import READER
 
 pytestmark = pytest.mark.slow
 
@@ -24,14 +27,19 @@ _ROOM = """
 """Figures that stick out of the page, where nobody sees them."""
 _HIDDEN = """
     const width = document.documentElement.clientWidth;
+    const {left} = document.querySelector("#content-main").getBoundingClientRect();
     const parts = ".limits-lines :is(input:not([type=hidden]), select, label, .help)";
     return [...document.querySelectorAll(parts)]
         .filter((one) => one.checkVisibility())
-        .filter((one) => one.getBoundingClientRect().right > width || one.getBoundingClientRect().left < 0)
+        .filter((one) => one.getBoundingClientRect().right > width || one.getBoundingClientRect().left < left)
         .map((one) => one.outerHTML);
 """
-"""What of the fields of limits lies beside the window."""
+"""What of the fields of limits lies beside the window, or behind the navigation."""
 
+_SAID = """
+    return [...document.querySelectorAll(".limits-lines .help")]
+        .filter((one) => one.checkVisibility()).map((one) => one.textContent).join();
+"""
 _HELP = """
     return [...document.querySelectorAll(".limits-lines .help")]
         .filter((one) => one.checkVisibility()).map((one) => one.id);
@@ -110,7 +118,7 @@ def test_bars_leave_room_for_their_figures(name: str, window: Browser) -> None:
         assert window.run(_ROOM) == []
 
 
-@pytest.mark.parametrize("size", [DESKTOP, (800, 900), PHONE])
+@pytest.mark.parametrize("size", [DESKTOP, (1210, 900), (800, 900), PHONE])
 @pytest.mark.parametrize("name", ["policy", "new-member"])
 def test_limits_in_a_form_fit_into_the_window_and_say_what_a_field_is_about(
     name: str, size: tuple[int, int], window: Browser
@@ -123,6 +131,18 @@ def test_limits_in_a_form_fit_into_the_window_and_say_what_a_field_is_about(
         window.run("arguments[0].focus()", window.one(f"#id_limits-0-{field}"))
         assert window.run(_HELP) == [f"id_limits-0-{field}_helptext"]
         assert window.run(_HIDDEN) == []
+
+
+def test_who_may_only_look_at_limits_is_told_what_they_are_about(window: Browser) -> None:
+    window.log_in(READER)
+    try:
+        window.open(OURS["policy"])
+        assert window.barriers() == []
+        assert window.run(_HELP) == []
+        ActionChains(window.driver).move_to_element(window.one(".limits-lines .fieldBox.field-algorithm")).perform()
+        assert "How a rate is measured" in window.run(_SAID)
+    finally:
+        window.log_in(ADMIN_NAME)
 
 
 @pytest.mark.parametrize("width", [420, 1280, 1600])

@@ -14,7 +14,7 @@ from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
 from limits_app.models.candidates import _sql
-from limits_app.resolver import DefaultLimits, Resolver, advance_version, resolve, resolver
+from limits_app.resolver import Resolver, advance_version, resolve, resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 
@@ -192,23 +192,6 @@ def test_others_see_a_change_only_after_the_commit() -> None:
         limits.set_resource_limits("api", [CallLimit(1, 60)])
         assert registry.store().version() == before
     assert registry.store().version() > before
-
-
-def test_default_limits_that_are_made_once_are_found_again() -> None:
-    own, once = Resolver(), DefaultLimits([CallLimit(1, 60)])
-    found = own.limit_set("api", None, once)
-    assert own.limit_set("api", None, once) is own.kept("api", None, once) is found
-    assert list(own.limit_set("api", None, (CallLimit(1, 60),))) == list(found)
-    assert own.info()[:2] == (2, 2), "who brings a tuple of its own is asked about anew"
-    own.forget("api", None, once, found)
-    assert own.kept("api", None, once) is None
-
-
-def test_default_limits_that_are_made_once_are_the_same_limits() -> None:
-    once = DefaultLimits([CallLimit(1, 60)])
-    assert once == (CallLimit(1, 60),)
-    assert limits.try_acquire("api", default_limits=once)
-    assert not limits.try_acquire("api", default_limits=[CallLimit(1, 60)]), "they are the same limits"  # type: ignore[arg-type]  # as many write it
 
 
 def test_what_is_kept_is_bounded(settings: Settings) -> None:

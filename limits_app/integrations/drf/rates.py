@@ -19,7 +19,6 @@ from limits_app.integrations.clients import client_at, client_of
 from limits_app.integrations.drf.hooks import HookedThrottle
 from limits_app.integrations.drf.throttle import decides_with_others, http
 from limits_app.integrations.identity import sound, sound_user
-from limits_app.resolver import DefaultLimits
 from limits_app.services import Share
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ _STOCK_KEYS: Final = (
     _ANONYMOUS_ONLY,
 )
 _FORMAT: Final = throttling.SimpleRateThrottle.cache_format
-_NONE: Final = DefaultLimits()
 _STOCK_SCOPES: Final = (throttling.AnonRateThrottle.scope, throttling.UserRateThrottle.scope)
 
 
@@ -118,10 +116,10 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
 
 @lru_cache(maxsize=1024)
-def _limits(capacity: int | None, seconds: float | None) -> DefaultLimits:
+def _limits(capacity: int | None, seconds: float | None) -> tuple[Limit, ...]:
     """What a rate of the framework is: never more calls in any window than it says."""
     if capacity is None or seconds is None:
-        return _NONE
+        return ()
     if capacity <= 0:
-        return DefaultLimits([Blocked()])  # type: ignore[list-item]  # everything is refused
-    return DefaultLimits([CallLimit(capacity, seconds, RateLimitAlgorithm.SLIDING_WINDOW)])
+        return (Blocked(),)  # type: ignore[return-value]  # everything is refused
+    return (CallLimit(capacity, seconds, RateLimitAlgorithm.SLIDING_WINDOW),)

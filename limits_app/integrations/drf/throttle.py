@@ -101,8 +101,8 @@ class LimitThrottle(BaseThrottle):
         if entity is None and not self._charges_site:
             return None
         cost = self.get_cost(request, view)
-        asked, limits = None if cost == 1 else partial(so_much_of_each, cost), self.default_limits
-        return _share((resource_named(resource), entity, asked, limits if isinstance(limits, tuple) else tuple(limits)))
+        asked = None if cost == 1 else partial(so_much_of_each, cost)
+        return _share((resource_named(resource), entity, asked, tuple(self.default_limits)))
 
     def share_beside(self, request: Request, view: APIView) -> Share | None:
         """`get_share` for a throttle that another one is charged together with, before it is asked itself."""
@@ -252,7 +252,7 @@ def _await_response(limits: RequestLimits, view: APIView) -> None:
     """
     finish = getattr(view, "finalize_response", None)
     if finish is not None:
-        if finish.__class__ is partial:
+        if finish.__class__ is partial:  # or to ask is a call more
             finish = _before(finish, _finalize_response)
         view.finalize_response = partial(_finalize_response, finish, limits)  # type: ignore[method-assign]
 
