@@ -13,6 +13,7 @@ from limits_app.core.unrolled import Record, names, written_out
 __all__ = ["Remaining", "Saying", "remaining_of", "saying"]
 
 _SECONDS: Final = "-((now - until) // 1_000_000) if until > now else 0"
+"""Whole seconds from `now` `until` then, as both functions have it."""
 
 Remaining = Callable[[State, int], tuple[int, int | None]]
 """(state, now): how many whole units are left, and in how many seconds nothing is used any more (None: permits)."""

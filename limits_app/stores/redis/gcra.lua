@@ -28,7 +28,7 @@ end
 
 -- @settle undo credit
 function settle.gcra(s, o, now, change, rate, tick_us)
-  if change < 0 then now = s[o + 2] * tick_us end
+  if change <= 0 then now = s[o + 2] * tick_us end
   local before = ahead(s, o, now, rate, tick_us)
   return move(s, o, now, before, min(max(change, -before), 4503599627370496 - before), rate, tick_us)
 end

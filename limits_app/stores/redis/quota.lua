@@ -27,7 +27,7 @@ end
 
 -- @settle undo
 function settle.quota(s, o, now, change, capacity, session, c)
-  if change < 0 then
+  if change <= 0 then
     if admitted_at < s[o] then return 0 end
     s[o + 2] = max(s[o + 2] + change, 0)
     return s[o + 1]

@@ -172,6 +172,52 @@ def _play_both(
         ours.close()
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        RateLimit("units", 3, 60, RateLimitAlgorithm.GCRA, soft=True),
+        RateLimit("units", 3, 60, RateLimitAlgorithm.TOKEN_BUCKET, soft=True),
+        RateLimit("units", 3, 60, RateLimitAlgorithm.LEAKY_BUCKET, soft=True),
+        RateLimit("units", 3, 60, RateLimitAlgorithm.FIXED_WINDOW, soft=True),
+        RateLimit("units", 3, 60, RateLimitAlgorithm.SLIDING_WINDOW, soft=True),
+        QuotaLimit.per_session("units", 3, 5, soft=True),
+    ],
+    ids=lambda limit: str(getattr(limit, "algorithm", "quota")),
+)
+def test_nothing_that_is_asked_of_an_overdrawn_limit_is_no_moment_from_which_on_a_clock_that_goes_back_counts(
+    redis: RedisServer, limit: RateLimit | QuotaLimit
+) -> None:
+    clock = FakeClock()
+    stores = [store_on(redis, clock=clock), MemoryStore(clock=clock)]
+    scoped = [[ScopedLimits(scope_of("twins", None), layout_of((limit,), store.lease_us))] for store in stores]
+    sets = [LimitSet.composed(some, store) for some, store in zip(scoped, stores, strict=True)]
+
+    def take(amount: int) -> list[Claim]:
+        claims = [claim_of(one, {"units": amount}) for one in sets]
+        for store, claim in zip(stores, claims, strict=True):
+            store.acquire(claim)
+        assert all(claim.admitted for claim in claims)
+        return claims
+
+    def used() -> list[object]:
+        return [one.get_stats()["units"]["used"] for one in sets]
+
+    early = take(1)
+    clock.move(10_000_000)
+    take(5)
+    clock.move(1_000_000)
+    take(0)
+    clock.move(-13_000_000)
+    take(0)
+    ours, reference = used()
+    assert ours == reference
+    for store, claim in zip(stores, early, strict=True):
+        store.settle(claim, [-amount for amount in claim.amounts])
+    ours, reference = used()
+    assert ours == reference
+    stores[0].close()  # type: ignore[attr-defined]  # the one on the server
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_log_that_has_wrapped_many_times_still_counts_exactly(
     redis: RedisServer, algorithm: RateLimitAlgorithm
