@@ -125,6 +125,7 @@ def test_limits_in_a_form_fit_into_the_window_and_say_what_a_field_is_about(
 ) -> None:
     window.resize(size)
     window.open(OURS[name])
+    window.one("#content-main #id_limits-0-kind")
     assert window.run(_HIDDEN) == []
     assert window.run(_HELP) == []
     for field in ("kind", "algorithm", "soft"):
@@ -137,6 +138,7 @@ def test_who_may_only_look_at_limits_is_told_what_they_are_about(window: Browser
     window.log_in(READER)
     try:
         window.open(OURS["policy"])
+        window.one("#content-main .limits-lines")
         assert window.barriers() == []
         assert window.run(_HELP) == []
         ActionChains(window.driver).move_to_element(window.one(".limits-lines .fieldBox.field-algorithm")).perform()
