@@ -74,7 +74,7 @@ class Browser:
         self.fill("#id_username", name)
         self.fill("#id_password", name)
         self.press("input[type=submit]")
-        self.one("#user-tools")
+        self.until(lambda: name in self.text("#user-tools").lower(), f"nobody became {name}")
 
     def one(self, selector: str) -> WebElement:
         """The element that a CSS selector names, as soon as it is there."""
