@@ -41,6 +41,8 @@ def told(explanation: Explanation) -> Iterator[str]:
     who = "the site itself" if explanation.entity is None else explanation.entity
     first, *above = explanation.chain
     yield f"{who} on {explanation.resource}: {'admitted' if explanation.outcome.allowed else 'refused'} now."
+    if not explanation.known:
+        yield "There is no resource of this name."
     if explanation.store is not None:
         yield f"It is counted in the store {explanation.store!r}."
     yield from _about(first)

@@ -13,7 +13,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import Candidate
+from limits_app.models import Candidate, Resource
 from limits_app.resolver import (
     MEMBER_LEVEL,
     Choice,
@@ -24,6 +24,7 @@ from limits_app.resolver import (
     ResolvedSet,
     Standing,
     Verdict,
+    home,
     resolve,
     resolver,
 )
@@ -105,7 +106,8 @@ class Explanation:
     hold. `dropped` are the keys that policies about the entity limit and the one that counts instead does not.
     `changes_at` is when a date or an hour comes that may change what holds.
     `pool` is the pool that serves the resource, if any does. `store` is the alias of the store in which it is counted
-    (None: the default one).
+    (None: the default one). A resource that is not `known` has no row; only what is said of all resources, or comes
+    with the call, can hold for it.
     """
 
     resource: str
@@ -116,6 +118,7 @@ class Explanation:
     changes_at: datetime | None
     pool: ExplainedPool | None = None
     store: str | None = None
+    known: bool = True
 
     @property
     def considered(self) -> tuple[Candidate, ...]:
@@ -127,6 +130,7 @@ class Explanation:
         return {
             "resource": self.resource,
             "entity": self.entity,
+            "known": self.known,
             "store": self.store,
             "outcome": self.outcome.as_dict(),
             "dropped": list(self.dropped),
@@ -186,6 +190,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         None if changes_at is None else _moment(changes_at),
         pool,
         None if limit_set.alias == conf.get(conf.STORE) else limit_set.alias,
+        Resource.objects.using(home()).filter(name=resolution.resource).exists(),
     )
 
 

@@ -9,12 +9,21 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 import django
 from django.core.management import call_command
+from django.core.management.commands import makemessages
 
 ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = ("de", "zh_Hans")
+_OF_THE_RUN = ('"Report-Msgid-Bugs-To:', '"POT-Creation-Date:')
+
+
+class _Gathering(makemessages.Command):
+    """Does not guess what a new text means from one that looks like it."""
+
+    msgmerge_options: ClassVar = [*makemessages.Command.msgmerge_options, "--no-fuzzy-matching"]
 
 
 def main() -> None:
@@ -31,7 +40,10 @@ def main() -> None:
         (place / "locale").symlink_to(catalogues)
         os.chdir(place)
         options = dict.fromkeys(("no_location", "no_obsolete", "no_wrap", "symlinks"), True)
-        call_command("makemessages", locale=[*LANGUAGES], ignore_patterns=["vendor"], **options)
+        call_command(_Gathering(), locale=[*LANGUAGES], ignore_patterns=["vendor"], **options)
+        for catalogue in catalogues.glob("*/LC_MESSAGES/*.po"):
+            lines = catalogue.read_text().splitlines(keepends=True)
+            catalogue.write_text("".join(line for line in lines if not line.startswith(_OF_THE_RUN)))
         os.chdir(catalogues.parent)
         call_command("compilemessages", locale=[*LANGUAGES])
 

@@ -19,17 +19,27 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.parts import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.core.survey import survey
-from limits_app.models import Entity
+from limits_app.models import Entity, Resource
 from limits_app.resolver import resolve, resolver
 from tests.services.wall import NOW, Wall
 
 
 def test_nothing_set_says_so() -> None:
     explanation = limits.explain("api", entity="user:1")
-    assert explanation.text() == (
-        "user:1 on api: admitted now.\nNothing is set for it, at no level, so everything is admitted."
-    )
+    assert explanation.text().splitlines() == [
+        "user:1 on api: admitted now.",
+        "There is no resource of this name.",
+        "Nothing is set for it, at no level, so everything is admitted.",
+    ]
     assert explanation.as_dict()["considered"] == []
+    assert not explanation.as_dict()["known"]
+
+
+def test_a_resource_that_has_a_row_is_known() -> None:
+    Resource.objects.create(name="api")
+    explanation = limits.explain("api")
+    assert explanation.as_dict()["known"]
+    assert explanation.text().splitlines()[1] == "Nothing is set for it, at no level, so everything is admitted."
 
 
 def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
@@ -85,7 +95,7 @@ def test_whoever_holds_permits_is_told_what_a_nested_acquire_would_be_decided() 
 def test_an_entity_that_is_blocked_itself() -> None:
     limits.set_entity_limits("user:1", [CallLimit(1, 60)])
     Entity.objects.update(blocked=True)
-    assert limits.explain("api", entity="user:1").text().splitlines()[1:3] == [
+    assert limits.explain("api", entity="user:1").text().splitlines()[2:4] == [
         "What counts is the entity itself (blocked).",
         "It replaces the policy of the entity on all resources (limits).",
     ]
@@ -206,7 +216,7 @@ def test_what_is_considered_is_about_the_entity_itself() -> None:
 
 def test_a_policy_that_is_not_obeyed_leaves_everything_admitted() -> None:
     limits.set_system_limits([CallLimit(1, 60)], enforcement="off")
-    assert str(limits.explain("api")).splitlines()[1:] == [
+    assert str(limits.explain("api")).splitlines()[2:] == [
         "Switched off is the policy of the system (limits).",
         "Nothing else is set for it, so everything is admitted.",
     ]

@@ -211,6 +211,7 @@ class ExplanationSerializer(StrictSerializer):
 
     resource = _text()
     entity = _name()
+    known = serializers.BooleanField(help_text="Whether there is a resource of this name.")
     store = serializers.CharField(allow_null=True, help_text="The alias of its store; null for the default one.")
     outcome = OutcomeSerializer()
     dropped = serializers.ListField(child=serializers.CharField())
