@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import ProtectedError
+from django.utils.translation import gettext
 
 from limits_app.core.errors import CannotRevert
 from limits_app.models import CONFIGURATION, AuditEvent, Verb
@@ -46,17 +47,20 @@ def revert(event: AuditEvent, *, actor: str = "", source: str = "code", reason: 
                 _restore(item, event.before, using)
         except ProtectedError as error:
             users = ", ".join(sorted(map(str, error.protected_objects)))
-            raise CannotRevert(f"{event.object_label} is in use: take it out of {users} first") from error
+            why = gettext("%(label)s is in use: take it out of %(users)s first")
+            raise CannotRevert(why % {"label": event.object_label, "users": users}) from error
         except ValidationError as error:
-            raise CannotRevert(f"{event.object_label} cannot be so any longer: {'; '.join(error.messages)}") from error
+            why = gettext("%(label)s cannot be so any longer: %(problems)s")
+            raise CannotRevert(why % {"label": event.object_label, "problems": "; ".join(error.messages)}) from error
 
 
 def model_of(event: AuditEvent) -> Model:
     """The model of the object that an event is about; CannotRevert where it is about none."""
     model: Model | None = MODELS.get(event.object_type)
     if model is None:
+        what = {"verb": event.verb, "type": event.object_type}
         raise CannotRevert(
-            f"a {event.verb} of {event.object_type} changed no configuration: there is nothing to revert"
+            gettext("a %(verb)s of %(type)s changed no configuration: there is nothing to revert") % what
         )
     return model
 
@@ -72,10 +76,11 @@ def permissions_to_revert(event: AuditEvent) -> list[str]:
 
 
 def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:
+    label = {"label": event.object_label}
     if _same(state, event.before):
-        raise CannotRevert(f"{event.object_label} is as it was before this event already")
+        raise CannotRevert(gettext("%(label)s is as it was before this event already") % label)
     if not force and not _same(state, event.after):
-        raise CannotRevert(f"{event.object_label} was changed since: revert the later events first, or force it")
+        raise CannotRevert(gettext("%(label)s was changed since: revert the later events first, or force it") % label)
 
 
 def _same(state: Snapshot | None, told: Snapshot | None) -> bool:
@@ -107,7 +112,7 @@ def _fill(item: Configuration, told: Snapshot, using: str) -> None:
         if name in fields:
             setattr(item, name, _value(fields[name], value, using))
         elif name not in parts and name not in item.implied:
-            raise CannotRevert(f"there is no field {name} any longer")
+            raise CannotRevert(gettext("there is no field %(name)s any longer") % {"name": name})
 
 
 def _value(field: Any, told: Any, using: str) -> Any:
@@ -117,6 +122,7 @@ def _value(field: Any, told: Any, using: str) -> Any:
         related: Model = field.related_model
         found = related._base_manager.using(using).filter(**{related.named_by: told}).first()
         if found is None:
-            raise CannotRevert(f"{related._meta.model_name} {told} is gone: bring it back first")
+            what = {"type": related._meta.verbose_name, "name": told}
+            raise CannotRevert(gettext("%(type)s %(name)s is gone: bring it back first") % what)
         return found
     return field.to_python(str(told) if isinstance(field, models.DecimalField) else told)

@@ -34,7 +34,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         # The templates stand beside the package, and one catalogue is for both.
         place = Path(directory)
-        for source in ("admin", "api", "core", "integrations", "models", "resolver", "services", "usage"):
+        for source in ("admin", "api", "audit", "core", "integrations", "models", "resolver", "services", "usage"):
             (place / source).symlink_to(ROOT / "limits_app" / source)
         (place / "templates").symlink_to(ROOT / "templates")
         (place / "locale").symlink_to(catalogues)
