@@ -19,7 +19,7 @@ from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.figures import short_moment, written_limits
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
 from limits_app.admin.granting import GrantingAdmin
-from limits_app.admin.limit_form import LimitForm
+from limits_app.admin.limit_form import LIMIT_FIELDS, READABLE, LimitForm, readable
 from limits_app.admin.states import shown_limits
 from limits_app.admin.verbs import POLICY_ACTIONS
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
@@ -40,13 +40,7 @@ else:
     LimitForms = BaseInlineFormSet  # they take no parameters when the code runs
     Inline = admin.StackedInline
 
-__all__ = ["LIMIT_FIELDS", "LimitInline", "PolicyAdmin"]
-
-LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
-    ("kind", "key", "capacity", "window_seconds", "period", "algorithm"),
-    ("burst", "session_seconds", "time_zone", "max_hold_seconds", "shared", "soft"),
-)
-"""What stands beside each other; what most limits need comes first."""
+__all__ = ["LimitInline", "PolicyAdmin"]
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -92,6 +86,14 @@ class LimitInline(Inline):
     fields = LIMIT_FIELDS
     classes = ["limits-lines"]
     extra = 1
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Give numbers as people write them also to who may only look."""
+        return self.fields if self.has_change_permission(request, obj) else readable(self.fields)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Give these numbers, and otherwise none."""
+        return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Whoever may look at the policy."""

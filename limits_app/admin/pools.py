@@ -17,7 +17,8 @@ from limits_app import conf
 from limits_app.admin.audited import AuditedAdmin
 from limits_app.admin.figures import amount, written_limits
 from limits_app.admin.json_field import JSONField
-from limits_app.admin.policies import LIMIT_FIELDS, LimitInline
+from limits_app.admin.limit_form import LIMIT_FIELDS
+from limits_app.admin.policies import LimitInline
 from limits_app.core.errors import LimitsError
 from limits_app.models import Limit, Pool, PoolMember
 from limits_app.services.pools import member_use

@@ -568,6 +568,25 @@ def test_numbers_are_shown_as_people_write_them(
     assert 'inputmode="decimal"' in str(form["capacity"])
 
 
+def test_who_may_only_look_reads_numbers_as_people_write_them(client: Client, policy: Policy) -> None:
+    Limit.objects.create(
+        policy=policy, kind="rate", key="tpm", capacity=1_000, window_seconds=60, algorithm="token_bucket"
+    )
+    reader = User.objects.create_user("reader", is_staff=True)
+    reader.user_permissions.add(Permission.objects.get(codename="view_policy"))
+    client.force_login(reader)
+    [limit] = client.get(f"/admin/limits_app/policy/{policy.pk}/change/").context["inline_admin_formsets"][0]
+    shown = {field.field["name"]: field for line in next(iter(limit)) for field in line}
+    assert (shown["capacity"].contents(), shown["window_seconds"].contents()) == ("1,000", "60")
+    assert shown["burst"].contents() == "-"
+    for name in ("capacity", "window_seconds"):
+        field = Limit._meta.get_field(name)
+        assert (shown[name].field["label"].lower(), shown[name].field["help_text"]) == (
+            field.verbose_name,
+            field.help_text,
+        )
+
+
 def test_a_policy_that_always_holds_is_not_given_an_end_alone(admin_client: Client, api: Resource) -> None:
     limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
     send(admin_client, "policy_add", policy_form(limit, resource=api.pk))
