@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -64,6 +65,18 @@ def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> N
     for words in ("holds", "is off", "is tried in the shadow", "not rolled out so far", "does not hold now"):
         assert f'<td class="field-standing">{words}</td>' in page
     assert "counted for each" in page
+
+
+def test_a_resource_and_an_entity_lead_to_their_policies(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM])
+    limits.set_entity_limits("user:1", [TPM], resource="api")
+    limits.set_entity_limits("user:1", [TPM], resource="mail")
+    for row, own in ((Resource.objects.get(name="api"), 2), (Entity.objects.get(), 2)):
+        page = text(admin_client.get(address(f"{row._meta.model_name}_change", row.pk)))
+        [link] = re.findall(r'<a href="([^"]*/policy/\?[^"]*)">Policies</a>', page)
+        found = admin_client.get(link).context["cl"].result_list
+        assert len(found) == own < Policy.objects.count()
+        assert all(row in (one.resource, one.entity) for one in found)
 
 
 def test_where_nothing_is_set_the_list_says_so(admin_client: Client) -> None:
