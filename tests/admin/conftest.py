@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -28,6 +30,12 @@ def clock(settings: Settings, monkeypatch: pytest.MonkeyPatch, db: None) -> Iter
     resolver.clear()
     yield clock
     resolver.clear()
+
+
+@pytest.fixture(autouse=True)
+def _uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was uploaded and never confirmed stays there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +17,6 @@ from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Pool,
 from tests.admin.browsing import address, changelist, said
 
 CSV, JSON = "0", "1"
-
-
-@pytest.fixture(autouse=True)
-def _uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was uploaded and never confirmed stays there."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def upload(client: Client, model: str, rows: Any, kind: str = JSON) -> Any:
