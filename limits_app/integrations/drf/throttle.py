@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from django.http import HttpRequest
-from django.http.response import HttpResponseBase
-from rest_framework import status
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle, SimpleRateThrottle
 
 from limits_app.core.amounts import Amount
@@ -20,8 +16,8 @@ from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.integrations.amounts import so_much_of_each
 from limits_app.integrations.charges import Key
+from limits_app.integrations.drf.answers import await_refusal, await_response
 from limits_app.integrations.drf.errors import TooMuchAtOnce, Unavailable
-from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import identify
 from limits_app.integrations.named import resource_named
 from limits_app.integrations.request_limits import RequestLimits, limits_of
@@ -35,12 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
 
 _Method = TypeVar("_Method", bound=Callable[..., bool])
-_Note = Callable[[HttpResponseBase], HttpResponseBase]
 
 _share: Final[Callable[[tuple[str, str | None, Asked, Limits]], Share]] = partial(tuple.__new__, Share)
 """One of these, as `Share` makes it from names, which is a call more."""
 
-_THROTTLED: Final = status.HTTP_429_TOO_MANY_REQUESTS
 _DECIDED: Final = "_limits_app_decided"
 _PERMIT_SECONDS: Final = 1.0
 
@@ -135,14 +129,14 @@ class LimitThrottle(BaseThrottle):
         try:
             take(asked)
         except (LimitExceeded, NeverAdmissible, StoreUnavailable) as error:
-            _await_refusal(limits, view)
+            await_refusal(limits, view)
             outcome = _outcome_of(error)
             _note(request, shares or [share[:2]], outcome, together=bool(shares))
             return self._passes(share, outcome)
         if shares:
             _note(request, shares, None, together=True)
         if not limits.guarded:  # no middleware tells what is left
-            _await_response(limits, view)
+            await_response(limits, view)
         return True
 
     def _passes(self, share: Share, outcome: Outcome | None) -> bool:
@@ -243,83 +237,3 @@ def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share
         if share is not None:
             shares.setdefault((share.resource, share.entity), share)
     return shares
-
-
-def _await_response(limits: RequestLimits, view: APIView) -> None:
-    """Hear of the response, as the view finishes it.
-
-    What it has as `headers` Django would look at for longer than all this takes.
-    """
-    finish = getattr(view, "finalize_response", None)
-    if finish is not None:
-        if finish.__class__ is partial:  # or to ask is a call more
-            finish = _before(finish, _finalize_response)
-        view.finalize_response = partial(_finalize_response, finish, limits)  # type: ignore[method-assign]
-
-
-def _await_refusal(limits: RequestLimits, view: APIView) -> None:
-    """Hear what the view makes of a refusal, which its class, that of a throttle or a hook may overrule."""
-    _await_response(limits, view)
-    handle = getattr(view, "handle_exception", None)
-    if handle is not None:
-        handle = _before(handle, _handle_exception)
-        view.handle_exception = partial(_handle_exception, handle, limits, view)  # type: ignore[method-assign]
-
-
-def _before(method: Any, ours: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a view as it was before another throttle, or another request, put ours in its place."""
-    before: Callable[..., Any] = method.args[0] if isinstance(method, partial) and method.func is ours else method
-    return before
-
-
-def _finalize_response(
-    finish: Callable[..., Any],
-    limits: RequestLimits,
-    request: Request,
-    response: Response,
-    *args: object,
-    **kwargs: object,
-) -> Any:
-    """Finish a response as the view does, and say in its headers what is left."""
-    finished = finish(request, response, *args, **kwargs)
-    if not isinstance(finished, HttpResponseBase) or finished is not response or limits.guarded or finished.streaming:
-        return _then(finished, partial(_finished, limits, response))
-    tell(finished, limits.told(finished))  # as `_finished` does, which is two calls more
-    return finished
-
-
-def _finished(limits: RequestLimits, response: Response, finished: HttpResponseBase) -> HttpResponseBase:
-    if finished is not response and limits.is_refusal(response):
-        tell(finished, limits.refused_with(finished, gives_back=True))
-    elif not limits.guarded:
-        if finished.streaming:
-            limits.listen()
-        tell(finished, limits.told(finished))
-    return finished
-
-
-def _handle_exception(
-    handle: Callable[[Exception], Any], limits: RequestLimits, view: APIView, error: Exception
-) -> Any:
-    """Handle an error as the view does; what it makes of a refusal is one, whatever its status."""
-    response = handle(error)
-    if isinstance(error, TooMuchAtOnce | Unavailable) or getattr(error, "status_code", 0) == _THROTTLED:
-        return _then(response, partial(_made_of_refusal, limits, view))
-    return response
-
-
-def _made_of_refusal(limits: RequestLimits, view: APIView, response: HttpResponseBase) -> HttpResponseBase:
-    tell(response, limits.refused_with(response, gives_back=True))
-    view.headers["Cache-Control"] = "no-store"
-    return response
-
-
-def _then(response: Any, note: _Note) -> Any:
-    """A response that was noted; of an asynchronous view it is still to come."""
-    if isinstance(response, HttpResponseBase):
-        return note(response)
-    return _later(response, note) if isawaitable(response) else response
-
-
-async def _later(response: Awaitable[Any], note: _Note) -> HttpResponseBase:
-    return note(await response)
