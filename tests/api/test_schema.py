@@ -19,7 +19,7 @@ from rest_framework.response import Response
 from rest_framework.serializers import DictField, ListField, ListSerializer, Serializer
 
 from limits_app import services
-from limits_app.api.serializers import state
+from limits_app.api.serializers import changes, state
 from limits_app.api.serializers.configuration import EndpointSerializer, EntitySerializer, ResourceSerializer
 from limits_app.api.serializers.policies import PolicySerializer, PoolSerializer
 from limits_app.api.views.base import ApiView
@@ -87,7 +87,7 @@ def test_an_answer_has_just_the_fields_that_the_description_has(settings: Settin
         "usage/": state.UseSerializer(),
         "denials/": state.DenialSerializer(),
         "me/": state.MineSerializer(),
-        "audit-events/": state.AuditEventSerializer(),
+        "audit-events/": changes.AuditEventSerializer(),
         "policies/": PolicySerializer(),
         "pools/": PoolSerializer(),
         "resources/": ResourceSerializer(),

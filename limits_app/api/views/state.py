@@ -16,7 +16,7 @@ from limits_app import services
 from limits_app.api import permissions
 from limits_app.api.auditing import changing, who
 from limits_app.api.problems import WrongQuery
-from limits_app.api.serializers import queries, state
+from limits_app.api.serializers import changes, queries, state
 from limits_app.api.serializers.policies import PolicySerializer, definition_of
 from limits_app.api.serializers.strict import said
 from limits_app.api.views.base import ApiView, ListView
@@ -163,10 +163,10 @@ class ResetView(ApiView):
     permission_classes = (permissions.Permission,)
     permission = permissions.RESET
 
-    @extend_schema(request=state.ResetSerializer, responses=state.DoneSerializer)
+    @extend_schema(request=changes.ResetSerializer, responses=changes.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Forget what an entity has used of a resource; permits stay with their holders."""
-        return Response({"done": services.reset(**said(state.ResetSerializer, request.data), **who(request))})
+        return Response({"done": services.reset(**said(changes.ResetSerializer, request.data), **who(request))})
 
 
 class TopUpView(ApiView):
@@ -175,10 +175,10 @@ class TopUpView(ApiView):
     permission_classes = (permissions.Permission,)
     permission = permissions.TOP_UP
 
-    @extend_schema(request=state.TopUpSerializer, responses=state.DoneSerializer)
+    @extend_schema(request=changes.TopUpSerializer, responses=changes.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Give an entity credit of a limit, as much as fits into it."""
-        asked = said(state.TopUpSerializer, request.data)
+        asked = said(changes.TopUpSerializer, request.data)
         amount = amount_of(asked.pop("amount"))
         return Response({"done": services.top_up(**asked, amount=amount, **who(request))})
 
@@ -190,10 +190,10 @@ class BoostView(ApiView):
     permission = permissions.BOOST
     tagged = True
 
-    @extend_schema(request=state.BoostSerializer, responses={201: PolicySerializer})
+    @extend_schema(request=changes.BoostSerializer, responses={201: PolicySerializer})
     def post(self, request: Request) -> Response:
         """Grant a boost, which is a policy with dates; limits that are not named stay as they are."""
-        asked = said(state.BoostSerializer, request.data)
+        asked = said(changes.BoostSerializer, request.data)
         limits = [definition_of(given, number) for number, given in enumerate(asked["limits"])]
         with changing(request):
             policy = services.grant_boost(asked["entity"], asked["resource"], limits, asked["until"], asked["reason"])
