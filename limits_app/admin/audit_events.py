@@ -90,7 +90,7 @@ class AuditEventAdmin(SoundListAdmin):
         if not form.is_valid():
             return self._confirmation(request, event, form)
         try:
-            audit.revert(event, actor=request.user.get_username(), source="admin", **form.cleaned_data)
+            self._revert(request, event, **form.cleaned_data)
         except audit.CannotRevert as error:
             self.message_user(request, str(error), messages.ERROR)
             return self._confirmation(request, event, form)
@@ -151,6 +151,12 @@ class AuditEventAdmin(SoundListAdmin):
             return request.user.has_perms(audit.permissions_to_revert(event))
         except audit.CannotRevert:
             return False
+
+    def _revert(self, request: HttpRequest, event: AuditEvent, *, reason: str, force: bool) -> None:
+        with audit.acting(actor=request.user.get_username(), source="admin", reason=reason, using=event._state.db):
+            if not self._may_revert(request, event):  # which depends on what is there now
+                raise PermissionDenied
+            audit.revert(event, force=force)
 
     def _confirmation(self, request: HttpRequest, event: AuditEvent, form: RevertForm) -> HttpResponse:
         context = {

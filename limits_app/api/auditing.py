@@ -29,7 +29,7 @@ def changing(request: Request) -> Iterator[None]:
 
 def actor_of(request: Request) -> str:
     """The name of whoever sends the request; of somebody without one, the entity of the API key that was shown."""
-    name: str = request.user.get_username()
+    name = "" if request.user is None else str(request.user.get_username())
     api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
     if name or api_key_of_request is None:
         return name

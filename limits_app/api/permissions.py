@@ -38,7 +38,7 @@ class ModelPermission(BasePermission):
         if verbs is None:
             return True  # to be told that there is no such method
         model = view.queryset.model._meta.model_name
-        return any(request.user.has_perm(f"limits_app.{verb}_{model}") for verb in verbs)
+        return any(_may(request, f"limits_app.{verb}_{model}") for verb in verbs)
 
 
 class Permission(BasePermission):
@@ -46,7 +46,7 @@ class Permission(BasePermission):
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Ask for it."""
-        return request.user.has_perm(view.permission)
+        return _may(request, view.permission)
 
 
 class Callers(BasePermission):
@@ -56,4 +56,9 @@ class Callers(BasePermission):
         """Look who asks."""
         api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
         has_key = api_key_of_request is not None and bool(api_key_of_request(http(request)))
-        return request.user.is_authenticated or has_key
+        return has_key or (request.user is not None and request.user.is_authenticated)
+
+
+def _may(request: Request, permission: str) -> bool:
+    """Whether somebody asks, as who is unknown may be nobody to the framework, and may do it."""
+    return request.user is not None and bool(request.user.has_perm(permission))

@@ -11,7 +11,7 @@ from django.db.models import ProtectedError
 from django.utils.translation import gettext
 
 from limits_app.core.errors import CannotRevert
-from limits_app.models import CONFIGURATION, AuditEvent, Verb
+from limits_app.models import CONFIGURATION, AuditEvent
 from limits_app.models.recording import acting
 from limits_app.models.snapshots import Snapshot, parts_of, snapshots
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MODELS", "model_of", "permissions_to_revert", "revert"]
 
-_DOES: Final[Mapping[Verb, str]] = {Verb.CREATE: "delete", Verb.UPDATE: "change", Verb.DELETE: "add"}
-"""What reverting does to an object, as permissions call it."""
 MODELS: Final[Mapping[str, Any]] = {model._meta.model_name or "": model for model in CONFIGURATION if not model.part_of}
 
 
@@ -36,14 +34,14 @@ def revert(event: AuditEvent, *, actor: str = "", source: str = "code", reason: 
     model = model_of(event)
     using = event._state.db or ""
     with acting(actor=actor, source=source, reason=reason or f"revert of event {event.number}", using=using):
-        key = model._meta.pk.to_python(event.object_id)
+        key = _key(event, model)
         found = snapshots(model, [key], using).get(key)
         _check(event, None if found is None else found.state, force=force)
+        item = _found(event, model) or model(**{model._meta.pk.attname: key})
         try:
             if event.before is None:
-                model._base_manager.using(using).get(pk=key).delete()
+                item.delete()
             else:
-                item = model._base_manager.using(using).filter(pk=key).first() or model(**{model._meta.pk.attname: key})
                 _restore(item, event.before, using)
         except ProtectedError as error:
             users = ", ".join(sorted(map(str, error.protected_objects)))
@@ -68,11 +66,23 @@ def model_of(event: AuditEvent) -> Model:
 def permissions_to_revert(event: AuditEvent) -> list[str]:
     """What somebody needs to revert an event: to see and revert events, and to do to the object what reverting does.
 
+    Ask in the block of `acting` in which it is reverted: it depends on whether the object is there.
     CannotRevert where it is about no object.
     """
     model = model_of(event)
-    own = f"{_DOES[Verb(event.verb)]}_{model._meta.model_name}"
-    return [f"limits_app.{name}" for name in ("view_auditevent", "revert_auditevent", own)]
+    verb = "delete" if event.before is None else "add" if _found(event, model) is None else "change"
+    return [
+        f"limits_app.{name}" for name in ("view_auditevent", "revert_auditevent", f"{verb}_{model._meta.model_name}")
+    ]
+
+
+def _key(event: AuditEvent, model: Model) -> Any:
+    return model._meta.pk.to_python(event.object_id)
+
+
+def _found(event: AuditEvent, model: Model) -> Configuration | None:
+    """The object that an event is about, if it is there."""
+    return model._base_manager.using(event._state.db).filter(pk=_key(event, model)).first()
 
 
 def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-from django.db import connections, models, router
+from django.db import NotSupportedError, connections, models, router
 
 from limits_app.models.changes import announce
 from limits_app.models.constraints import all_hold
@@ -26,8 +26,21 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
     `bulk_update` goes through `update`, and `get_or_create` through `save`.
     """
 
+    @property
+    def db(self) -> str:
+        """The database; parts of a row are read where that was read, whatever routers say, lest some lag behind."""
+        found: Any = self
+        whole = found._hints.get("instance")
+        known = None if found._db or found._for_write or whole is None else whole._state.db
+        return known or super().db
+
     def update(self, **kwargs: Any) -> int:
-        """Change all rows, and announce it if there were any."""
+        """Change all rows, and announce it if there were any.
+
+        NotSupportedError for primary keys: nobody could tell what has become of which row.
+        """
+        if not {"pk", self.model._meta.pk.name}.isdisjoint(kwargs):
+            raise NotSupportedError("primary keys stay as they are: make another row, and delete this one")
         self._for_write = True  # which decides on the database
         with unit(self.db) as current:
             current.touch(self)
@@ -115,6 +128,16 @@ class Configuration(models.Model):
     def check_written(cls, written: Written, using: str) -> None:
         """Raise IntegrityError for what no constraint of the database sees; asked at the end of each unit of change."""
 
+    def clean_fields(self, exclude: Collection[str] | None = None) -> None:
+        """Raise ValidationError for fields that cannot be so.
+
+        Rows that it refers to, and that were read from the database it is written to, are not looked for again,
+        on a replica that may not know them yet.
+        """
+        using = router.db_for_write(type(self), instance=self)
+        known = {field.name for field in self._meta.concrete_fields if _is_known(self, field, using)}
+        super().clean_fields({*(exclude or ()), *known})
+
     def validate_constraints(self, exclude: Collection[str] | None = None) -> None:
         """Raise ValidationError for the constraints that the row does not meet."""
         if not all_hold(self, exclude, router.db_for_write(type(self), instance=self)):
@@ -137,6 +160,12 @@ class Configuration(models.Model):
             saved: bool = super()._save_table(*args, **options)  # type: ignore[misc]  # Django's own
             current.touch_new(type(self), [self.pk])
         return saved
+
+
+def _is_known(row: models.Model, field: Any, using: str) -> bool:
+    """Whether a field refers to a row that comes from a database."""
+    other = field.get_cached_value(row, None) if field.is_relation else None
+    return other is not None and other.pk is not None and other._state.db == using
 
 
 def _tells_keys(using: str) -> bool:

@@ -5,7 +5,7 @@ And what transactions mean for those who read configuration to keep it, and for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +15,7 @@ from django.db.models.signals import post_delete, post_save
 
 from limits_app import signals
 
-__all__ = ["announce", "at_commit", "in_transaction", "may_be_kept", "pending", "watch"]
+__all__ = ["announce", "in_transaction", "may_be_kept", "pending", "watch"]
 
 _ISOLATION: Final = {
     "postgresql": "SHOW transaction_isolation",
@@ -38,10 +38,15 @@ def announce(using: str) -> None:
     """Send `limits_changed` when the current transaction on `using` is committed, or at once where there is none.
 
     A transaction is announced once, however much it changes, and not at all when it is rolled back.
+    It comes before whatever else waits for the commit, of which what fails keeps all that comes after it from running.
     A receiver that fails is logged and stops nobody else.
     """
-    if not pending(using):
-        transaction.on_commit(_Announcement(using), using=using)
+    if pending(using):
+        return
+    transaction.on_commit(_Announcement(using), using=using)
+    if pending(using):
+        waiting = connections[using].run_on_commit
+        waiting.insert(0, waiting.pop())
 
 
 def pending(using: str) -> bool:
@@ -99,22 +104,6 @@ def in_transaction(using: str) -> bool:
     if connection.get_autocommit():
         return False
     raise transaction.TransactionManagementError("without autocommit, nothing can wait for a commit: use atomic()")
-
-
-def at_commit(do: Callable[[], None], using: str) -> None:
-    """Do it when the current transaction on `using` is committed, and not at all when it is rolled back.
-
-    What it raises reaches whoever commits, and then other callbacks that come after it do not run, but for announcing.
-    """
-
-    def act() -> None:
-        try:
-            do()
-        except BaseException:
-            announce(using)
-            raise
-
-    transaction.on_commit(act, using=using)
 
 
 def watch(watched: Iterable[type[models.Model]]) -> None:

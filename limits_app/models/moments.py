@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 __all__ = ["as_setting", "from_column", "to_column"]
+
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def as_setting(moment: datetime) -> datetime:
@@ -31,4 +35,12 @@ def from_column(value: object, connection: BaseDatabaseWrapper) -> datetime | No
         return None
     if timezone.is_naive(moment):
         moment = timezone.make_aware(moment, connection.timezone)  # None is the site's own
-    return moment.astimezone(UTC)
+    return _in_utc(moment)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """The moment in UTC; at the ends of the calendar, beyond which a zone may be, that end."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        return _LAST if moment.year == _LAST.year else _FIRST

@@ -53,15 +53,20 @@ def acting(*, actor: str = "", source: str = "code", reason: str = "", using: st
     if not 0 < len(source) <= _MAX_SOURCE:
         raise ValueError(f"source {source!r} must have 1 to {_MAX_SOURCE} characters, such as 'api'")
     outer = _author.get()
-    author = Author(actor, source, reason)
+    author = Author(_as_kept(actor), source, _as_kept(reason))
     if outer is not None:
-        author = Author(outer.actor or actor, outer.source, outer.reason or reason)
+        author = Author(outer.actor or author.actor, outer.source, outer.reason or author.reason)
     token = _author.set(author)
     try:
         with unit(using or router.db_for_write(AuditEvent)) as found:
             yield found
     finally:
         _author.reset(token)
+
+
+def _as_kept(said: str) -> str:
+    """As the log gives it back, from which its digest is taken: names of users need not be text."""
+    return said if said is None else str(said)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from asgiref.sync import sync_to_async
-from django.db import router
+from django.db import router, transaction
 
 from limits_app import audit
 from limits_app.core.amounts import Amount
@@ -149,7 +149,7 @@ def _once(
         if earlier is None:
             unit.record_state(verb, change, idempotency_key=key)
             if waits:
-                changes.at_commit(do, using)
+                transaction.on_commit(do, using=using)
             else:
                 do()
             return True

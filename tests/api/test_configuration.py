@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from typing import Any
 
@@ -338,3 +339,18 @@ def test_a_resource_names_a_store_of_the_settings(root: APIClient, settings: Set
     assert "has no store 'x': choose one of 'default', 'scratch'" in next(iter(errors(wrong).values()))
     stores = [root.get(f"{ROOT}explain/", {"resource": name}).data["store"] for name in ("api", "web")]
     assert stores == ["scratch", None]
+
+
+@pytest.mark.parametrize("size", [7, 50])
+def test_no_row_is_on_two_pages_or_on_none(size: int, root: APIClient) -> None:
+    resource = Resource.objects.create(name="api")
+    begin = datetime(2027, 1, 1, tzinfo=UTC)
+    for day in range(60):
+        ends = {"valid_from": begin + timedelta(days=day), "valid_until": begin + timedelta(days=day, hours=1)}
+        Policy.objects.create(resource=resource, effect="blocked", **ends)
+    listed, where = [], f"{ROOT}policies/?page_size={size}"
+    while where:
+        page = root.get(where).data
+        listed += [one["id"] for one in page["results"]]
+        where = page["next"]
+    assert listed == sorted(Policy.objects.values_list("pk", flat=True))

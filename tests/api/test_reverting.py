@@ -90,3 +90,20 @@ def test_there_must_be_such_an_event_and_nothing_else_is_asked(root: APIClient) 
     Resource.objects.create(name="x")
     assert root.post(where(last()), {"forec": True}, format="json").status_code == 400
     assert root.get(where(last())).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("allowed", "gone", "status"),
+    [("change", True, 403), ("add", True, 200), ("add", False, 403), ("change", False, 200), ("delete", False, 403)],
+)
+def test_taking_back_by_force_needs_the_permission_for_what_it_does_now(allowed: str, gone: bool, status: int) -> None:
+    made = Resource.objects.create(name="api", description="one")
+    made.description = "two"
+    made.save()
+    changed = last()
+    if gone:
+        made.delete()
+    client = as_user(person("some", "view_auditevent", "revert_auditevent", f"{allowed}_resource"))
+    assert client.post(where(changed), {"force": True}, format="json").status_code == status
+    kept = [] if gone else ["two"]
+    assert [one.description for one in Resource.objects.all()] == (["one"] if status == 200 else kept)

@@ -108,6 +108,7 @@ def test_moments_at_the_ends_of_the_calendar_are_read_and_written(
 @pytest.mark.parametrize("until", ["9999-12-31T23:59:59-14:00", "9999-12-31T23:59:59"])
 def test_moments_beyond_the_calendar_are_refused(until: str, root: APIClient, settings: Settings) -> None:
     settings.TIME_ZONE = "America/Los_Angeles"
+    Resource.objects.create(name="api")
     limit = {"kind": "call", "capacity": 3, "window_seconds": 60}
     asked = {"entity": "user:1", "resource": "api", "limits": [limit], "until": until, "reason": "for ever"}
     answers = [root.post(f"{ROOT}boosts/", asked, format="json"), root.get(f"{ROOT}usage/?until={until}")]
@@ -289,6 +290,19 @@ def test_a_boost_is_granted_until_it_ends(root: APIClient) -> None:
     assert [one["pointer"] for one in wrong.data["errors"]] == ["#/limits/1/window_seconds"]
     assert root.post(f"{ROOT}boosts/", asked | {"until": "2000-01-01T00:00:00Z"}, format="json").status_code == 400
     assert Policy.objects.count() == 2
+
+
+def test_a_boost_is_of_a_resource_that_there_is_and_for_the_reason_that_it_has(root: APIClient) -> None:
+    until = (timezone.now() + timedelta(hours=1)).isoformat()
+    limit = {"kind": "call", "capacity": 3, "window_seconds": 60}
+    asked = {"entity": "user:1", "resource": "api", "limits": [limit], "until": until, "reason": "launch"}
+    unknown = root.post(f"{ROOT}boosts/", asked, format="json")
+    assert [one["pointer"] for one in unknown.data["errors"]] == ["#/resource"]
+    assert not Resource.objects.exists()
+    Resource.objects.create(name="api")
+    made = root.post(f"{ROOT}boosts/", asked, format="json", headers={"X-Reason": "another"})
+    assert AuditEvent.objects.get(object_type="policy", object_id=made.data["id"]).reason == "launch"
+    assert root.post(f"{ROOT}boosts/", {**asked, "resource": None}, format="json").data["scope"] == "entity"
 
 
 def test_what_the_shadow_would_have_refused_is_counted(root: APIClient) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, NotSupportedError, transaction
+from django.utils.translation import gettext_lazy
 
-from limits_app.audit import acting, snapshot
+from limits_app.audit import acting, snapshot, verify
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, PoolMember, Resource, Verb
 from tests.configuration.rows import permits, rate
 
@@ -152,3 +155,20 @@ def test_events_can_be_appended_in_bulk() -> None:
 def test_the_database_itself_knows_the_verbs() -> None:
     with pytest.raises(IntegrityError, match="limits_app_audit_verb"), transaction.atomic():
         AuditEvent.objects.bulk_create([AuditEvent(verb="guess", source="shell")])
+
+
+@pytest.mark.parametrize("actor", [4915112345, uuid.UUID(int=5), True], ids=str)
+def test_who_acts_may_have_a_name_that_is_no_text(actor: Any) -> None:
+    with acting(actor=actor, reason=gettext_lazy("reason")):  # type: ignore[arg-type]  # as models of users have it
+        Resource.objects.create(name="api")
+    event = AuditEvent.objects.get()
+    assert (event.actor, event.reason) == (str(actor), "reason")
+    assert verify().ok
+
+
+@pytest.mark.parametrize("name", ["id", "pk"])
+def test_primary_keys_stay_as_they_are(name: str) -> None:
+    Resource.objects.create(name="api", pk=1)
+    with pytest.raises(NotSupportedError, match="make another row"):
+        Resource.objects.update(**{name: 500})
+    assert Resource.objects.get().pk == 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 from django.db import transaction
 
 from limits_app import signals
 from limits_app.models import AuditEvent, Endpoint, Entity, Limit, Policy, Resource
-from limits_app.models.changes import announce, at_commit, in_transaction, pending
+from limits_app.models.changes import announce, in_transaction, pending
 from tests.configuration.rows import rate
 
 
@@ -143,14 +144,16 @@ def test_without_a_test_case_every_transaction_is_one() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_changes_are_announced_also_where_what_waited_for_the_commit_fails(announced: list[str]) -> None:
+@pytest.mark.parametrize("nested", [False, True])
+def test_changes_are_announced_also_where_what_waited_for_the_commit_fails(announced: list[str], nested: bool) -> None:
     def fail() -> None:
         raise RuntimeError("went wrong")
 
     def change() -> None:
         with transaction.atomic():
-            at_commit(fail, "default")
-            Resource.objects.create(name="api")
+            transaction.on_commit(fail)
+            with transaction.atomic() if nested else nullcontext():
+                Resource.objects.create(name="api")
 
     with pytest.raises(RuntimeError, match="went wrong"):
         change()

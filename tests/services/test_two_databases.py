@@ -10,10 +10,12 @@ import pytest
 from django.db import transaction
 from django.test import override_settings
 from pytest_django import DjangoDbBlocker
+from rest_framework.test import APIClient
 
 from limits_app import CallLimit, InvalidLimit, limits
 from limits_app.integrations.endpoints import endpoints
-from limits_app.models import Endpoint, Entity, Policy, Resource
+from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Resource
+from tests.api.site import ROOT
 from tests.stores.database.databases import ALIAS, migrated, sqlite_in
 
 
@@ -83,3 +85,30 @@ def test_what_is_rolled_back_never_counts() -> None:
         assert limits.try_acquire("api")
         transaction.set_rollback(True)
     assert [bool(limits.try_acquire("api")) for _ in range(2)] == [True, False]
+
+
+def test_the_api_reads_and_writes_where_it_is_written(django_user_model: Any) -> None:
+    client = APIClient()
+    client.force_authenticate(django_user_model(username="root", is_superuser=True, is_active=True))
+    made = client.post(f"{ROOT}resources/", {"name": "api"}, format="json")
+    assert (made.status_code, client.get(f"{ROOT}resources/").json()["count"]) == (201, 1)
+    where = f"{ROOT}resources/{made.json()['id']}/"
+    tag = {"If-Match": made["ETag"]}
+    Resource.objects.using("default").update(description="somebody else's")
+    assert client.patch(where, {"store": ""}, format="json", headers=tag).status_code == 412
+    limit = {"kind": "call", "capacity": 3, "window_seconds": 60}
+    assert client.post(f"{ROOT}policies/", {"resource": "api", "limits": [limit]}, format="json").status_code == 201
+    boost = {"entity": "user:1", "resource": "api", "limits": [limit], "until": "2999-01-01T00:00:00Z", "reason": "x"}
+    assert client.post(f"{ROOT}boosts/", boost, format="json").json()["limits"][0]["capacity"] == 3
+    pool = client.post(f"{ROOT}pools/", {"name": "p", "members": [{"name": "m"}]}, format="json")
+    changed = {"members": [{"name": "m", "weight": 2, "limits": [limit]}]}
+    where, tag = f"{ROOT}pools/{pool.json()['id']}/", {"If-Match": pool["ETag"]}
+    again = client.patch(where, changed, format="json", headers=tag)
+    assert [(one["name"], one["weight"], len(one["limits"])) for one in again.json()["members"]] == [("m", 2, 1)]
+
+
+def test_the_audit_log_tells_the_parts_that_were_written() -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)])
+    limits.set_resource_limits("api", [CallLimit(2, 60)])
+    event = AuditEvent.objects.using("default").filter(object_type="policy")[0]
+    assert [told["limits"][0]["capacity"] for told in (event.before, event.after)] == [1, 2]

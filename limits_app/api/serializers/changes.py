@@ -5,8 +5,8 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from limits_app.api.serializers.policies import MOST_PARTS, LimitSerializer, several
-from limits_app.api.serializers.strict import AmountField, Exact, MomentField, StrictSerializer
-from limits_app.models import AuditEvent
+from limits_app.api.serializers.strict import AmountField, Exact, MomentField, NameField, StrictSerializer
+from limits_app.models import AuditEvent, Resource
 
 __all__ = [
     "AuditEventSerializer",
@@ -21,6 +21,7 @@ __all__ = [
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
     """One change, and who made it."""
 
+    when = MomentField(read_only=True)
     before = serializers.JSONField(read_only=True, allow_null=True)
     after = serializers.JSONField(read_only=True, allow_null=True)
 
@@ -83,10 +84,12 @@ class DoneSerializer(StrictSerializer):
 
 
 class BoostSerializer(StrictSerializer):
-    """Give an entity other limits on a resource (none: on all) from now on until a moment."""
+    """Give an entity other limits on a resource that there is (none: on all) from now on until a moment."""
 
     entity = Exact(max_length=255)
-    resource = Exact(required=False, allow_null=True, default=None, max_length=64)
+    resource = NameField(
+        slug_field="name", queryset=Resource.objects.all(), required=False, allow_null=True, default=None
+    )
     limits = several(LimitSerializer, required=True, min_length=1)
     until = MomentField()
     reason = serializers.CharField(max_length=1000)

@@ -98,7 +98,7 @@ class PolicySerializer(RowSerializer[Policy]):
         limits: list[dict[str, Any]] | None = values.pop("limits", None if self.partial else [])
         policy = super().written(row, values)
         if limits is None:
-            limits = [_values(limit) for limit in Limit.objects.filter(policy=policy)]
+            limits = [_values(limit) for limit in policy.limits.all()]
         if policy.effect == PolicyEffect.LIMITS and not limits:
             raise serializers.ValidationError({"limits": [_("Add a limit, or choose “unlimited” or “blocked”.")]})
         _replace_limits(limits, policy=policy)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
 
+from django.conf import settings
 from django.core.exceptions import NON_FIELD_ERRORS
 from django.core.exceptions import ValidationError as Invalid
-from django.db import models
-from django.utils.timezone import is_naive
+from django.db import models, router
+from django.utils.timezone import is_naive, make_aware
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.utils import extend_schema_field
-from rest_framework import serializers
+from rest_framework import ISO_8601, serializers
 from rest_framework.fields import get_error_detail
 from rest_framework.settings import api_settings
 
@@ -21,6 +22,7 @@ from limits_app.core.amounts import MAX_AMOUNT
 from limits_app.models import Configuration
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_columns import amount_of
+from limits_app.models.moments import as_setting
 
 __all__ = [
     "AmountField",
@@ -78,11 +80,16 @@ class ObjectField(serializers.JSONField):
 
 
 class MomentField(serializers.DateTimeField):
-    """A moment, also at the ends of the calendar, of which the site's clock has no more than UTC has."""
+    """A moment as ISO 8601 has it, also at the ends of the calendar, of which a zone has no more than UTC has."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"format": ISO_8601, "input_formats": [ISO_8601], **options})
 
     def enforce_timezone(self, value: datetime) -> datetime:
-        """Give the moment by the site's clock, or in UTC where only that can tell it."""
+        """Give the moment by the site's clock, or in UTC where only that can tell it and models take it."""
         try:
+            if not settings.USE_TZ:
+                return as_setting(value)
             if is_naive(value):
                 return super().enforce_timezone(value)
             value = value.astimezone(UTC)
@@ -93,9 +100,21 @@ class MomentField(serializers.DateTimeField):
         except serializers.ValidationError:
             return value
 
+    def to_representation(self, value: Any) -> Any:
+        """Give it with its offset, which a moment of the site's clock has not; at the ends of the calendar without."""
+        if isinstance(value, datetime) and is_naive(value):
+            with suppress(OverflowError):
+                return make_aware(value).isoformat()
+        return super().to_representation(value)
+
 
 class NameField(serializers.SlugRelatedField[Any]):
-    """Another row, by its name."""
+    """Another row, by its name, in the database that is written to."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        """Give those that there may be."""
+        rows = cast("models.QuerySet[Any]", super().get_queryset())
+        return rows.using(router.db_for_write(rows.model))
 
     def to_internal_value(self, data: Any) -> Any:
         """Find it."""

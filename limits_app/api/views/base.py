@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
+from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404
 from rest_framework import filters, generics, pagination, serializers, viewsets
@@ -34,6 +35,10 @@ class Page(pagination.PageNumberPagination):
     page_size = 50
     max_page_size = MOST_ON_A_PAGE
     page_size_query_param = "page_size"
+
+
+class _Search(filters.SearchFilter):
+    search_param = "search"
 
 
 class ApiView(APIView):
@@ -85,8 +90,9 @@ class ListView(ApiView, generics.GenericAPIView[Any]):
         values = read(self.query, request.query_params)
         rows = self.get_queryset().filter(*self.query.conditions(values))
         if "search" in values:
-            rows = filters.SearchFilter().filter_queryset(request, rows, self)
-        return rows.order_by(values["ordering"], "pk") if "ordering" in values else rows
+            rows = _Search().filter_queryset(request, rows, self)
+        asked = [values["ordering"]] if "ordering" in values else rows.model._meta.ordering
+        return rows.order_by(*asked, "pk")
 
     def list(self, request: Request) -> Response:
         """List."""
@@ -129,6 +135,11 @@ class ConfigurationView(viewsets.ViewSetMixin, ListView):
             self.locked(request, pk).delete()
         return Response(status=204)
 
+    def get_queryset(self) -> QuerySet[Any]:
+        """The rows in the database that is written to: a replica may not know yet what is changed."""
+        rows = super().get_queryset()
+        return rows.using(router.db_for_write(rows.model))
+
     def found(self, pk: int) -> Any:
         """The row as the database has it now."""
         row = self.get_queryset().filter(pk=pk).first()
@@ -142,7 +153,8 @@ class ConfigurationView(viewsets.ViewSetMixin, ListView):
 
     def locked(self, request: Request, pk: int) -> Any:
         """The row, which nobody else can change now, if it is still in the version that the request is about."""
-        self.get_queryset().model.objects.select_for_update().order_by("pk").filter(pk=pk).first()
+        rows = self.get_queryset()
+        rows.model.objects.using(rows.db).select_for_update().order_by("pk").filter(pk=pk).first()
         row = self.found(pk)
         check_match(request, tag_of(self.get_serializer(row).data))
         return row

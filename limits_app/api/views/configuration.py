@@ -93,9 +93,10 @@ class RevertView(ApiView):
         using = router.db_for_write(AuditEvent)
         events = self.queryset.using(using)
         event = get_object_or_404(events, pk=pk)
-        if not request.user.has_perms(audit.permissions_to_revert(event)):
-            raise PermissionDenied
         with transaction.atomic(using=using):  # in which nobody else appends to the log
-            audit.revert(event, reason=asked["reason"] or reason_of(request), force=asked["force"], **who(request))
+            with audit.acting(reason=asked["reason"] or reason_of(request), using=using, **who(request)):
+                if not request.user.has_perms(audit.permissions_to_revert(event)):
+                    raise PermissionDenied
+                audit.revert(event, force=asked["force"])
             left = events.order_by("-number").filter(object_type=event.object_type, object_id=event.object_id)[0]
         return self.answered(request, AuditEventSerializer(left).data)

@@ -14,12 +14,13 @@ from rest_framework.response import Response
 
 from limits_app import services
 from limits_app.api import permissions
-from limits_app.api.auditing import changing, who
+from limits_app.api.auditing import who
 from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers import changes, queries, state
 from limits_app.api.serializers.policies import PolicySerializer, definition_of
 from limits_app.api.serializers.strict import said
 from limits_app.api.views.base import ApiView, ListView
+from limits_app.audit import acting
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limits import Blocked
@@ -195,9 +196,11 @@ class BoostView(ApiView):
         """Grant a boost, which is a policy with dates; limits that are not named stay as they are."""
         asked = said(changes.BoostSerializer, request.data)
         limits = [definition_of(given, number) for number, given in enumerate(asked["limits"])]
-        with changing(request):
-            policy = services.grant_boost(asked["entity"], asked["resource"], limits, asked["until"], asked["reason"])
-        return self.answered(request, PolicySerializer(Policy.objects.get(pk=policy.pk)).data, 201)
+        resource = None if asked["resource"] is None else asked["resource"].name
+        with acting(**who(request)):  # for the reason that the boost has
+            policy = services.grant_boost(asked["entity"], resource, limits, asked["until"], asked["reason"])
+        granted = Policy.objects.using(policy._state.db).prefetch_related("limits").get(pk=policy.pk)
+        return self.answered(request, PolicySerializer(granted).data, 201)
 
 
 def _now(data: Any) -> Response:
