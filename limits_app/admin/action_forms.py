@@ -32,6 +32,8 @@ _MINUTE: Final = "%Y-%m-%dT%H:%M"
 class ReasonForm(forms.Form):
     """Why it is done."""
 
+    required_css_class = "required"
+
     reason = forms.CharField(
         label=_("Reason"),
         max_length=1000,

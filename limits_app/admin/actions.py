@@ -108,7 +108,7 @@ class ConfirmedAction:
                 with transaction.atomic(using=router.db_for_write(AuditEvent)):
                     self._do(row, ask)
             except LimitsError as error:
-                page.message_user(request, f"{row}: {error}", messages.ERROR)
+                page.message_user(request, f"“{row}”: {error}", messages.ERROR)
                 if isinstance(error, StoreUnavailable):
                     break  # the others would wait for it too
             else:

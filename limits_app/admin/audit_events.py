@@ -40,7 +40,10 @@ _CHANGES: Final = {
     audit.Change.REMOVED: _("removed"),
     audit.Change.CHANGED: _("changed"),
 }
-_TABLE: Final = "<table><thead><tr><th>{}</th><th>{}</th><th>{}</th><th>{}</th></tr></thead><tbody>{}</tbody></table>"
+_TABLE: Final = (
+    '<div class="limits-differences" tabindex="0" role="region" aria-label="{}">'
+    "<table><thead><tr><th>{}</th><th>{}</th><th>{}</th><th>{}</th></tr></thead><tbody>{}</tbody></table></div>"
+)
 _ROW: Final = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
@@ -129,7 +132,8 @@ class AuditEventAdmin(SoundListAdmin):
             for one in found
         ]
         body = format_html_join("", _ROW, rows)
-        return format_html(_TABLE, gettext("field"), gettext("change"), gettext("before"), gettext("after"), body)
+        heads = gettext("differences"), gettext("field"), gettext("change"), gettext("before"), gettext("after")
+        return format_html(_TABLE, *heads, body)
 
     @admin.display(description=_("before"))
     def before_text(self, event: AuditEvent) -> SafeString:
@@ -166,7 +170,7 @@ class AuditEventAdmin(SoundListAdmin):
             "event": event,
             "form": form,
             "differences": self.differences(
-                AuditEvent(object_type=event.object_type, before=event.after, after=event.before)
+                AuditEvent(object_type=event.object_type, before=audit.state_now(event), after=event.before)
             ),
         }
         return TemplateResponse(request, "admin/limits_app/auditevent/revert.html", context)

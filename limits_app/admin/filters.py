@@ -61,7 +61,7 @@ class ScopeFilter(admin.SimpleListFilter):
 class HoldsFilter(admin.SimpleListFilter):
     """When policies hold; those between dates are boosts and freezes."""
 
-    title = _("holds")
+    title = _("time of validity")
     parameter_name = "holds"
 
     def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[Any]:

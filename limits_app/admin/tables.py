@@ -121,6 +121,14 @@ class Table(ModelResource):  # type: ignore[misc]
         report_skipped = True
         use_transactions = True
 
+    def before_import(self, dataset: Any, **options: Any) -> None:
+        """Refuse a file that does not say which rows it is about."""
+        missing = [name for name in self._meta.import_id_fields if name not in (dataset.headers or ())]
+        if missing:
+            raise ValidationError(
+                gettext("The file lacks the columns that say which row is meant: %s.") % ", ".join(missing)
+            )
+
     def skip_row(self, instance: Any, original: Any, *args: Any, **options: Any) -> bool:
         """Leave alone what is there already and says the same."""
         return original.pk is not None and bool(super().skip_row(instance, original, *args, **options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from limits_app.audit.comparing import Unrecorded, unrecorded
 from limits_app.audit.differences import Change, Difference, differences
 from limits_app.audit.pruning import prune
-from limits_app.audit.reverting import model_of, permissions_to_revert, revert
+from limits_app.audit.reverting import model_of, permissions_to_revert, revert, state_now
 from limits_app.audit.verifying import BrokenLink, Fault, Report, verify
 from limits_app.core.errors import CannotRevert
 from limits_app.models.recording import Unit, acting
@@ -28,6 +28,7 @@ __all__ = [
     "prune",
     "revert",
     "snapshot",
+    "state_now",
     "unrecorded",
     "verify",
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Model = type[Configuration]
 
-__all__ = ["MODELS", "model_of", "permissions_to_revert", "revert"]
+__all__ = ["MODELS", "model_of", "permissions_to_revert", "revert", "state_now"]
 
 MODELS: Final[Mapping[str, Any]] = {model._meta.model_name or "": model for model in CONFIGURATION if not model.part_of}
 
@@ -34,10 +34,8 @@ def revert(event: AuditEvent, *, actor: str = "", source: str = "code", reason: 
     model = model_of(event)
     using = event._state.db or ""
     with acting(actor=actor, source=source, reason=reason or f"revert of event {event.number}", using=using):
-        key = _key(event, model)
-        found = snapshots(model, [key], using).get(key)
-        _check(event, None if found is None else found.state, force=force)
-        item = _found(event, model) or model(**{model._meta.pk.attname: key})
+        _check(event, state_now(event), force=force)
+        item = _found(event, model) or model(**{model._meta.pk.attname: _key(event, model)})
         try:
             if event.before is None:
                 item.delete()
@@ -61,6 +59,16 @@ def model_of(event: AuditEvent) -> Model:
             gettext("a %(verb)s of %(type)s changed no configuration: there is nothing to revert") % what
         )
     return model
+
+
+def state_now(event: AuditEvent) -> Snapshot | None:
+    """What the object that an event is about says now, before anything is reverted; None where it is not there.
+
+    CannotRevert where it is about no object.
+    """
+    model = model_of(event)
+    found = snapshots(model, [_key(event, model)], event._state.db).get(_key(event, model))
+    return None if found is None else found.state
 
 
 def permissions_to_revert(event: AuditEvent) -> list[str]:

@@ -216,12 +216,14 @@ class Limit(Configuration):
     def clean(self) -> None:
         """Fill in what the kind implies, and refuse what is no definition or does not belong into its policy."""
         super().clean()
-        if self.kind not in LimitKind.values or self.capacity is None:
+        if self.kind not in LimitKind.values:
             return  # the fields have said so
-        if self.algorithm not in _ALGORITHMS or self.period not in _PERIODS or not isinstance(self.soft, bool):
-            return  # likewise
         kind = LimitKind(self.kind)
         self._fill_in(kind)
+        if self.algorithm not in _ALGORITHMS or self.period not in _PERIODS or not isinstance(self.soft, bool):
+            return  # likewise
+        if self.capacity is None:
+            return  # likewise
         given = {field for field in COLUMNS if getattr(self, field) not in (None, "")}
         if not self.soft:
             given.remove("soft")

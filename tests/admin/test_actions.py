@@ -133,12 +133,12 @@ def test_what_cannot_be_done_is_said_and_the_rest_is_done(admin_client: Client, 
     site = limits.set_system_limits([TPM])
     done = act(admin_client, "reset_state", site, policy, confirmed="yes", reason="sorry")
     assert said(done) == [
-        "system: this is counted for each resource by itself: choose policies of resources",
+        "“system”: this is counted for each resource by itself: choose policies of resources",
         "Reset what was used: done for 1 row.",
     ]
     many = limits.set_resource_limits("api", [TPM])
     done = act(admin_client, "boost_entities", many, confirmed="yes", reason="launch", factor="2", until=tomorrow())
-    assert said(done)[-1] == "resource api: a boost is for one entity: choose policies of entities"
+    assert said(done)[-1] == "“resource api”: a boost is for one entity: choose policies of entities"
 
 
 @pytest.mark.parametrize(
@@ -258,3 +258,11 @@ def test_dates_are_in_the_time_zone_that_the_form_names(admin_client: Client, po
     act(admin_client, "boost_entities", policy, confirmed="yes", reason="launch", factor="2", until="2999-01-01T13:00")
     until = Policy.objects.get(valid_until__isnull=False).valid_until
     assert until == datetime.fromisoformat("2999-01-01T12:00:00+00:00")
+
+
+def test_a_question_tells_rows_about_the_same_apart(admin_client: Client) -> None:
+    always = limits.set_resource_limits("api", [TPM])
+    dated = limits.set_resource_limits("api", [TPM], weekly_hours="mon 09:00-17:00")
+    asked = act(admin_client, "reset_state", always, dated).content.decode()
+    assert "<li>resource api</li>" in asked
+    assert "<li>resource api (mon 09:00-17:00 " in asked

@@ -240,3 +240,10 @@ def test_what_a_list_cannot_be_filtered_by_is_answered_as_the_list_answers_it(
 
 def test_there_are_two_formats(admin_client: Client) -> None:
     assert admin_client.get(address("entity_export", "exe")).status_code == 404
+
+
+def test_a_file_without_the_columns_that_say_which_rows_is_refused_without_a_traceback(admin_client: Client) -> None:
+    page = upload(admin_client, "policy", "foo,bar\r\n1,2\r\n", CSV).content.decode()
+    assert "The file lacks the columns that say which row is meant: resource, entity, valid_from, weekly_hours." in page
+    assert "Traceback" not in page
+    assert "traceback" not in page

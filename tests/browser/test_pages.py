@@ -257,6 +257,68 @@ def test_the_live_view_asks_nothing_while_it_is_paused(window: Browser) -> None:
     settle(window, "live")
 
 
+def test_another_limit_is_chosen_while_the_live_view_goes_on(window: Browser) -> None:
+    window.open(LIVE)
+    settle(window, "live")
+    window.until(lambda: window.text("#limits-live-admitted") != "-", "no rate is shown")
+    window.press("#limits-live-key option[value='']")
+    window.run("document.getElementById('limits-live-admitted').textContent = 'old'")
+    window.until(lambda: window.text("#limits-live-admitted") != "old", "nothing is drawn any more")
+    assert window.run("return document.getElementById('limits-live-status').matches('.limits-chip--on')")
+
+
+@pytest.mark.parametrize(("page", "notice"), [(LIVE, "#limits-live-status"), (EXPLAIN, "#limits-stale")])
+def test_a_page_says_when_it_is_not_up_to_date_any_more(page: str, notice: str, window: Browser) -> None:
+    window.open(page)
+    window.driver.delete_all_cookies()
+    try:
+        window.until(lambda: "you are logged out" in window.text(notice), "nothing is said")
+    finally:
+        window.log_in(ADMIN_NAME)
+        window.complaints()  # of what it could not fetch
+
+
+_CUT_OFF = """
+    const page = document.documentElement.clientWidth;
+    const region = document.querySelector(".limits-differences");
+    const {left, right} = region.getBoundingClientRect();
+    return [left >= 0 && right <= page, region.scrollWidth > region.clientWidth, getComputedStyle(region).overflowX];
+"""
+
+
+@pytest.mark.parametrize("name", ["event", "revert"])
+def test_all_that_changed_can_be_reached_on_a_phone(name: str, window: Browser) -> None:
+    window.open(OURS[name])
+    window.resize(PHONE)
+    fits, moves, how = window.run(_CUT_OFF)
+    assert fits
+    assert how == "auto" or not moves
+
+
+@pytest.mark.parametrize("size", [DESKTOP, (800, 900), PHONE])
+def test_what_is_wrong_with_a_limit_can_be_read_above_its_field(size: tuple[int, int], window: Browser) -> None:
+    window.resize(size)
+    window.open(OURS["new-policy"])
+    window.fill("#id_limits-0-key", "tpm")
+    window.fill("#id_limits-0-window_seconds", "abc")
+    window.press("input[name=_save]")
+    for one in window.until(lambda: window.all(".limits-lines ul.errorlist"), "nothing is wrong"):
+        assert one.size["height"] < 120 < one.size["width"]
+
+
+_TOOLS = """
+    const lines = [...document.querySelectorAll(".object-tools a")].map((one) => one.getBoundingClientRect());
+    return lines.some((one) => lines.some((other) => one.top < other.top && other.top < one.bottom));
+"""
+
+
+@pytest.mark.parametrize("width", [420, 640, 1280])
+def test_what_a_list_offers_stands_in_lines_that_leave_each_other_alone(width: int, window: Browser) -> None:
+    window.resize((width, 900))
+    window.open(OURS["policies"])
+    assert not window.run(_TOOLS)
+
+
 def test_no_template_has_scripts_or_styles_inside() -> None:
     templates = Path(__file__).resolve().parents[2] / "templates" / "admin" / "limits_app"
     for template in templates.rglob("*.html"):

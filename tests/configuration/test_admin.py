@@ -595,3 +595,11 @@ def test_a_policy_that_always_holds_is_not_given_an_end_alone(admin_client: Clie
     [said] = errors(send(admin_client, "policy_change", form, policy.pk))["valid_until"]
     assert said.startswith("This policy always holds: say from when too")
     assert Policy.objects.get().valid_from is None
+
+
+@pytest.mark.parametrize("capacity", ["", "abc", "1" * 30])
+def test_a_capacity_that_cannot_be_is_all_that_is_wrong(capacity: str, admin_client: Client, api: Resource) -> None:
+    limit = {"kind": "call", "capacity": capacity, "window_seconds": "60"}
+    found = send(admin_client, "policy_add", policy_form(limit, resource=api.pk))
+    [form] = [one for one in found.context["inline_admin_formsets"][0].formset.forms if one.errors]
+    assert [*form.errors] == ["capacity"]

@@ -249,3 +249,23 @@ def test_the_list_is_filtered_searched_and_by_date(
         shown = admin_client.get(url, {"verb": "create", "object_type": "resource", "q": "r29"}).content.decode()
     assert shown.count('class="field-number"') == 1
     assert admin_client.get(url, {"when__year": last().when.year}).status_code == 200
+
+
+def test_the_admin_shows_what_will_change_now_and_who_may_not_do_that_is_refused(
+    admin_client: Client, client: Client, api: Resource
+) -> None:
+    made = last()
+    Resource.objects.update(description="one")
+    event = last()
+    Resource.objects.update(description="two")
+    asked = admin_client.get(page(event)).content.decode()
+    assert "<td>two</td><td></td>" in asked
+    assert "will be deleted" in admin_client.get(page(made)).content.decode()
+    some = User.objects.create_user("some", is_staff=True)
+    allowed = ("view_auditevent", "revert_auditevent", "change_resource")
+    some.user_permissions.set(Permission.objects.filter(codename__in=allowed))
+    client.force_login(some)
+    assert client.get(page(event)).status_code == 200
+    api.delete()
+    assert client.post(page(event), {"force": "on"}).status_code == 403
+    assert not Resource.objects.exists()

@@ -32,21 +32,24 @@
     });
   };
 
+  const stale = document.getElementById("limits-stale");
   let asking = false;
+
+  const heard = async (address) => {
+    const answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "error" });
+    if (!answer.ok) throw new Error(answer.statusText);
+    return answer.text();
+  };
 
   const refresh = async () => {
     if (asking || document.hidden) return;
     asking = true;
     const address = new URL(location.href);
     address.searchParams.set("fragment", "1");
-    try {
-      const answer = await fetch(address, { headers: { Accept: "text/html" }, redirect: "error" });
-      if (answer.ok) show(await answer.text());
-    } catch {
-      // The next time may be better.
-    } finally {
-      asking = false;
-    }
+    const text = await heard(address).catch(() => null);
+    asking = false;
+    stale.hidden = text !== null;
+    if (text !== null) show(text);
   };
 
   if (explanation) setInterval(refresh, EVERY);

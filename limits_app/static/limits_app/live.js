@@ -100,20 +100,21 @@
     say(labels.live, true);
   };
 
+  const heard = async () => {
+    const answer = await fetch(url, { headers: { Accept: "application/json" }, redirect: "error" });
+    if (!answer.ok) throw new Error(answer.statusText);
+    return answer.json();
+  };
+
   // One request at a time; what it answers after a pause began is not shown.
   const ask = async () => {
     if (asking || paused || document.hidden) return;
     asking = true;
-    try {
-      const answer = await fetch(url, { headers: { Accept: "application/json" }, redirect: "error" });
-      if (!answer.ok) throw new Error(answer.statusText);
-      const state = await answer.json();
-      if (!paused) take(state);
-    } catch {
-      if (!paused) say(labels.lost, false);
-    } finally {
-      asking = false;
-    }
+    const state = await heard().catch(() => null);
+    asking = false;
+    if (paused) return;
+    if (state) take(state);
+    else say(labels.lost, false);
   };
 
   pause.addEventListener("click", () => {
@@ -125,7 +126,7 @@
   });
 
   key.addEventListener("change", () => {
-    [chart.data.labels, ...chart.data.datasets.map(({ data }) => data)].forEach((one) => one.splice(0));
+    [chart.data.labels, ...chart.data.datasets.map(({ data }) => data)].forEach((one) => one.splice(0, one.length));
     chart.update("none");
   });
 
