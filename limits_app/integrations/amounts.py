@@ -21,14 +21,23 @@ class Report:
     usage: Callable[[Any], Mapping[str, Amount]] | None = None
     counts: Callable[[Any], bool] | None = None
 
-    def update(self, acquisition: Acquisition, result: object) -> None:
-        """Report it, so that the rest is given back at release where the algorithm can do that."""
-        if acquisition.settled:
+    def update(self, result: object, *acquisitions: Acquisition) -> None:
+        """Report it, so that the rest is given back at release where the algorithm can do that.
+
+        Of several acquisitions the last that has an amount is told of it, since that one took it.
+        """
+        held = [one for one in acquisitions if not one.settled]
+        if not held:
             return
         if self.counts is not None and not self.counts(result):
-            acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
+            for one in held:
+                one.update(dict.fromkeys(one.acquisitions, 0))
         elif self.usage is not None:
-            acquisition.update(self.usage(result))
+            said = dict(self.usage(result))
+            while len(held) > 1:
+                one = held.pop()
+                one.update({key: said.pop(key) for key in [*said] if key in one.acquisitions})
+            held[0].update(said)
 
 
 def one_of_each(named: Mapping[str, Amount], found: LimitSet) -> Mapping[str, Amount] | None:

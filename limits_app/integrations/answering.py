@@ -100,11 +100,20 @@ class AnsweredRequest(Requester):
         for acquisition in self._acquisitions:
             acquisition.release()
 
-    def fail(self, error: BaseException) -> None:
-        """The view raised: amounts whose usage nobody reported are given back, unless the error is an answer."""
+    @property
+    def held(self) -> tuple[Acquisition, ...]:
+        """What was acquired so far."""
+        return tuple(self._acquisitions)
+
+    def fail(self, error: BaseException, *, but: Container[Acquisition] = ()) -> None:
+        """The view raised: amounts whose usage nobody reported are given back, unless the error is an answer.
+
+        Of a view inside another one, that is what was acquired since it began, and not what was held before.
+        """
         if not isinstance(error, _ANSWERS):
             for acquisition in self._acquisitions:
-                acquisition.cancel()
+                if acquisition not in but:
+                    acquisition.cancel()
 
     def undo(self) -> None:
         """The request is refused: what ways in charged it before is given back, calls included.

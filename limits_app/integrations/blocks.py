@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, cast
 
 from limits_app.core.acquisition import Acquisition
 
-__all__ = ["enter", "held", "iterated", "leave"]
+__all__ = ["aenter", "aheld", "aleave", "enter", "held", "iterated", "leave"]
 
 Block = AbstractContextManager[Acquisition]
+AsyncBlock = AbstractAsyncContextManager[Acquisition]
 
-_ENTERED: Final[ContextVar[tuple[tuple[object, Block], ...]]] = ContextVar("limits_app_entered", default=())
+_ENTERED: Final[ContextVar[tuple[tuple[object, Block | AsyncBlock], ...]]] = ContextVar(
+    "limits_app_entered", default=()
+)
 
 
 @contextmanager
@@ -25,6 +28,17 @@ def held(acquisition: Acquisition) -> Iterator[Acquisition]:
         acquisition.__exit__(type(error), error, error.__traceback__)
         raise
     acquisition.release()
+
+
+@asynccontextmanager
+async def aheld(acquisition: Acquisition) -> AsyncIterator[Acquisition]:
+    """`held` for asyncio, where nobody waits for a store that is far away."""
+    try:
+        yield acquisition
+    except BaseException as error:
+        await acquisition.__aexit__(type(error), error, error.__traceback__)
+        raise
+    await acquisition.arelease()
 
 
 @contextmanager
@@ -41,12 +55,32 @@ def iterated(acquisition: Acquisition) -> Iterator[Acquisition]:
 def enter(owner: object, acquisition: Acquisition) -> Acquisition:
     """Enter a block whose manager may be shared by threads and tasks, and entered again inside itself."""
     block = held(acquisition)
-    _ENTERED.set((*_ENTERED.get(), (owner, block)))
+    _note(owner, block)
     return block.__enter__()
 
 
 def leave(owner: object) -> Block:
-    """The block that this thread or task entered last with a manager, and now leaves."""
+    """The block that this thread entered last with a manager, and now leaves."""
+    return cast(Block, _left(owner))
+
+
+async def aenter(owner: object, acquisition: Acquisition) -> Acquisition:
+    """`enter` for asyncio."""
+    block = aheld(acquisition)
+    _note(owner, block)
+    return await block.__aenter__()
+
+
+def aleave(owner: object) -> AsyncBlock:
+    """The block that this task entered last with a manager, and now leaves."""
+    return cast(AsyncBlock, _left(owner))
+
+
+def _note(owner: object, block: Block | AsyncBlock) -> None:
+    _ENTERED.set((*_ENTERED.get(), (owner, block)))
+
+
+def _left(owner: object) -> Block | AsyncBlock:
     entered = _ENTERED.get()
     for place in reversed(range(len(entered))):
         if entered[place][0] is owner:

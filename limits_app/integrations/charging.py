@@ -29,7 +29,7 @@ class ChargedRequest(AnsweredRequest):
         """`take` for those who report the usage of what they get; where nothing is left to take, of what was taken."""
         self.take(resource, entity, named, timeout)
         self.hear()
-        return self.charges[resource, entity][0][-1]
+        return self.charged(resource, entity)[-1]
 
     async def acharge(
         self, resource: str, entity: str | None, named: Mapping[str, Amount] = NOTHING, timeout: float | None = 0
@@ -37,7 +37,12 @@ class ChargedRequest(AnsweredRequest):
         """`charge` for asyncio."""
         await self.atake(resource, entity, named, timeout)
         self.hear()
-        return self.charges[resource, entity][0][-1]
+        return self.charged(resource, entity)[-1]
+
+    def charged(self, resource: str, entity: str | None) -> tuple[Acquisition, ...]:
+        """What ways in took of a resource for an entity, one after the other."""
+        charge = self.charges.get((resource, entity))
+        return () if charge is None else charge[0]
 
     def take(
         self,

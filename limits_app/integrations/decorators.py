@@ -16,7 +16,7 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.turns import seconds_of
 from limits_app.integrations.amounts import Report
-from limits_app.integrations.blocks import enter, held, leave
+from limits_app.integrations.blocks import aenter, aheld, aleave, enter, leave
 from limits_app.integrations.calls import BLOCK, Call
 from limits_app.integrations.middleware import EXEMPT
 from limits_app.integrations.terms import Amounts, Terms
@@ -109,9 +109,9 @@ class limited:  # noqa: N801 - used like a function
             request = call.request
             if request is not None:
                 return await self._terms.arun_view(call, request)
-            with held(await self._terms.aacquire(call)) as acquisition:
+            async with aheld(await self._terms.aacquire(call)) as acquisition:
                 result = await call.run()
-                self._terms.report.update(acquisition, result)
+                self._terms.report.update(result, acquisition)
                 return result
 
         return when_admitted
@@ -124,7 +124,7 @@ class limited:  # noqa: N801 - used like a function
             call = Call(function, args, kwargs)
             with self._terms.hold(call) as acquisition:
                 result = yield from call.run()
-                self._terms.report.update(acquisition, result)
+                self._terms.report.update(result, acquisition)
                 return result
 
         return when_admitted
@@ -165,12 +165,12 @@ class limited:  # noqa: N801 - used like a function
 
     async def __aenter__(self) -> Acquisition:
         self._check_block()
-        return enter(self, await self._terms.aacquire(BLOCK))
+        return await aenter(self, await self._terms.aacquire(BLOCK))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave(self).__exit__(kind, error, trace)
+        await aleave(self).__aexit__(kind, error, trace)
 
     def _check_block(self) -> None:
         if self._terms.report != Report():

@@ -165,7 +165,8 @@ def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
 def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        limits = limits_of(request)
+        whole = request_among((request,)) or request
+        limits = limits_of(whole)
         is_first = not limits.charges
         try:
             demand = await sync_to_async(rule.demand)(request)
@@ -173,7 +174,7 @@ def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
                 await limits.atake(demand.resource, demand.entity, default_limits=demand.default_limits)
         except REFUSALS as error:
             if rule.block:
-                return await sync_to_async(refusal)(request, error, gives_back=True)
+                return await sync_to_async(refusal)(whole, error, gives_back=True)
             _mark(request, limited=True)
         _mark(request)
         response = view(request, *args, **kwargs)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
@@ -17,7 +17,7 @@ from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.integrations.amounts import Report, one_of_each
-from limits_app.integrations.blocks import held, iterated
+from limits_app.integrations.blocks import aheld, iterated
 from limits_app.integrations.calls import Call
 from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import sound
@@ -27,6 +27,8 @@ from limits_app.integrations.request_limits import RequestLimits, limits_of
 __all__ = ["Amounts", "Terms"]
 
 Amounts = Mapping[str, Amount]
+
+_NOTHING_TO_SAY: Final = Report()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class Terms:
             result = call.run()
             if isawaitable(result):
                 return self._awaited(acquisition, result)
-            self.report.update(acquisition, result)
+            self.report.update(result, acquisition)
         except BaseException as error:
             acquisition.__exit__(type(error), error, error.__traceback__)
             raise
@@ -94,52 +96,61 @@ class Terms:
         return result
 
     async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
-        with held(acquisition):
+        async with aheld(acquisition):
             found = await result
-            self.report.update(acquisition, found)
+            self.report.update(found, acquisition)
             return found
 
     def run_view(self, call: Call, request: HttpRequest) -> Any:
         """Run a view, whose request holds what it takes until the response was sent; or give a refusal."""
         limits, entity = limits_of(request), self._payer(call)
-        is_first = not limits.charges
+        is_first, before = not limits.charges, limits.held
         try:
             entity = limits.entity if self._is_requester(entity) else entity
-            acquisition = limits.charge(self.resource, entity, self._amounts(call), self.timeout)
+            limits.charge(self.resource, entity, self._amounts(call), self.timeout)
         except REFUSALS as error:
             return refusal(request, error, gives_back=True)
         try:
-            return self._answered(limits, acquisition, call.run(), is_first)
+            return self._answered(limits, entity, call.run(), is_first)
         except BaseException as error:
-            _fail(limits, error)
+            _fail(limits, error, before)
             raise
 
     async def arun_view(self, call: Call, request: HttpRequest) -> Any:
         """`run_view` for asyncio."""
         limits, entity = limits_of(request), await self._apayer(call)
-        is_first = not limits.charges
+        is_first, before = not limits.charges, limits.held
         try:
             entity = await limits.aentity() if self._is_requester(entity) else entity
-            acquisition = await limits.acharge(self.resource, entity, await self._aamounts(call), self.timeout)
+            await limits.acharge(self.resource, entity, await self._aamounts(call), self.timeout)
         except REFUSALS as error:
             return await sync_to_async(refusal)(request, error, gives_back=True)
         try:
             result = call.run()
-            return self._answered(limits, acquisition, await result if isawaitable(result) else result, is_first)
+            return self._answered(limits, entity, await result if isawaitable(result) else result, is_first)
         except BaseException as error:
-            _fail(limits, error)
+            _fail(limits, error, before)
             raise
 
-    def _answered(self, limits: RequestLimits, acquisition: Acquisition, response: Any, is_first: bool) -> Any:
+    def _answered(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
         """Report what a response says of its cost, and tell of limits where no middleware does so.
 
         What was charged first hears of the response last.
         """
         if not (limits.refusals and limits.is_refusal(response)):  # as asking that alone, which is a call more
-            self.report.update(acquisition, response)
+            self._report(limits, entity, response)
         if not limits.guarded and isinstance(response, HttpResponseBase):
             tell(response, limits.answered(response) if is_first else limits.told(response))
         return response
+
+    def _report(self, limits: RequestLimits, entity: str | None, response: Any) -> None:
+        """Report what a response cost, once it has a content: those of templates are rendered after the view."""
+        acquisitions = limits.charged(self.resource, entity)
+        when_rendered = getattr(response, "add_post_render_callback", None)
+        if when_rendered is None or self.report == _NOTHING_TO_SAY:
+            self.report.update(response, *acquisitions)
+        else:
+            when_rendered(lambda rendered: self.report.update(rendered, *acquisitions))
 
     def _amounts(self, call: Call) -> Amounts:
         return call.ask(self.requested) or {}
@@ -162,7 +173,7 @@ class Terms:
         return self.entity is None or entity == ""
 
 
-def _fail(limits: RequestLimits, error: BaseException) -> None:
-    """Give back what a failed view did not use, where no middleware does so."""
+def _fail(limits: RequestLimits, error: BaseException, before: Sequence[Acquisition]) -> None:
+    """Give back what a failed view did not use of what was acquired since it began, where no middleware does so."""
     if not limits.guarded:
-        limits.fail(error)
+        limits.fail(error, but=before)

@@ -14,7 +14,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_idempotency_key, scope_of, shared_scope
 from limits_app.core.parts import ScopedLimits
 from limits_app.models import AuditEvent, Verb, changes
-from limits_app.resolver import ResolvedSet, check_names
+from limits_app.resolver import check_names
 from limits_app.services.asking import not_limited
 from limits_app.services.crediting import credit, taken
 from limits_app.services.freshness import latest
@@ -42,10 +42,14 @@ def reset(
     Raises InvalidLimit for names that cannot be, InvalidRequest for a key that is not limited there, or an idempotency
     key that cannot be, StoreUnavailable while the store is down.
     """
-    found = _found(resource, entity, idempotency_key)
+    wanted = [keys] if isinstance(keys, str) else keys
+    asked = {"resource": resource, "entity": entity} | ({} if wanted is None else {"keys": sorted(map(str, wanted))})
+    once = _Once(Verb.RESET, asked, idempotency_key)
+    if once.is_done():
+        return False
+    found = latest(resource, entity)
     scopes = [one for one in found.scoped if _is_of(one, resource, entity)]
     there = {limit.key for one in scopes for limit in one.layout.limits}
-    wanted = [keys] if isinstance(keys, str) else keys
     unknown = sorted({str(key) for key in wanted or () if key not in there})
     if unknown:
         raise not_limited(unknown, there)
@@ -55,8 +59,7 @@ def reset(
         with guard.asking():
             guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in scopes)], wanted)
 
-    change = {"resource": resource, "entity": entity, "keys": sorted(there if wanted is None else wanted)}
-    return _once(forget, Verb.RESET, change, reason=reason, key=idempotency_key, actor=actor, source=source)
+    return once.do(forget, {"keys": sorted(there), **asked}, reason=reason, actor=actor, source=source)
 
 
 async def areset(
@@ -95,7 +98,11 @@ def top_up(
     that is not limited there, an amount or an idempotency key that cannot be, or a limit of permits, which belong to
     their holders.
     """
-    found = _found(resource, entity, idempotency_key)
+    asked = {"resource": resource, "entity": entity, "key": key, "amount": amount}
+    once = _Once(Verb.TOP_UP, asked, idempotency_key)
+    if once.is_done():
+        return False
+    found = latest(resource, entity)
     of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}
     scoped = [one for one in found.scoped if one.scope.key in of_entity and key in one.layout.index]
     if not scoped:
@@ -107,15 +114,7 @@ def top_up(
         with guard.asking():
             credit(guard.store(), scoped[0], key, parts)
 
-    change = {"resource": resource, "entity": entity, "key": key, "amount": amount}
-    return _once(give, Verb.TOP_UP, change, reason=reason, key=idempotency_key, actor=actor, source=source)
-
-
-def _found(resource: str, entity: str | None, idempotency_key: str | None) -> ResolvedSet:
-    if idempotency_key is not None:
-        check_idempotency_key(idempotency_key)
-    check_names(resource, entity)
-    return latest(resource, entity)
+    return once.do(give, asked, reason=reason, actor=actor, source=source)
 
 
 def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
@@ -126,33 +125,47 @@ def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
     return key == scope_of(resource, entity).key or (entity is None and scoped.scope.entity is None)
 
 
-def _once(
-    do: Callable[[], None],
-    verb: Verb,
-    change: audit.Snapshot,
-    *,
-    reason: str,
-    key: str | None,
-    actor: str,
-    source: str,
-) -> bool:
-    """Audit and do it in one transaction, unless the key says that it was done before.
+class _Once:
+    """What was asked of a resource, and maybe with a key by which it is known when it is asked again.
 
-    The event comes first, and writers of the log wait for each other, so that of two at once with the same key only
-    one does it; what the store cannot do is no event. In a transaction of the caller it waits for the commit, because
-    a rollback takes the event and the key along, and leaves what was done.
+    Limits may have changed by then: what was done is not asked whether it still could be.
     """
-    using = router.db_for_write(AuditEvent)
-    waits = changes.in_transaction(using)
-    with audit.acting(actor=actor, source=source, reason=reason, using=using) as unit:
-        earlier = unit.find(key)
-        if earlier is None:
-            unit.record_state(verb, change, idempotency_key=key)
-            if waits:
-                transaction.on_commit(do, using=using)
-            else:
-                do()
-            return True
-    if (earlier.verb, earlier.after) != (verb, change):
-        raise InvalidRequest(f"idempotency key {key!r} was used for something else: {earlier}")
-    return False
+
+    def __init__(self, verb: Verb, asked: audit.Snapshot, key: str | None) -> None:
+        if key is not None:
+            check_idempotency_key(key)
+        check_names(asked["resource"], asked["entity"])
+        self._verb, self._asked, self._key = verb, asked, key
+        self._using = router.db_for_write(AuditEvent)
+
+    def is_done(self) -> bool:
+        """Whether it was done before; InvalidRequest where the key is that of something else."""
+        if self._key is None:
+            return False
+        earlier = AuditEvent.objects.using(self._using).filter(idempotency_key=self._key).first()
+        return earlier is not None and self._is_same(earlier)
+
+    def do(self, do: Callable[[], None], change: audit.Snapshot, *, reason: str, actor: str, source: str) -> bool:
+        """Audit and do it in one transaction, unless somebody has done it since.
+
+        The event comes first, and writers of the log wait for each other, so that of two at once with the same key
+        only one does it; what the store cannot do is no event. In a transaction of the caller it waits for the commit,
+        because a rollback takes the event and the key along, and leaves what was done.
+        """
+        waits = changes.in_transaction(self._using)
+        with audit.acting(actor=actor, source=source, reason=reason, using=self._using) as unit:
+            earlier = unit.find(self._key)
+            if earlier is None:
+                unit.record_state(self._verb, change, idempotency_key=self._key)
+                if waits:
+                    transaction.on_commit(do, using=self._using)
+                else:
+                    do()
+                return True
+        return not self._is_same(earlier)
+
+    def _is_same(self, earlier: AuditEvent) -> bool:
+        said = {name: (earlier.after or {}).get(name) for name in self._asked}
+        if (earlier.verb, said) != (self._verb, self._asked):
+            raise InvalidRequest(f"idempotency key {self._key!r} was used for something else: {earlier}")
+        return True

@@ -198,6 +198,21 @@ def test_what_the_store_cannot_do_can_be_asked_again_with_the_same_key(monkeypat
     assert left() == 2
 
 
+def test_what_was_done_is_known_again_also_when_other_limits_hold() -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    assert limits.reset("api", idempotency_key="one") is True
+    assert limits.reset("api", keys=["tpm"], idempotency_key="two") is True
+    assert limits.top_up("api", key="tpm", amount=1, idempotency_key="three") is True
+    limits.set_resource_limits("api", [CallLimit(5, 60)])
+    assert limits.reset("api", idempotency_key="one") is False
+    assert limits.reset("api", keys="tpm", idempotency_key="two") is False
+    assert limits.top_up("api", key="tpm", amount=1, idempotency_key="three") is False
+    with pytest.raises(InvalidRequest, match="was used for something else"):
+        limits.reset("api", keys=["call_count"], idempotency_key="two")
+    with pytest.raises(InvalidRequest, match="tpm is not limited there"):
+        limits.top_up("api", key="tpm", amount=1, idempotency_key="four")
+
+
 def test_another_error_of_the_database_is_no_key_that_was_used() -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
     spend(8)
