@@ -40,7 +40,7 @@ else:
     LimitForms = BaseInlineFormSet  # they take no parameters when the code runs
     Inline = admin.StackedInline
 
-__all__ = ["LimitInline", "PolicyAdmin"]
+__all__ = ["LimitFormSet", "LimitInline", "PolicyAdmin"]
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -62,6 +62,18 @@ _STANDINGS: Final[Mapping[Standing, Any]] = {
 
 
 class LimitFormSet(LimitForms):
+    """The limits of one policy, or of a member of a pool."""
+
+    def clean(self) -> None:
+        """Say what nobody sees at the field that it is about, which has none."""
+        super().clean()
+        if any("id" in form.errors for form in self.forms):
+            raise ValidationError(
+                gettext("Somebody has deleted one of these limits meanwhile: open this page anew, and change it again.")
+            )
+
+
+class PolicyLimitFormSet(LimitFormSet):
     """The limits of one policy."""
 
     def clean(self) -> None:
@@ -82,7 +94,7 @@ class LimitInline(Inline):
 
     model = Limit
     form = LimitForm
-    formset = LimitFormSet
+    formset = PolicyLimitFormSet
     fields = LIMIT_FIELDS
     classes = ["limits-lines"]
     extra = 1

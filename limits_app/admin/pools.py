@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.db import models
 from django.forms import Textarea
-from django.forms.models import BaseInlineFormSet
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -18,9 +17,9 @@ from limits_app.admin.audited import AuditedAdmin
 from limits_app.admin.figures import amount, written_limits
 from limits_app.admin.json_field import JSONField
 from limits_app.admin.limit_form import LIMIT_FIELDS
-from limits_app.admin.policies import LimitInline
+from limits_app.admin.policies import LimitFormSet, LimitInline
 from limits_app.core.errors import LimitsError
-from limits_app.models import Limit, Pool, PoolMember
+from limits_app.models import Pool, PoolMember
 from limits_app.services.pools import member_use
 
 if TYPE_CHECKING:
@@ -28,10 +27,8 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
     Inline = admin.TabularInline[PoolMember, Pool]
-    MemberLimitForms = BaseInlineFormSet[Limit, PoolMember, Any]
 else:
     Inline = admin.TabularInline  # they take no parameters when the code runs
-    MemberLimitForms = BaseInlineFormSet
 
 __all__ = ["PoolAdmin", "PoolMemberAdmin"]
 
@@ -109,7 +106,7 @@ class MemberLimitInline(PartOfPool, LimitInline):
     class Media:
         css = {"all": ["limits_app/lists.css"]}
 
-    formset = MemberLimitForms  # type: ignore[assignment]  # those of a member may be none
+    formset = LimitFormSet  # type: ignore[assignment]  # those of a member may be none
     fields = tuple(tuple(name for name in line if name != "shared") for line in LIMIT_FIELDS)
 
 

@@ -13,6 +13,7 @@ from django.db.models import ProtectedError
 from django.http import Http404
 from django.utils.translation import gettext as _
 from rest_framework import exceptions, status
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import as_serializer_error
@@ -78,6 +79,9 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     known = _known(error)
     if known is None:
         return None
+    request = context.get("request")
+    if isinstance(error, LimitsError) and isinstance(known, exceptions.ValidationError) and _is_asked(request):
+        known = WrongQuery(known.detail)
     set_rollback()
     title = HTTPStatus(known.status_code).phrase
     problem: dict[str, Any] = {"type": "about:blank", "title": title, "status": known.status_code}
@@ -89,9 +93,14 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
         problem["detail"] = str(known.detail)
     if isinstance(known, exceptions.Throttled):
         problem["type"] = QUOTA_EXCEEDED
-    if names := _violated(known, context.get("request")):
+    if names := _violated(known, request):
         problem["violated-policies"] = list(names)
     return Response(problem, status=known.status_code, headers=_headers(known), content_type=PROBLEM)
+
+
+def _is_asked(request: Request | None) -> bool:
+    """Whether all that a request says is in its address."""
+    return request is not None and request.method in SAFE_METHODS
 
 
 def _violated(error: exceptions.APIException, request: Request | None) -> tuple[str, ...]:

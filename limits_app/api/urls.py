@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from django.urls import include, path, re_path
-from drf_spectacular.views import SpectacularAPIView
-from rest_framework.permissions import IsAuthenticated
 from rest_framework.routers import SimpleRouter
 
 from limits_app.api.views import configuration, state
-from limits_app.api.views.base import NowhereView
+from limits_app.api.views.base import NowhereView, SchemaView
 
 app_name = "limits_api"
 
@@ -20,8 +18,7 @@ _router.register("pools", configuration.PoolView)
 _router.register("endpoints", configuration.EndpointView)
 _router.register("audit-events", configuration.AuditEventView)
 
-_schema = SpectacularAPIView.as_view(
-    permission_classes=[IsAuthenticated],
+_schema = SchemaView.as_view(
     custom_settings={
         "TITLE": "Limits",
         "DESCRIPTION": "To see and to change who may use how much of what.",

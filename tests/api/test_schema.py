@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from pytest_django import Settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import DictField, ListField, ListSerializer, Serializer
+from rest_framework.test import APIClient
 
 from limits_app import services
 from limits_app.api.serializers import changes, state
@@ -135,3 +137,15 @@ def test_whatever_is_asked_the_answer_is_one_that_the_description_has(settings: 
     answered = fuzz.fuzz(200)
     assert answered.total() >= 200
     assert {"GET 200", "POST 400", "PATCH 200"} <= answered.keys()
+
+
+@pytest.mark.django_db
+def test_the_description_is_refused_as_all_else_is() -> None:
+    where = f"{ROOT}schema/"
+    for answer in (APIClient().get(where), as_user(person("ann")).post(where)):
+        assert answer.status_code in {401, 403, 405}
+        assert answer["Content-Type"] == "application/problem+json"
+        assert json.loads(answer.content)["status"] == answer.status_code
+    services.set_resource_limits("limits_app.api", [CallLimit(2, 60)])
+    caller = as_user(person("bob"))
+    assert [caller.get(where).status_code for _ in range(3)] == [200, 200, 429]

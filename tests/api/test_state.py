@@ -376,3 +376,18 @@ def test_a_reason_that_is_no_text_does_no_harm(root: APIClient, settings: Settin
     assert made.status_code == 201
     assert AuditEvent.objects.get().reason == "\ufffd" * 1000
     assert Resource.objects.get().name == "x"
+
+
+@pytest.mark.parametrize(
+    ("asked", "parameter"),
+    [
+        ("status/?resource=bad:name", "resource"),
+        ("explain/?resource=a%20b", "resource"),
+        (f"status/?resource=api&entity={'x' * 300}", "entity"),
+        ("usage/?until=0001-01-01T00:00:00Z", ""),
+    ],
+)
+def test_what_is_wrong_in_an_address_is_told_of_a_parameter(asked: str, parameter: str, root: APIClient) -> None:
+    refused = root.get(ROOT + asked)
+    assert refused.status_code == 400
+    assert [one.get("parameter") for one in refused.data["errors"]] == [parameter]

@@ -603,3 +603,22 @@ def test_a_capacity_that_cannot_be_is_all_that_is_wrong(capacity: str, admin_cli
     found = send(admin_client, "policy_add", policy_form(limit, resource=api.pk))
     [form] = [one for one in found.context["inline_admin_formsets"][0].formset.forms if one.errors]
     assert [*form.errors] == ["capacity"]
+
+
+def test_a_limit_that_somebody_has_deleted_meanwhile_is_named(admin_client: Client, policy: Policy) -> None:
+    kept, gone = (
+        Limit.objects.create(
+            policy=policy, kind="rate", key=key, capacity=10, window_seconds=60, algorithm="token_bucket"
+        )
+        for key in ("kept", "gone")
+    )
+    sent: dict[str, Any] = {"resource": policy.resource_id, "effect": "limits", "enforcement": "enforce"}
+    sent |= {"rollout_percent": 100, "limits-TOTAL_FORMS": 2, "limits-INITIAL_FORMS": 2}
+    for place, limit in enumerate((kept, gone)):
+        said = {"id": limit.pk, "policy": policy.pk, "kind": "rate", "key": limit.key, "capacity": 7}
+        said |= {"window_seconds": 60, "algorithm": "token_bucket"}
+        sent |= {f"limits-{place}-{name}": value for name, value in said.items()}
+    gone.delete()
+    answer = admin_client.post(f"/admin/limits_app/policy/{policy.pk}/change/", sent)
+    assert "Somebody has deleted one of these limits meanwhile" in answer.content.decode()
+    assert Limit.objects.get().capacity == 10

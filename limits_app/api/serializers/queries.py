@@ -12,6 +12,7 @@ from rest_framework import serializers
 from limits_app.api.problems import WrongQuery
 from limits_app.api.serializers.strict import Exact, MomentField, StrictSerializer
 from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb
+from limits_app.models.validators import validate_identifier, validate_resource_name
 from limits_app.usage import By
 
 __all__ = [
@@ -166,8 +167,8 @@ class AuditEventQuery(ListQuery):
 class StatusQuery(StrictSerializer):
     """Whose limits."""
 
-    resource = Exact()
-    entity = Exact(required=False)
+    resource = Exact(validators=[validate_resource_name])
+    entity = Exact(required=False, validators=[validate_identifier])
 
 
 class ExplainQuery(StatusQuery):

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Final
 from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404
+from drf_spectacular.views import SpectacularAPIView
 from rest_framework import filters, generics, pagination, serializers, viewsets
-from rest_framework.permissions import BasePermission
+from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -24,7 +25,7 @@ from limits_app.api.serializers.queries import MOST_ON_A_PAGE, ListQuery, read
 from limits_app.api.tags import check_match, is_known, tag_of
 from limits_app.api.throttle import ApiThrottle
 
-__all__ = ["ApiView", "ConfigurationView", "ListView", "NowhereView", "Page"]
+__all__ = ["ApiView", "ConfigurationView", "ListView", "NowhereView", "Page", "SchemaView"]
 
 _REVALIDATE: Final = "private, no-cache"
 
@@ -74,6 +75,23 @@ class NowhereView(ApiView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Say so, whatever is asked."""
         raise Http404
+
+
+class SchemaView(SpectacularAPIView):
+    """The description of the API, in the forms that the generator knows; what is refused is told as by all views."""
+
+    permission_classes = (IsAuthenticated,)
+    throttle_classes = (ApiThrottle,)
+
+    def get_exception_handler(self) -> Callable[..., Response | None]:
+        """Problem details."""
+        return problems.answer
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """Answer in JSON, in whatever form the description was asked for."""
+        response = super().handle_exception(exc)
+        self.request.accepted_renderer, self.request.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
+        return response
 
 
 class ListView(ApiView, generics.GenericAPIView[Any]):
