@@ -21,6 +21,7 @@ from limits_app.admin.json_field import JSONField
 from limits_app.admin.moments import MomentField, MomentWidget
 from limits_app.admin.primary_keys import Autocomplete, is_primary_key
 from limits_app.admin.sound_lists import SoundListAdmin
+from limits_app.admin.versions import VersionedAdmin
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["AuditedAdmin"]
 
 
-class AuditedAdmin(SoundListAdmin):
+class AuditedAdmin(VersionedAdmin, SoundListAdmin):
     """Says who changes an object, with its inlines, or those that were selected."""
 
     formfield_overrides = {

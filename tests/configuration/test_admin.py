@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -622,3 +623,28 @@ def test_a_limit_that_somebody_has_deleted_meanwhile_is_named(admin_client: Clie
     answer = admin_client.post(f"/admin/limits_app/policy/{policy.pk}/change/", sent)
     assert "Somebody has deleted one of these limits meanwhile" in answer.content.decode()
     assert Limit.objects.get().capacity == 10
+
+
+def test_nobody_undoes_unawares_what_somebody_else_has_changed(admin_client: Client, policy: Policy) -> None:
+    limit = Limit.objects.create(
+        policy=policy, kind="rate", key="tpm", capacity=60, window_seconds=60, algorithm="token_bucket"
+    )
+    where = f"/admin/limits_app/policy/{policy.pk}/change/"
+
+    def sent(page: HttpResponse, reason: str) -> dict[str, Any]:
+        [version] = re.findall(r'name="_version" value="(\w+)"', page.content.decode())
+        said = {"id": limit.pk, "policy": policy.pk, "kind": "rate", "key": "tpm", "capacity": 60}
+        said |= {"window_seconds": 60, "algorithm": "token_bucket"}
+        form: dict[str, Any] = {"resource": policy.resource_id, "effect": "limits", "enforcement": "enforce"}
+        form |= {"rollout_percent": 100, "reason": reason, "limits-TOTAL_FORMS": 1, "limits-INITIAL_FORMS": 1}
+        return form | {f"limits-0-{name}": value for name, value in said.items()} | {"_version": version}
+
+    form = sent(admin_client.get(where), "from A")
+    Limit.objects.update(capacity=77)
+    refused = admin_client.post(where, form)
+    assert "Somebody has changed this since you opened it" in refused.content.decode()
+    assert (Limit.objects.get().capacity, Policy.objects.get().reason) == (77, "")
+    assert admin_client.post(where, sent(refused, "from A")).status_code == 302
+    assert (Limit.objects.get().capacity, Policy.objects.get().reason) == (60, "from A")
+    assert admin_client.post(where, sent(admin_client.get(where), "again")).status_code == 302
+    assert Policy.objects.get().reason == "again"
