@@ -102,12 +102,13 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class Chain:
     """All who are charged, the entity itself first, the name of the pool that serves the resource, if any does, and
-    the alias of the store in which the resource is counted (None: the default one).
+    the alias of the store in which the resource is counted (None: the default one); `known` says whether it has a row.
     """
 
     links: list[Link]
     pool: str | None
     store: str | None = None
+    known: bool = True
 
 
 def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain:
@@ -127,7 +128,8 @@ def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain
         Link(found[0][1] if found else entity, (*_own(found), *_candidates(found, connection), *everybody))
         for _, found in sorted(levels.items())
     ]
-    return Chain(links, rows[0][_POOL], rows[0][_STORE] or None)
+    store = rows[0][_STORE]
+    return Chain(links, rows[0][_POOL], store or None, known=store is not None)
 
 
 def _own(rows: Sequence[Row]) -> Iterable[Candidate]:

@@ -27,6 +27,7 @@ class Resolution:
     """What holds for an entity on a resource: a choice for it and for each above it that is charged too.
 
     `shadows` are the choices of those for whom policies are tried, as they would be if these were enforced.
+    A resource that is not `known` has no row.
     """
 
     resource: str
@@ -34,6 +35,7 @@ class Resolution:
     choices: tuple[Choice, ...]
     shadows: tuple[Choice, ...]
     limit_set: ResolvedSet
+    known: bool = True
 
     @property
     def considered(self) -> tuple[Candidate, ...]:

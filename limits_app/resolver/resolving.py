@@ -14,7 +14,8 @@ from limits_app.core.errors import UnknownPool
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
-from limits_app.models import Candidate, Link, Policy, PolicyEffect
+from limits_app.models import Candidate, Policy, PolicyEffect
+from limits_app.models.candidates import Chain
 from limits_app.resolver.chosen import CALL, Choice, Standing, changes_at, choose
 from limits_app.resolver.compiled import Resolution, compiled
 from limits_app.resolver.pooled import PooledSet
@@ -47,7 +48,8 @@ def resolve(
     default_limits = checked_defaults(default_limits)
     present = Present(store)
     moment = datetime.fromtimestamp(time() if now is None else now, UTC)
-    links, supply, place = _found(resource, entity, moment, present)
+    found, supply, place = _found(resource, entity, moment, present)
+    links = found.links
     if default_limits:
         own = Candidate(CALL, PolicyEffect.LIMITS, default_limits, None)
         links[0] = replace(links[0], candidates=(*links[0].candidates, own))
@@ -58,7 +60,7 @@ def resolve(
     changes = [change for link in links if (change := changes_at(link, moment)) is not None]
     if changes:
         limit_set.changing_at(min(changes).timestamp())
-    return Resolution(resource, entity, choices, shadows, limit_set)
+    return Resolution(resource, entity, choices, shadows, limit_set, found.known)
 
 
 def resolve_pool(pool: str, alias: str | None = None, *, store: Store | None = None) -> PooledSet:
@@ -98,7 +100,7 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
 
 def _found(
     resource: str, entity: str | None, moment: datetime, present: Present
-) -> tuple[list[Link], Supply | None, Place]:
+) -> tuple[Chain, Supply | None, Place]:
     """Who is charged, what the pool supplies that serves the resource, and where all of it is counted."""
     missing = None
     while True:
@@ -111,7 +113,7 @@ def _found(
                 raise
             missing = found.pool  # perhaps it was renamed just now
         else:
-            return found.links, supply, place
+            return found, supply, place
 
 
 def _tries(choice: Choice) -> bool:

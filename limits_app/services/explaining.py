@@ -13,7 +13,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.models import Candidate, Resource
+from limits_app.models import Candidate
 from limits_app.resolver import (
     MEMBER_LEVEL,
     Choice,
@@ -24,7 +24,6 @@ from limits_app.resolver import (
     ResolvedSet,
     Standing,
     Verdict,
-    home,
     resolve,
     resolver,
 )
@@ -190,7 +189,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         None if changes_at is None else _moment(changes_at),
         pool,
         None if limit_set.alias == conf.get(conf.STORE) else limit_set.alias,
-        Resource.objects.using(home()).filter(name=resolution.resource).exists(),
+        resolution.known,
     )
 
 

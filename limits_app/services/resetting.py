@@ -59,7 +59,8 @@ def reset(
         with guard.asking():
             guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in scopes)], wanted)
 
-    return once.do(forget, {"keys": sorted(there), **asked}, reason=reason, actor=actor, source=source)
+    change = {**asked, "keys": asked.get("keys", sorted(there))}
+    return once.do(forget, change, reason=reason, actor=actor, source=source)
 
 
 async def areset(

@@ -203,7 +203,8 @@ def interrupting(times: int) -> Iterator[list[int]]:
 
 
 def test_a_source_is_read_while_others_read_theirs(tmp_path: Path) -> None:
-    source = "\n".join(f"def f{number}(state, now, amount):\n return (amount + {number}, now)" for number in range(200))
+    functions = [f"def f{number}(state, now, amount):\n return (amount + {number}, now)" for number in range(1_000)]
+    source = "\n".join(functions)
     module = imported(tmp_path / "functions.py", source)
     with interrupting(100) as done:
         step = step_of(module.f7)
