@@ -98,9 +98,7 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
     return checked_limits(limits, "default_limits=[limit]")
 
 
-def _found(
-    resource: str, entity: str | None, moment: datetime, present: Present
-) -> tuple[Chain, Supply | None, Place]:
+def _found(resource: str, entity: str | None, moment: datetime, present: Present) -> tuple[Chain, Supply | None, Place]:
     """Who is charged, what the pool supplies that serves the resource, and where all of it is counted."""
     missing = None
     while True:
