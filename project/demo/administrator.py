@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Self
 
 from project.demo import DemoFailed
 from project.demo.browser import Browser
-from project.demo.forms import Form
 from project.demo.server import Address
 
-__all__ = ["Administrator", "Limit", "PolicyPage"]
+__all__ = ["Administrator", "Limit"]
 
 _CHANGE_PAGE: Final = re.compile(r"/(\d+)/change/$")
 
 Limit = Mapping[str, str]
 """A row of the limits of a policy, by the names of its fields."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyPage:
-    """The page of a policy that is there, as it was shown last."""
-
-    path: str
-    form: Form
 
 
 class Administrator:
@@ -68,8 +58,8 @@ class Administrator:
 
     def add_policy(
         self, resource: str, limits: Iterable[Limit], *, entity: str | None = None, effect: str = "limits"
-    ) -> PolicyPage:
-        """Say what holds on a resource, for an entity or (None) for everybody else."""
+    ) -> str:
+        """Say what holds on a resource, for an entity or (None) for everybody else; gives the path of the policy."""
         form = self._browser.form("/admin/limits_app/policy/add/", "policy_form")
         form.fill(effect=effect, reason="the demo")
         self._browser.choose(form, "resource", resource)
@@ -78,18 +68,13 @@ class Administrator:
         for number, limit in enumerate(limits):
             form.fill_row("limits", number, **limit)
         form.fields["_continue"] = "Save and continue editing"
-        return self.policy(self._browser.send(form))
+        return self._browser.send(form)
 
-    def policy(self, path: str) -> PolicyPage:
-        """Open the page of a policy."""
-        return PolicyPage(path, self._browser.form(path, "policy_form"))
-
-    def change_capacity(self, page: PolicyPage, capacity: int) -> int:
-        """Change the capacity of the first limit of a policy, and give the server process that saved it."""
-        page.form.fill_row("limits", 0, capacity=str(capacity))
-        self._browser.path = page.path
-        self._browser.send(page.form)
-        return 0 if self._browser.answer is None else self._browser.answer.process
+    def change_capacity(self, policy: str, capacity: int) -> None:
+        """Open the page of a policy, by its path, and change the capacity of its first limit."""
+        form = self._browser.form(policy, "policy_form")
+        form.fill_row("limits", 0, capacity=str(capacity))
+        self._browser.send(form)
 
 
 def _primary_key(path: str) -> int:

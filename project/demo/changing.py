@@ -62,7 +62,7 @@ def change_while_flowing(site: Stage) -> tuple[list[Changed], Crowded]:
     with _clients(site) as clients, Flow(clients.values(), name, PING) as flow:
         flow.wait_for(_EACH)
         for before, after, expected in ((used, _PLENTY, ADMITTED), (_PLENTY, used, REFUSED)):
-            site.administrator.change_capacity(site.page, after)
+            site.administrator.change_capacity(site.policy, after)
             since = perf_counter()
             flow.wait_for(_EACH, since)
             changes.append(Change(f"{name}: {before} to {after} calls", expected, since, perf_counter()))
@@ -74,7 +74,7 @@ def change_while_flowing(site: Stage) -> tuple[list[Changed], Crowded]:
 def _send_after(site: Stage, used: int) -> Crowded:
     """Raise the limit to a little more than was used, and send twice as much: all that was used still counts."""
     name = CHANGING.name
-    site.administrator.change_capacity(site.page, used + _MORE)
+    site.administrator.change_capacity(site.policy, used + _MORE)
     requests = [Request(name, PING, site.cookies[name])] * (2 * _MORE)
     statuses = [one.status for one in crowd(site.address, requests)]
     words = f"{_MORE} more than the {used} used"
@@ -90,7 +90,7 @@ def change_many_times(site: Stage, number: int) -> Iterator[bool]:
     with _clients(site) as clients:
         for turn in range(number):
             more = turn % 2 == 0
-            site.administrator.change_capacity(site.page, used + 2 * len(clients) if more else used)
+            site.administrator.change_capacity(site.policy, used + 2 * len(clients) if more else used)
             in_turn = list(clients.values()) if turn % 4 < 2 else list(reversed(clients.values()))
             statuses = [client.ask(PING).status for client in in_turn]
             used += statuses.count(ADMITTED)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from project.demo import DemoFailed
-from project.demo.administrator import Administrator, PolicyPage
+from project.demo.administrator import Administrator
 from project.demo.client import Cookies
 from project.demo.place import Place
 from project.demo.server import WORKERS, Address, Server
@@ -27,8 +27,8 @@ class Stage(NamedTuple):
     place: Place
     address: Address
     administrator: Administrator
-    page: PolicyPage
-    """The policy of the visitor whose limit will change."""
+    policy: str
+    """The path of the policy of the visitor whose limit will change."""
     cookies: dict[str, Cookies]
 
 
@@ -64,5 +64,5 @@ def _set_stage(place: Place, address: Address, password: str) -> Stage:
     administrator = Administrator.logged_in(address, _ADMIN, password)
     say("setting limits in the admin")
     passwords = {visitor.name: secrets.token_urlsafe() for visitor in VISITORS if visitor.account}
-    page = set_up(administrator, passwords)
-    return Stage(place, address, administrator, page, log_in(address, passwords))
+    policy = set_up(administrator, passwords)
+    return Stage(place, address, administrator, policy, log_in(address, passwords))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from project.demo import DemoFailed
-from project.demo.administrator import Administrator, Limit, PolicyPage
+from project.demo.administrator import Administrator, Limit
 from project.demo.browser import Browser
 from project.demo.client import Cookies
 from project.demo.report import Crowded
@@ -80,20 +80,20 @@ CHANGING: Final = VISITORS[2]
 """Whose limit is changed while requests flow."""
 
 
-def set_up(administrator: Administrator, passwords: Mapping[str, str]) -> PolicyPage:
-    """Make users, resources, entities, policies and endpoints; gives the page of the policy that will be changed."""
+def set_up(administrator: Administrator, passwords: Mapping[str, str]) -> str:
+    """Make users, resources, entities, policies and endpoints; gives the path of the policy that will be changed."""
     administrator.add_resource(API, "What visitors call.")
     administrator.add_resource(REPORTS, "What takes long, so that only a few may run at once.")
     administrator.add_endpoint("ping", PING, API)
     administrator.add_endpoint("stream", STREAM, REPORTS)
     administrator.add_policy(API, [_calls(_EVERYBODY, "fixed_window")])
     administrator.add_policy(REPORTS, [{"kind": "resource", "key": "slots", "capacity": str(SLOTS)}])
-    pages = {
+    policies = {
         visitor: _add_visitor(administrator, visitor, passwords[visitor.name])
         for visitor in VISITORS
         if visitor.account
     }
-    changing = pages[CHANGING]
+    changing = policies[CHANGING]
     if changing is None:
         raise DemoFailed(f"{CHANGING.name} has no policy that could be changed")
     return changing
@@ -126,7 +126,7 @@ def crowded(visitor: Visitor, responses: Iterable[Response]) -> Crowded:
     return Crowded(visitor.name, visitor.limit, visitor.sends, visitor.calls, counts[ADMITTED], counts[REFUSED])
 
 
-def _add_visitor(administrator: Administrator, visitor: Visitor, password: str) -> PolicyPage | None:
+def _add_visitor(administrator: Administrator, visitor: Visitor, password: str) -> str | None:
     identifier = f"user:{administrator.add_user(visitor.name, password)}"
     if visitor.algorithm is None:
         return None
