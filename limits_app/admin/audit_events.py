@@ -23,6 +23,7 @@ from limits_app.admin.audit_words import (
     field_in_words,
     kind_in_words,
     source_in_words,
+    value_in_words,
 )
 from limits_app.admin.primary_keys import is_primary_key
 from limits_app.admin.sound_lists import SoundListAdmin
@@ -128,7 +129,12 @@ class AuditEventAdmin(SoundListAdmin):
         found = audit.differences(event.before, event.after)
         kind = event.object_type
         rows = [
-            (field_in_words(kind, one.field), _CHANGES[one.change], _words(one.before), _words(one.after))
+            (
+                field_in_words(kind, one.field),
+                _CHANGES[one.change],
+                value_in_words(kind, one.field, one.before),
+                value_in_words(kind, one.field, one.after),
+            )
             for one in found
         ]
         body = format_html_join("", _ROW, rows)
@@ -174,10 +180,6 @@ class AuditEventAdmin(SoundListAdmin):
             ),
         }
         return TemplateResponse(request, "admin/limits_app/auditevent/revert.html", context)
-
-
-def _words(value: Any) -> str:
-    return value if isinstance(value, str) else "-" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _readable(snapshot: Any) -> SafeString:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib.admin import AllValuesFieldListFilter
 from django.core.exceptions import FieldDoesNotExist
+from django.template.defaultfilters import yesno
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.audit.reverting import MODELS
@@ -14,7 +16,7 @@ from limits_app.audit.reverting import MODELS
 if TYPE_CHECKING:
     from django.contrib.admin.views.main import ChangeList
 
-__all__ = ["KindFilter", "SourceFilter", "field_in_words", "kind_in_words", "source_in_words"]
+__all__ = ["KindFilter", "SourceFilter", "field_in_words", "kind_in_words", "source_in_words", "value_in_words"]
 
 _SOURCES: Final[Mapping[str, Any]] = {
     "admin": _("admin"),
@@ -40,15 +42,31 @@ def kind_in_words(object_type: str) -> str:
 
 def field_in_words(object_type: str, field: str) -> str:
     """Name a field as its form does, or, within parts such as `limits tpm: capacity`, that of the part."""
+    found = _found(object_type, field)
+    return field if found is None else ": ".join([*field.split(": ")[:-1], str(found.verbose_name)])
+
+
+def value_in_words(object_type: str, field: str, value: Any) -> str:
+    """Say what a field has: of what can be chosen what the form calls it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(yesno(value))
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(dict(getattr(_found(object_type, field), "flatchoices", ())).get(value, value))
+
+
+def _found(object_type: str, field: str) -> Any:
+    """The field of a model that a difference is about; None where there was one once."""
     model: Any = MODELS.get(object_type)
     *parts, name = field.split(": ")
     try:
         for part in parts:
             model = model and model._meta.get_field(part.partition(" ")[0]).related_model
-        last = model._meta.get_field(name).verbose_name if model else name
-    except FieldDoesNotExist:  # there was one once
-        return field
-    return ": ".join([*parts, str(last)])
+        return model._meta.get_field(name) if model else None
+    except FieldDoesNotExist:
+        return None
 
 
 class _FilterInWords(AllValuesFieldListFilter):

@@ -44,11 +44,6 @@ __all__ = ["LimitFormSet", "LimitInline", "PolicyAdmin"]
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
-_ENFORCEMENTS: Final[Mapping[Enforcement, Any]] = {
-    Enforcement.ENFORCE: Enforcement.ENFORCE.label,
-    Enforcement.SHADOW: _("tried in the shadow"),
-    Enforcement.OFF: Enforcement.OFF.label,
-}
 _COUNTING: Final = (Standing.COUNTS, Standing.EXTENDED)
 _STANDINGS: Final[Mapping[Standing, Any]] = {
     Standing.COUNTS: _("holds"),
@@ -59,6 +54,8 @@ _STANDINGS: Final[Mapping[Standing, Any]] = {
     Standing.SHADOW: _("is tried in the shadow"),
     Standing.OFF: _("is off"),
 }
+_NOT_ENFORCED: Final[Mapping[str, Standing]] = {Enforcement.SHADOW: Standing.SHADOW, Enforcement.OFF: Standing.OFF}
+"""What is known without the store."""
 
 
 class LimitFormSet(LimitForms):
@@ -135,7 +132,6 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
         "limits_in_words",
         "in_use",
         "standing",
-        "enforcement_in_words",
         "holds",
         "reason",
     ]
@@ -176,23 +172,23 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
         """Say when it holds."""
         return policy.when(short_moment)
 
-    @admin.display(description=_("enforcement"), ordering="enforcement")
-    def enforcement_in_words(self, policy: Policy) -> str:
-        """Say whether it is obeyed, and by how many."""
-        word = str(_ENFORCEMENTS[Enforcement(policy.enforcement)])
-        return word if policy.rollout_percent == 100 else f"{word}, {policy.rollout_percent} %"
-
     @admin.display(description=_("limits"))
     def limits_in_words(self, policy: Policy) -> str:
         """Say what it limits, or what it does instead."""
         return written_limits(policy.limits.all()) or str(PolicyEffect(policy.effect).label)
 
-    @admin.display(description=_("now"))
+    @admin.display(description=_("now"), ordering="enforcement")
     def standing(self, policy: Any) -> str:
-        """Say what becomes of it at this moment."""
+        """Say what becomes of it at this moment, and for how many."""
         if policy.states is None:
-            return gettext("unknown")
-        return str(_STANDINGS[policy.states[0].standing.get(policy.pk, Standing.NOT_NOW)])
+            standing = _NOT_ENFORCED.get(policy.enforcement)
+        else:
+            standing = policy.states[0].standing.get(policy.pk, Standing.NOT_NOW)
+        if standing is Standing.NOT_ROLLED_OUT and policy.entity_id is None and policy.rollout_percent:
+            # It was read for the site itself, and is about many.
+            standing = _NOT_ENFORCED.get(policy.enforcement, Standing.COUNTS)
+        word = gettext("unknown") if standing is None else str(_STANDINGS[standing])
+        return word if policy.rollout_percent == 100 else f"{word}, {policy.rollout_percent} %"
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each policy is about its entity on its resource."""

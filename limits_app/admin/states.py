@@ -104,7 +104,8 @@ def limit_line(limit: LimitState) -> SafeString:
     words = gettext("%(used)s of %(capacity)s used, %(left)s left") % numbers
     share = f"{min(max(limit.share, 0.0), 1.0):.3f}"
     meter = '<meter min="0" max="1" low="0.8" high="0.95" optimum="0" value="{}" aria-label="{}"></meter>'
-    return format_html("{}: " + meter + " {}", key, share, f"{key}: {words}", words)
+    figures = '<span class="limits-figures">{}</span>'
+    return format_html("{}: " + meter + " " + figures, key, share, f"{key}: {words}", words)
 
 
 def _source(state: RowState) -> Iterable[str]:

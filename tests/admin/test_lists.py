@@ -56,13 +56,15 @@ def test_a_list_says_where_limits_come_from(admin_client: Client) -> None:
 def test_a_list_of_policies_says_what_becomes_of_each(admin_client: Client) -> None:
     limits.set_system_limits([TPM])
     limits.set_resource_limits("api", [TPM])
+    limits.set_resource_limits("some", [TPM], rollout_percent=1)
     limits.set_resource_limits("mail", [TPM], enforcement="off")
     limits.set_entity_limits("user:1", [TPM], resource="api", enforcement="shadow")
     limits.set_entity_limits("user:2", [TPM], resource="api", rollout_percent=0)
     limits.set_entity_limits("user:3", [TPM], extends=True)
     limits.set_entity_limits("user:4", [TPM], resource="api", valid_from=timezone.now() + timedelta(days=1))
     page = text(changelist(admin_client, "policy"))
-    for words in ("holds", "is off", "is tried in the shadow", "not rolled out so far", "does not hold now"):
+    now = ["holds", "holds, 1 %", "not rolled out so far, 0 %", "is off", "is tried in the shadow", "does not hold now"]
+    for words in now:
         assert f'<td class="field-standing">{words}</td>' in page
     assert "counted for each" in page
 

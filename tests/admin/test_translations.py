@@ -14,7 +14,7 @@ from django.test import Client
 from django.utils import translation
 
 from limits_app import limits
-from limits_app.admin.audit_words import field_in_words
+from limits_app.admin.audit_words import field_in_words, value_in_words
 from limits_app.core.limits import CallLimit
 from limits_app.models import AuditEvent, Policy
 from tests.admin.browsing import act, address, changelist
@@ -130,3 +130,22 @@ def test_the_audit_log_is_read_in_the_language_of_the_site(admin_client: Client,
 )
 def test_a_field_is_named_as_its_form_does_if_there_still_is_one(kind: str, field: str, words: str) -> None:
     assert field_in_words(kind, field) == words
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "words"),
+    [
+        ("policy", "effect", "unlimited", "unbegrenzt"),
+        ("policy", "effect", "gone", "gone"),
+        ("policy", "reason", "limits", "limits"),
+        ("policy", "extends", True, "Ja"),
+        ("policy", "rollout_percent", 50, "50"),
+        ("policy", "valid_until", None, "-"),
+        ("pool", "members eu: limits tpm: period", "day", "Tag"),
+        ("pool", "members eu: config", {"region": "eu"}, '{"region": "eu"}'),
+        ("gone", "effect", "limits", "limits"),
+    ],
+)
+def test_a_value_that_can_be_chosen_is_called_as_its_form_does(kind: str, field: str, value: Any, words: str) -> None:
+    with translation.override("de"):
+        assert value_in_words(kind, field, value) == words

@@ -264,6 +264,8 @@ def test_another_limit_is_chosen_while_the_live_view_goes_on(window: Browser) ->
     window.press("#limits-live-key option[value='']")
     window.run("document.getElementById('limits-live-admitted').textContent = 'old'")
     window.until(lambda: window.text("#limits-live-admitted") != "old", "nothing is drawn any more")
+    assert window.text("#limits-live-admitted") == "-"  # of tokens and calls there is no sum
+    assert window.text("#limits-live-refused") == "0"
     assert window.run("return document.getElementById('limits-live-status').matches('.limits-chip--on')")
 
 

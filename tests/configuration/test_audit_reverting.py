@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
+from limits_app import audit
 from limits_app.audit import CannotRevert, Change, Difference, acting, differences, revert, snapshot, unrecorded, verify
 from limits_app.models import AuditEvent, Entity, Limit, Policy, Pool, PoolMember, Resource
 from tests.configuration.rows import permits, quota, rate
@@ -224,6 +225,18 @@ def test_reverting_takes_three_permissions(
     assert visitor.get(page(event)).status_code == (200 if allowed else 403)
     assert visitor.post(page(event)).status_code == (302 if allowed else 403)
     assert (Resource.objects.get().description == "") is allowed
+
+
+def test_who_may_no_longer_do_what_reverting_does_by_then_reverts_nothing(
+    client: Client, api: Resource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Resource.objects.update(description="x")
+    event = last()
+    visitor = staff(client, READ, REVERT, "change_resource")
+    needed = iter([["limits_app.change_resource"], ["limits_app.add_resource"]])  # as after somebody has deleted it
+    monkeypatch.setattr(audit, "permissions_to_revert", lambda _event: next(needed))
+    assert visitor.post(page(event)).status_code == 403
+    assert Resource.objects.get().description == "x"
 
 
 def test_resets_have_no_button_and_no_page(admin_client: Client) -> None:

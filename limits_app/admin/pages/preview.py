@@ -111,7 +111,7 @@ def _chart(found: Forecast) -> dict[str, Any] | None:
     drawn = [hours.get(hour, (0, 0)) for hour in range(first, last + 1)]
     return {
         "starts": [hour * _HOUR_SECONDS * 1000 for hour in range(first, last + 1)],
-        "hours": False,
+        "moments": "hours of days",
         "admitted": [fits / MILLI for fits, _ in drawn],
         "refused": [lost / MILLI for _, lost in drawn],
         "labels": {

@@ -129,7 +129,7 @@ def _chart(starts: list[datetime], uses: Iterable[Use], span: Span, key: str) ->
         refused[start] = refused.get(start, 0) + use.refused
     return {
         "starts": [start.isoformat() for start in admitted],
-        "hours": span.period == Period.HOUR,
+        "moments": "hours" if span.period == Period.HOUR else "days",
         "admitted": list(admitted.values()),
         "refused": list(refused.values()),
         "labels": {

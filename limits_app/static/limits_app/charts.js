@@ -58,10 +58,13 @@ window.limitsCharts = (() => {
     scales,
   });
 
-  const moment = (start, hours) => {
-    const how = hours ? { hour: "2-digit", minute: "2-digit" } : { day: "numeric", month: "short" };
-    return new Date(start).toLocaleString(document.documentElement.lang, { ...how, timeZone: hours ? undefined : "UTC" });
+  // Hours are those of who looks; days are those of UTC, by which they are counted.
+  const MOMENTS = {
+    hours: { hour: "2-digit", minute: "2-digit" },
+    days: { day: "numeric", month: "short", timeZone: "UTC" },
+    "hours of days": { day: "numeric", month: "short", hour: "numeric" },
   };
+  const moment = (start, kind) => new Date(start).toLocaleString(document.documentElement.lang, MOMENTS[kind]);
 
   const fromPage = (canvas) => {
     const data = JSON.parse(document.getElementById(canvas.dataset.chart).textContent);
@@ -72,7 +75,7 @@ window.limitsCharts = (() => {
     draw(canvas, {
       type: "bar",
       data: {
-        labels: data.starts.map((start) => moment(start, data.hours)),
+        labels: data.starts.map((start) => moment(start, data.moments)),
         datasets: [
           { label: data.labels.admitted, data: data.admitted, yAxisID: "y", order: 1 },
           stacked

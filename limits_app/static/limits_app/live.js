@@ -33,10 +33,12 @@
   // What was counted may go back when an hour leaves the two that are looked at, or amounts are given back.
   const rate = (state, what) => Math.max((total(state, what) - total(last, what)) / (state.at - last.at), 0);
 
-  const shown = (number) => number.toLocaleString(document.documentElement.lang, { maximumFractionDigits: 1 });
+  const shown = (number) =>
+    number === null ? "-" : number.toLocaleString(document.documentElement.lang, { maximumFractionDigits: 1 });
 
   const move = (state) => {
-    const rates = { admitted: rate(state, "admitted"), refused: rate(state, "refused") };
+    // Refusals of different limits can be added up, what they admit cannot.
+    const rates = { admitted: key.value === "" ? null : rate(state, "admitted"), refused: rate(state, "refused") };
     element("admitted").textContent = shown(rates.admitted);
     element("refused").textContent = shown(rates.refused);
     chart.data.labels.push(new Date(state.at * 1000).toLocaleTimeString(document.documentElement.lang));
@@ -51,7 +53,7 @@
   const offer = (names) => {
     const there = new Set([...key.options].map((option) => option.value));
     names.filter((name) => !there.has(name)).forEach((name) => key.add(new Option(name, name)));
-    if (!last && there.size === 1 && names.includes("call_count")) key.value = "call_count";
+    if (!last && there.size === 1 && names.length) key.value = names.includes("call_count") ? "call_count" : names[0];
   };
 
   const node = (name, text, ...children) => {
