@@ -54,6 +54,7 @@ Network = IPv4Network | IPv6Network
 MAX_MEGABYTES: Final = 1024 * 1024
 _MOST_TIMES: Final = 1000
 _ALIAS: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,32}")
 
 
 class StoreKind(StrEnum):
@@ -113,10 +114,12 @@ class StoreSettings:
     cache: str | None = None
     url: str | None = None
     cluster: bool = False
+    prefix: str | None = None
     idle_factor: float | None = None
     using: str | None = None
     lock_timeout_seconds: float | None = None
     connect_timeout_seconds: float | None = None
+    reply_timeout_seconds: float | None = None
 
 
 def _wrong(expected: str, value: object) -> ValueError:
@@ -127,6 +130,13 @@ def alias(value: object) -> str:
     """Parse the name of a store."""
     if not isinstance(value, str) or not _ALIAS.fullmatch(value):
         raise _wrong("a letter followed by at most 63 letters, digits, '_' or '-'", value)
+    return value
+
+
+def key_prefix(value: object) -> str:
+    """Parse what tells the keys of one site from those of others on the same server."""
+    if not isinstance(value, str) or not _KEY_PREFIX.fullmatch(value):
+        raise _wrong("1 to 32 letters, digits, '.', '_' or '-'", value)
     return value
 
 
@@ -249,7 +259,15 @@ def one_of(choices: type[E]) -> Callable[[object], E]:
 _STORE_OPTIONS: Final[Mapping[StoreKind, Mapping[str, Callable[[object], Any]]]] = {
     StoreKind.PROCESS: {"STATE_DIR": directory, "MAP_MEGABYTES": whole_number(1, MAX_MEGABYTES)},
     StoreKind.MEMORY: {},
-    StoreKind.REDIS: {"CACHE": alias, "URL": redis_url, "CLUSTER": yes_or_no, "IDLE_FACTOR": factor},
+    StoreKind.REDIS: {
+        "CACHE": alias,
+        "URL": redis_url,
+        "CLUSTER": yes_or_no,
+        "PREFIX": key_prefix,
+        "IDLE_FACTOR": factor,
+        "CONNECT_TIMEOUT_SECONDS": seconds,
+        "REPLY_TIMEOUT_SECONDS": seconds,
+    },
     StoreKind.DATABASE: {"USING": alias, "LOCK_TIMEOUT_SECONDS": seconds, "CONNECT_TIMEOUT_SECONDS": seconds},
 }
 

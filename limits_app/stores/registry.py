@@ -35,10 +35,19 @@ def process_store() -> Store:
 
 def _redis(chosen: StoreSettings) -> Store:
     # Imported when it is wanted: its packages are an extra.
-    from limits_app.stores.redis import open_redis_store
+    from limits_app.stores.redis import open_redis_store, prefix_for
 
     alias = chosen.cache or (None if chosen.url else "default")
-    return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster, idle_factor=chosen.idle_factor)
+    # The server may be that of several sites, who tell their keys in a cache apart by this.
+    site = chosen.prefix or (caches.settings.get(alias, {}).get("KEY_PREFIX", "") if alias else "")
+    given = {
+        "prefix": prefix_for(site),
+        "idle_factor": chosen.idle_factor,
+        "connect_seconds": chosen.connect_timeout_seconds,
+        "reply_seconds": chosen.reply_timeout_seconds,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster, **options)
 
 
 def _database(chosen: StoreSettings) -> Store:
@@ -50,10 +59,10 @@ def _database(chosen: StoreSettings) -> Store:
     return open_database_store(chosen.using or DEFAULT_DB_ALIAS, **options)
 
 
-def shared_store() -> Store | None:
+def shared_store() -> Store:
     """The first store of the settings that several machines share, Redis before a database.
 
-    Without any, the database `default`; None where the cache `default` is one of django-redis.
+    Without any, the cache `default` where that is one of django-redis, else the database `default`.
     """
     kinds = {alias: chosen.kind for alias, chosen in conf.get(conf.STORES).items()}
     shared = [alias for wanted in (StoreKind.REDIS, StoreKind.DATABASE) for alias in kinds if kinds[alias] is wanted]
@@ -61,7 +70,7 @@ def shared_store() -> Store | None:
         return store(shared[0])
     # As django-redis finds out whether it is one of its own.
     is_redis = DEFAULT_CACHE_ALIAS in caches.settings and hasattr(caches[DEFAULT_CACHE_ALIAS], "client")
-    return None if is_redis else _database(StoreSettings(StoreKind.DATABASE))
+    return _redis(StoreSettings(StoreKind.REDIS)) if is_redis else _database(StoreSettings(StoreKind.DATABASE))
 
 
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {

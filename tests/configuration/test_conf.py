@@ -126,6 +126,8 @@ BAD_VALUES = [
     ("STORES", {"default": {"KIND": "file"}}, "E011", "KIND must be 'process' or 'memory' or "),
     ("STORES", {"default": {"KIND": "redis", "URL": "http://x"}}, "E011", "URL must be an address that starts with"),
     ("STORES", {"default": {"KIND": "redis", "CLUSTER": 1}}, "E011", "CLUSTER must be True or False, not 1"),
+    ("STORES", {"default": {"KIND": "redis", "PREFIX": "a{b}"}}, "E011", "PREFIX must be 1 to 32 letters, digits"),
+    ("STORES", {"default": {"KIND": "redis", "REPLY_TIMEOUT_SECONDS": 0}}, "E011", "REPLY_TIMEOUT_SECONDS must be a"),
     (
         "STORES",
         {"default": {"KIND": "redis", "CACHE": "default", "URL": "redis://x"}},

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.stores.redis.cluster import RedisClusterStore
 from limits_app.stores.redis.opened import open_store
 from limits_app.stores.redis.store import RedisStore
 
-__all__ = ["open_redis_store"]
+__all__ = ["open_redis_store", "prefix_for"]
 
 
 def open_redis_store(
@@ -25,3 +26,9 @@ def open_redis_store(
     except NotImplementedError:  # which is all that django-redis says
         message = f"the cache {alias!r} is none of django-redis: name one that is in CACHES, or give a url"
         raise StoreUnavailable(message) from None
+
+
+def prefix_for(site: str) -> str:
+    """What all keys of a site start with; braces, which mean something to a cluster, are written otherwise."""
+    own = quote(site, safe="")
+    return f"{RedisStore.DEFAULTS['prefix']}{own}:" if own else str(RedisStore.DEFAULTS["prefix"])

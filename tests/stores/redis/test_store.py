@@ -187,7 +187,37 @@ def test_the_settings_name_stores_on_redis(redis: RedisServer, monkeypatch: pyte
     with override_settings(LIMITS={"STORES": {"default": {"KIND": "redis", "URL": redis.url}}}):
         assert registry.store() is open_redis_store(url=redis.url)
     with override_settings(LIMITS={}, CACHES=caches(redis)):
-        assert registry.shared_store() is None
+        assert registry.shared_store() is open_redis_store("default")
+
+
+def test_sites_on_one_server_have_keys_of_their_own(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def site(key_prefix: str = "", **options: object) -> RedisStore:
+        monkeypatch.setattr(registry, "_OPENED", {})  # as each process has its own
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis.url, "KEY_PREFIX": key_prefix}
+        where = {} if "URL" in options else {"CACHE": "default"}
+        stores = {"default": {"KIND": "redis", **where, **options}}
+        with override_settings(CACHES={"default": entry}, LIMITS={"STORES": stores}):
+            opened = registry.store()
+        assert isinstance(opened, RedisStore)
+        return opened
+
+    name = prefix().rstrip(":")
+    once = CallLimit(1, 3600)
+    named, other, plain = site(f"{name}{{a}}"), site(f"{name}b"), site(URL=redis.url, PREFIX=name)
+    again = site(f"{name}c", PREFIX=name)
+    for one in (named, other, plain):
+        assert [bool(limits_of(one, once, entity=name).try_acquire()) for _ in range(2)] == [True, False]
+    assert not limits_of(again, once, entity=name).try_acquire()  # the prefix of a store goes first
+    with Redis.from_url(redis.url) as client:
+        assert len(list(client.scan_iter(f"limits:1:{name}%7Ba%7D:*"))) > 0
+
+
+def test_a_server_that_is_far_away_may_take_longer(redis: RedisServer) -> None:
+    far = {"KIND": "redis", "URL": redis.url, "CONNECT_TIMEOUT_SECONDS": 3, "REPLY_TIMEOUT_SECONDS": 2}
+    with override_settings(LIMITS={"STORES": {"default": far}}):
+        store = registry.store()
+    assert isinstance(store, RedisStore)
+    assert (store._options["connect_seconds"], store._options["reply_seconds"]) == (3, 2)
 
 
 def test_a_cache_that_is_none_of_django_redis_says_so() -> None:
