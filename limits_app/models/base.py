@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-from django.db import NotSupportedError, connections, models, router
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, NotSupportedError, connections, models, router
 
 from limits_app.models.changes import announce
 from limits_app.models.constraints import all_hold
 from limits_app.models.recording import Unit, unit
 from limits_app.models.snapshots import Snapshot
 
-__all__ = ["Configuration", "ConfigurationQuerySet", "Written"]
+__all__ = ["Configuration", "ConfigurationQuerySet", "Written", "check_sound"]
 
 Written = Mapping[Any, tuple[Snapshot, Snapshot]]
 """What rows said before and say now, by primary key; new ones said nothing."""
@@ -108,6 +109,14 @@ class ConfigurationManager(models.Manager[C_co]):
         return ConfigurationQuerySet(self.model, using=self._db)
 
 
+def check_sound(field: Any, value: object) -> None:
+    """Raise IntegrityError where the validators of a field refuse a value."""
+    try:
+        field.run_validators(value)
+    except ValidationError as error:
+        raise IntegrityError(f"{field.name}: {'; '.join(error.messages)}") from error
+
+
 class Configuration(models.Model):
     """A row that administrators set and every process obeys."""
 
@@ -115,6 +124,8 @@ class Configuration(models.Model):
     """Fields that say what it is a part of: changes of it are recorded as changes of that."""
     implied: ClassVar[Sequence[str]] = ()
     """Properties that the audit log tells besides the fields."""
+    sound: ClassVar[Sequence[str]] = ()
+    """Fields whose validators everything that is written has to pass, also what no form has seen."""
     named_by: ClassVar[str] = "name"
     """The field by which others name it."""
 
@@ -127,6 +138,10 @@ class Configuration(models.Model):
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
         """Raise IntegrityError for what no constraint of the database sees; asked at the end of each unit of change."""
+        for before, now in written.values():
+            for name in cls.sound:
+                if before.get(name) != now.get(name):
+                    check_sound(cls._meta.get_field(name), now.get(name))
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         """Raise ValidationError for fields that cannot be so.

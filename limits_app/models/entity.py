@@ -25,6 +25,7 @@ class Entity(Configuration):
     """Somebody who consumes and about whom something is set; anyone else needs no row."""
 
     named_by = "identifier"
+    sound = ("identifier", "metadata")
 
     identifier = ExactTextField(
         _("identifier"),
@@ -115,6 +116,7 @@ class Entity(Configuration):
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
         """Refuse cycles and lines of more than 8 levels, however they were written."""
+        super().check_written(written, using)
         moved = [key for key, (before, now) in written.items() if now["parent"] not in {None, before.get("parent")}]
         parents = _parents(moved, using)
         by_levels: dict[int, list[Any]] = {}

@@ -25,6 +25,7 @@ from limits_app.models.policy_rules import (
     check_limits,
     check_neighbours,
     check_spans,
+    check_written_hours,
 )
 from limits_app.models.resource import Resource
 from limits_app.models.validators import validate_text
@@ -58,6 +59,7 @@ _NAMES: Final[Mapping[PolicyScope, str]] = {
 }
 """The same in every language, because logs and outcomes keep them."""
 
+_HOURS: Final = ("weekly_hours", "time_zone")
 _SPAN: Final = ("resource", "entity", "valid_from", "valid_until")
 
 
@@ -183,9 +185,11 @@ class Policy(Configuration):
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Refuse limits that it cannot have, and dates that overlap with those of another policy of the same scope."""
+        """Refuse limits and hours that cannot be, and dates that overlap with those of another policy of its scope."""
         for before, now in written.values():
             check_limits(before, now)
+            if any(before.get(name) != now[name] for name in _HOURS):
+                check_written_hours(*[now[name] for name in _HOURS])
         moved = [key for key, (before, now) in written.items() if any(before.get(name) != now[name] for name in _SPAN)]
         check_spans([key for key in moved if written[key][1]["valid_from"]], using)
 

@@ -31,6 +31,7 @@ __all__ = [
     "check_limits",
     "check_neighbours",
     "check_spans",
+    "check_written_hours",
 ]
 
 
@@ -119,6 +120,16 @@ def check_hours(policy: Policy) -> None:
             WeeklyHours.parse(policy.weekly_hours, policy.time_zone)
     except ValueError as error:
         raise ValidationError({field: str(error)}) from error
+
+
+def check_written_hours(weekly_hours: str, time_zone: str) -> None:
+    """Raise IntegrityError for what `check_hours` refuses; hours without a time zone are those of the site."""
+    try:
+        zone_named(time_zone or "UTC")
+        if weekly_hours:
+            WeeklyHours.parse(weekly_hours, time_zone or "UTC")
+    except ValueError as error:
+        raise IntegrityError(str(error)) from error
 
 
 def check_neighbours(policy: Policy) -> None:

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models.base import Configuration, Written
+from limits_app.models.base import Configuration, Written, check_sound
 from limits_app.models.fields import ExactTextField
 from limits_app.models.limit_columns import check_definitions
 from limits_app.models.references import validate_config
@@ -32,6 +32,8 @@ class LoadBalancing(models.TextChoices):
 
 class Pool(Configuration):
     """Interchangeable members, of which one serves each request."""
+
+    sound = ("name",)
 
     name = ExactTextField(
         _("name"),
@@ -78,10 +80,14 @@ class Pool(Configuration):
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Refuse limits of members that are no definitions, however they were written."""
+        """Refuse limits of members that are no definitions, and secrets, however they were written."""
+        super().check_written(written, using)
+        config = PoolMember._meta.get_field("config")
         for before, now in written.values():
             if before.get("members") != now["members"]:
                 check_definitions(limit for member in now["members"] for limit in member.get("limits", ()))
+                for member in now["members"]:
+                    check_sound(config, member.get("config", {}))
 
 
 class PoolMember(Configuration):

@@ -16,7 +16,10 @@ MEMBER: Final = "member"
 
 _KINDS: Final = ("env", "setting")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET: Final = re.compile(r"(password|passwd|secret|token|credentials|authorization|(api|access|private)_?key)$")
+_SECRET: Final = re.compile(
+    r"(passwor[dt]|passwd|passphrase|pwd|secret|token|bearer|credentials?|auth|authorization|dsn|"
+    r"(api|access|private|secret|signing|auth)_?key)$"
+)
 
 
 def is_reference(value: Mapping[str, object]) -> bool:

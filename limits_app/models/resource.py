@@ -16,6 +16,8 @@ __all__ = ["Resource"]
 class Resource(Configuration):
     """Something scarce that limits can be set for: an API, a model, a kind of job."""
 
+    sound = ("name",)
+
     name = ExactTextField(
         _("name"),
         max_length=64,

@@ -113,7 +113,7 @@ def test_a_rolled_back_savepoint_takes_only_its_own_announcement_back(announced:
         assert not pending("default")
         Resource.objects.create(name="kept")
         with transaction.atomic():
-            Resource.objects.create(name="lost too")
+            Resource.objects.create(name="lost-too")
             transaction.set_rollback(True)
         assert pending("default")
     assert announced == ["default"]

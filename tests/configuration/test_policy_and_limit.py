@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, models, transaction
+from django.db import DataError, IntegrityError, models, transaction
 from django.utils import timezone
 
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
-from limits_app.models import Entity, Limit, LimitKind, Policy, PolicyEffect, PolicyScope, Resource
+from limits_app.models import Entity, Limit, LimitKind, Policy, PolicyEffect, PolicyScope, Pool, Resource
 from tests.configuration.rows import complaint, permits, quota, rate
 
 pytestmark = pytest.mark.django_db
@@ -423,3 +424,27 @@ def test_what_was_there_already_is_in_nobodys_way(sound: Any, policy: Policy) ->
     Policy.objects.filter(pk=policy.pk).update(enforcement="off")
     policy.limits.all().update(key="sound")
     assert policy.limits.get().definition().key == "sound"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda: Resource.objects.create(name="no such name"), "name: "),
+        (lambda: Resource.objects.create(name="x" * 65), "name: "),
+        (lambda: Resource.objects.update(name="no such name"), "name: "),
+        (lambda: Pool.objects.bulk_create([Pool(name="a\0b")]), "name: "),
+        (lambda: Entity.objects.create(identifier="user:1", metadata=[1]), "metadata: Write an object"),
+        (lambda: Entity.objects.create(identifier="x" * 256), "identifier: "),
+        (lambda: Policy.objects.create(weekly_hours="whenever", time_zone="UTC"), "'whenever' is no day"),
+        (lambda: Policy.objects.create(weekly_hours="mon", time_zone="Mars/Olympus"), "is no time zone"),
+        (lambda: Policy.objects.create(time_zone="Mars/Olympus"), "is no time zone"),
+    ],
+)
+def test_no_way_of_writing_makes_a_row_that_nobody_could_read(write: Callable[[], object], said: str) -> None:
+    resource = Resource.objects.create(name="api")
+    with pytest.raises((IntegrityError, DataError), match=said), transaction.atomic():
+        write()
+    models.QuerySet.update(Resource.objects.all(), name="no such name")  # as SQL of one's own may
+    Resource.objects.update(description="sound")
+    assert Resource.objects.get(pk=resource.pk).description == "sound"

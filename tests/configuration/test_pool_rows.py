@@ -75,6 +75,9 @@ def test_no_way_of_writing_makes_a_limit_of_a_member_that_is_no_definition(membe
         ({"config": {"api_key": "sk-123"}}, "Do not write secrets down"),
         ({"config": {"auth": [{"x-Access-Key": "sk"}]}}, "Do not write secrets down"),
         ({"config": {"tokens": {"password": ["hush"]}}}, "Do not write secrets down"),
+        ({"config": {"bearer": "sk"}}, "Do not write secrets down"),
+        ({"config": {"credential": "sk"}}, "Do not write secrets down"),
+        ({"config": {"sentry_dsn": "https://x"}}, "Do not write secrets down"),
         ({"config": {"region": {"env": "no name"}}}, "refers to nothing"),
         ({"config": {"region": {"setting": 5}}}, "refers to nothing"),
     ],
@@ -89,6 +92,21 @@ def test_secrets_may_be_named(pool: Pool) -> None:
     empty = PoolMember(pool=pool, name="b", config=None)
     empty.full_clean()
     assert empty.config == {}
+
+
+def test_no_way_of_writing_keeps_a_secret_nor_tells_the_log(pool: Pool, member: PoolMember) -> None:
+    config = {"api_key": "sk-123"}
+    before = AuditEvent.objects.count()
+    for write in (
+        lambda: PoolMember.objects.create(pool=pool, name="b", config=config),
+        lambda: PoolMember.objects.bulk_create([PoolMember(pool=pool, name="b", config=config)]),
+        lambda: pool.members.update(config=config),
+    ):
+        with pytest.raises(IntegrityError, match="config: Do not write secrets down"), transaction.atomic():
+            write()
+    assert AuditEvent.objects.count() == before
+    member.refresh_from_db()
+    assert member.config != config
 
 
 def test_a_name_is_there_once_in_a_pool(pool: Pool, member: PoolMember) -> None:
