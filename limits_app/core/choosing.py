@@ -61,7 +61,7 @@ def those_that_fit(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisitio
     if not fitting:
         best = nearest(acquisitions)
         yield Peek(best.limit_set.store, best)
-        raise NeverAdmissible(best.outcome)
+        raise NeverAdmissible.of(best)
     return fitting
 
 

@@ -18,11 +18,12 @@ LimitsError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from limits_app.core.acquisition import Acquisition
     from limits_app.core.outcome import Outcome
 
 __all__ = [
@@ -56,11 +57,26 @@ class InvalidRequest(LimitsError, ValueError):
 
 
 class LimitExceeded(LimitsError):
-    """The request was refused; `outcome` says by which limits and when to come back."""
+    """The request was refused; `outcome` says by which limits and when to come back.
+
+    `refused` is what was not acquired, to tell more about it; None where that is not known, as in another process.
+    """
+
+    refused: Acquisition | None = None
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome)
         self.outcome = outcome
+
+    @classmethod
+    def of(cls, refused: Acquisition) -> Self:
+        """The error for what a store has refused."""
+        error = cls(refused.outcome)
+        error.refused = refused
+        return error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.outcome,), {name: value for name, value in vars(self).items() if name != "refused"}
 
     def __str__(self) -> str:
         return self.outcome.summary()
@@ -122,3 +138,6 @@ class StoreBlocked(StoreUnavailable):
 
 class StaleConfiguration(LimitsError):
     """The limits of the request were compiled before the latest change; resolve them again."""
+
+    def __init__(self, message: str = "limits have changed since these were found: ask for the set again") -> None:
+        super().__init__(message)

@@ -338,5 +338,5 @@ def _held(acquisition: Acquisition) -> Acquisition:
 def _in_time(acquisition: Acquisition) -> Acquisition:
     """What was admitted; LimitTimeout when it was not."""
     if not acquisition:
-        raise LimitTimeout(acquisition.outcome)
+        raise LimitTimeout.of(acquisition)
     return acquisition

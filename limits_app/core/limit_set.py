@@ -222,7 +222,7 @@ class LimitSet:
             at_once = (seconds == 0 or not store.line.busy) and self._decide(acquisition)
         if not at_once:
             if seconds == 0:
-                raise LimitTimeout(acquisition.outcome)
+                raise LimitTimeout.of(acquisition)
             await wait_in_task(Choice(wanted=(acquisition,)), seconds)
         if acquisition.plan.permits:
             acquisition.holding.add(acquisition)
@@ -286,7 +286,7 @@ class LimitSet:
             acquisition.holding = here
         if not fits and checks:
             self.store.peek(acquisition)
-            raise NeverAdmissible(acquisition.outcome)
+            raise NeverAdmissible.of(acquisition)
         return acquisition
 
     def _freely(self, requested: Mapping[str, Amount] | None, timeout: float | None = None) -> Acquisition:
@@ -302,14 +302,14 @@ class LimitSet:
         acquisition = self.claim(requested, checks=False)
         if not acquisition.plan.can_fit(acquisition.amounts):
             await store.apeek(acquisition)
-            raise NeverAdmissible(acquisition.outcome)
+            raise NeverAdmissible.of(acquisition)
         return acquisition
 
     def _admitted_at_once(self, acquisition: Acquisition, seconds: float | None) -> bool:
         """Ask once, unless others wait already; LimitTimeout when there is no time to wait at all."""
         if seconds == 0:
             if not self._decide(acquisition):
-                raise LimitTimeout(acquisition.outcome)
+                raise LimitTimeout.of(acquisition)
             return True
         return not self.store.line.busy and self._decide(acquisition)
 

@@ -15,7 +15,6 @@ from limits_app.core.choosing import Choice, earliest
 from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
-from limits_app.core.outcome import Outcome
 from limits_app.core.parts import FOREVER, Bucket
 from limits_app.core.steps import Pause, Peek, Stand, Steps, take_all, take_all_in_task
 from limits_app.core.store import Store, is_remote
@@ -105,7 +104,7 @@ def _leave(places: dict[Store, W]) -> None:
 def _admission(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None) -> Steps[Acquisition]:
     """The steps of whoever wants to wait; LimitExceeded at once where that is no use."""
     if all(map(_is_hopeless, choice.wanted)):
-        raise LimitExceeded((yield from _refusal(choice)))
+        raise LimitExceeded.of((yield from _refused(choice)))
     return (yield from _turns(choice, places, timeout))
 
 
@@ -133,7 +132,7 @@ def _turns(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None
         left = time_left()
         if left is not None:
             if left <= 0:
-                raise LimitTimeout((yield from _refusal(choice)))
+                raise LimitTimeout.of((yield from _refused(choice)))
             pauses.append(left)
         yield Pause(_seconds(pauses) if clock.moves_by_itself else None)
 
@@ -185,10 +184,10 @@ def _is_hopeless(one: Acquisition) -> bool:
     return one.limit_set.changes_at is None and any(isinstance(ask.rule.limit, Blocked) for ask in one.plan.asks)
 
 
-def _refusal(choice: Choice) -> Steps[Outcome]:
-    """The refusal that would be over first; with a look at one where nobody was asked."""
+def _refused(choice: Choice) -> Steps[Acquisition]:
+    """The one whose refusal would be over first; with a look at one where nobody was asked."""
     refused = [one for one in choice.wanted if one.admitted is False]
     if not refused:
         refused = [choice.wanted[0]]
         yield Peek(refused[0].limit_set.store, refused[0])
-    return earliest(refused).outcome
+    return earliest(refused)

@@ -126,15 +126,19 @@ class AnsweredRequest(Requester):
         self._is_undone = True
         self._refused = self._refused or ()
 
-    def refused_with(self, response: HttpResponseBase, *, gives_back: bool) -> Sequence[Acquisition]:
+    def refused_with(
+        self, response: HttpResponseBase, error: BaseException | None = None, *, gives_back: bool
+    ) -> Sequence[Acquisition]:
         """Note a response that was made of a refusal; gives what it tells of: what refused, and nothing else.
 
+        That is what the `error` says, else what was refused last.
         One that gives back does so where it answers the request: a view may still drop it, and answer otherwise.
         """
         self._telling = (*self._telling, ref(response))  # which refers to this, as it closes the request
         if gives_back:
             self.refusals = (*self.refusals, ref(response))
-        self._refused = self._refused or ()
+        refused = error.refused if isinstance(error, LimitExceeded) else None
+        self._refused = (self._refused or ()) if refused is None else (refused,)
         return self._refused
 
     def is_refusal(self, response: object) -> bool:
@@ -161,7 +165,7 @@ class AnsweredRequest(Requester):
         if acquisition.admitted:
             return acquisition
         self._refused = (acquisition,)
-        raise LimitExceeded(acquisition.outcome)
+        raise LimitExceeded.of(acquisition)
 
     def _hold(self, acquisition: Acquisition) -> None:
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from limits_app.core.acquisition import Acquisition
 
-__all__ = ["aenter", "aheld", "aleave", "enter", "held", "iterated", "leave"]
+__all__ = ["aenter", "aheld", "aiterated", "aleave", "enter", "held", "iterated", "leave"]
 
 Block = AbstractContextManager[Acquisition]
 AsyncBlock = AbstractAsyncContextManager[Acquisition]
@@ -49,6 +49,17 @@ def iterated(acquisition: Acquisition) -> Iterator[Acquisition]:
             yield acquisition
         except GeneratorExit:
             acquisition.release()
+            raise
+
+
+@asynccontextmanager
+async def aiterated(acquisition: Acquisition) -> AsyncIterator[Acquisition]:
+    """`iterated` for asyncio."""
+    async with aheld(acquisition):
+        try:
+            yield acquisition
+        except GeneratorExit:
+            await acquisition.arelease()
             raise
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from threading import RLock
+from typing import Any
 
 from limits_app import services
 from limits_app.core.acquisition import Acquisition
@@ -21,23 +25,35 @@ AnyShare = tuple[str, str | None, Asked, Limits]
 
 
 class ChargedRequest(AnsweredRequest):
-    """What a request was charged: each limit once, however many ways in see it."""
+    """What a request was charged: each limit once, however many ways in see it.
+
+    Parts of a view that run at the same time take turns, or each would find that nothing was charged yet. Those that
+    may wait for a limit take none, since others would have to wait for them.
+    """
 
     def charge(
         self, resource: str, entity: str | None, named: Mapping[str, Amount] = NOTHING, timeout: float | None = 0
     ) -> Acquisition:
         """`take` for those who report the usage of what they get; where nothing is left to take, of what was taken."""
-        self.take(resource, entity, named, timeout)
-        self.hear()
-        return self.charged(resource, entity)[-1]
+        # One that lets in again who has it: a receiver of a signal may charge the same request.
+        turn: AbstractContextManager[object] = nullcontext() if timeout != 0 else self._turn(RLock, (resource, entity))
+        with turn:
+            self.take(resource, entity, named, timeout)
+            self.hear()
+            return self.charged(resource, entity)[-1]
 
     async def acharge(
         self, resource: str, entity: str | None, named: Mapping[str, Amount] = NOTHING, timeout: float | None = 0
     ) -> Acquisition:
         """`charge` for asyncio."""
-        await self.atake(resource, entity, named, timeout)
-        self.hear()
-        return self.charged(resource, entity)[-1]
+        # Of its own for each loop. Not the one of threads, who would wait in a thread that a task may need to go on.
+        turn: AbstractAsyncContextManager[object] = nullcontext()
+        if timeout == 0:
+            turn = self._turn(asyncio.Lock, (resource, entity, asyncio.get_running_loop()))
+        async with turn:
+            await self.atake(resource, entity, named, timeout)
+            self.hear()
+            return self.charged(resource, entity)[-1]
 
     def charged(self, resource: str, entity: str | None) -> tuple[Acquisition, ...]:
         """What ways in took of a resource for an entity, one after the other."""
@@ -164,6 +180,10 @@ class ChargedRequest(AnsweredRequest):
     def was_charged(self, resource: str, entity: str | None) -> bool:
         """Whether a way in has charged it and it was not given back."""
         return self.charges.before((resource, entity)) is not None
+
+    def _turn(self, make: Callable[[], Any], key: object) -> Any:
+        """What lets one part of a view after the other charge something; made when the first one does."""
+        return vars(self).setdefault("_turns", {}).setdefault(key, make())
 
     def _note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> None:
         """Note what was charged; what was charged before it may have to give something back with the end."""

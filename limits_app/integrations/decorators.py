@@ -137,20 +137,19 @@ class limited:  # noqa: N801 - used like a function
         @wraps(function)
         async def when_admitted(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
             call = Call(function, args, kwargs)
-            with await self._terms.ahold(call):
-                async with aclosing(call.run()) as items:
-                    step = items.asend(None)
-                    try:
-                        while True:
-                            item = await step
-                            try:
-                                step = items.asend((yield item))
-                            except GeneratorExit:
-                                raise
-                            except BaseException as error:  # noqa: BLE001 - it is handed on
-                                step = items.athrow(error)
-                    except StopAsyncIteration:
-                        return
+            async with await self._terms.ahold(call), aclosing(call.run()) as items:
+                step = items.asend(None)
+                try:
+                    while True:
+                        item = await step
+                        try:
+                            step = items.asend((yield item))
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:  # noqa: BLE001 - it is handed on
+                            step = items.athrow(error)
+                except StopAsyncIteration:
+                    return
 
         return when_admitted
 

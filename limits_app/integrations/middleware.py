@@ -14,7 +14,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from limits_app.core.errors import InvalidRequest
+from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
 from limits_app.integrations.closing import drop
 from limits_app.integrations.endpoints import OutdatedEndpoints, Rule, endpoints
 from limits_app.integrations.headers import tell, untell
@@ -140,8 +140,7 @@ def _enforce(
             if rule is not None:
                 _charge(limits, rule, limits.entity)
     except REFUSALS as error:
-        limits.undo()
-        return refusal(request, error)
+        return _refused(request, error)
     return None
 
 
@@ -167,9 +166,14 @@ async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | 
             if rule is not None:
                 await _acharge(limits, rule, await limits.aentity())
     except REFUSALS as error:
-        limits.undo()
-        return await sync_to_async(refusal)(request, error)
+        return await sync_to_async(_refused)(request, error)
     return None
+
+
+def _refused(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:
+    """What a request gets that no view sees, which is given back what it was charged before."""
+    limits_of(request).undo()
+    return refusal(request, error)
 
 
 def _charge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:

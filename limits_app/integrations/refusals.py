@@ -66,7 +66,7 @@ def refusal(
     response["Cache-Control"] = "no-store"
     if said.retry_after is not None:
         response["Retry-After"] = str(said.retry_after)
-    tell(response, limits_of(request).refused_with(response, gives_back=gives_back))
+    tell(response, limits_of(request).refused_with(response, error, gives_back=gives_back))
     return response
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -17,7 +17,7 @@ from limits_app import services
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.integrations.amounts import Report, one_of_each
-from limits_app.integrations.blocks import aheld, iterated
+from limits_app.integrations.blocks import aheld, aiterated, iterated
 from limits_app.integrations.calls import Call
 from limits_app.integrations.headers import tell
 from limits_app.integrations.identity import sound
@@ -63,16 +63,16 @@ class Terms:
         acquisition = limits.charge(self.resource, entity, self._amounts(call), self.timeout)
         return nullcontext(acquisition) if is_heard else iterated(acquisition)
 
-    async def ahold(self, call: Call) -> AbstractContextManager[Acquisition]:
+    async def ahold(self, call: Call) -> AbstractAsyncContextManager[Acquisition]:
         """`hold` for asyncio."""
         request = call.request
         if request is None:
-            return iterated(await self.aacquire(call))
+            return aiterated(await self.aacquire(call))
         limits, entity = limits_of(request), await self._apayer(call)
         entity = await limits.aentity() if self._is_requester(entity) else entity
         is_heard = self._is_heard(limits, entity)
         acquisition = await limits.acharge(self.resource, entity, await self._aamounts(call), self.timeout)
-        return nullcontext(acquisition) if is_heard else iterated(acquisition)
+        return nullcontext(acquisition) if is_heard else aiterated(acquisition)
 
     def _is_heard(self, limits: RequestLimits, entity: str | None) -> bool:
         """Whether what a generator takes is given back with the end of the request: a stream may have begun.
@@ -127,8 +127,15 @@ class Terms:
             return await sync_to_async(refusal)(request, error, gives_back=True)
         try:
             result = call.run()
-            return self._answered(limits, entity, await result if isawaitable(result) else result, is_first)
-        except BaseException as error:
+            response = await result if isawaitable(result) else result
+            if limits.refusals:  # a thread gives back
+                return await sync_to_async(self._answered)(limits, entity, response, is_first)
+            return self._answered(limits, entity, response, is_first)
+        except Exception as error:
+            if not limits.guarded:
+                await sync_to_async(_fail)(limits, error, before)
+            raise
+        except BaseException as error:  # who is cancelled waits for nobody
             _fail(limits, error, before)
             raise
 

@@ -217,5 +217,5 @@ def _once(  # noqa: PLR0917 - the words of the verbs, in their order
 
 def _admitted(acquisition: Acquisition) -> Acquisition:
     if not acquisition.admitted:
-        raise LimitExceeded(acquisition.outcome)
+        raise LimitExceeded.of(acquisition)
     return acquisition

@@ -63,7 +63,7 @@ class Once:
         def wait(found: LimitSet) -> Acquisition:
             while not self._is_answered(acquisition := self._try(found)):
                 if left() == 0:
-                    raise LimitTimeout(acquisition.outcome)
+                    raise LimitTimeout.of(acquisition)
                 with suppress(LimitTimeout), while_it_holds(found, left(), turn=_TURN_SECONDS) as seconds:
                     return found.acquire(amounts_for(found, self._asked), seconds)
             return acquisition
@@ -77,7 +77,7 @@ class Once:
         async def wait(found: LimitSet) -> Acquisition:
             while not self._is_answered(acquisition := await self._atry(found)):
                 if left() == 0:
-                    raise LimitTimeout(acquisition.outcome)
+                    raise LimitTimeout.of(acquisition)
                 with suppress(LimitTimeout), while_it_holds(found, left(), turn=_TURN_SECONDS) as seconds:
                     return await found.aacquire(amounts_for(found, self._asked), seconds)
             return acquisition

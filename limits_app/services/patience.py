@@ -38,7 +38,14 @@ def while_it_holds(found: LimitSet, seconds: float | None, *, turn: float | None
             yield 0 if hopeless else stretch
     except LimitTimeout as error:
         if hopeless and seconds != 0:
-            raise LimitExceeded(error.outcome) from error
+            raise _at_once(error) from error
         if changes and stretch == lasts:
             raise StaleConfiguration("a date has come that changes the limits") from error
         raise
+
+
+def _at_once(error: LimitTimeout) -> LimitExceeded:
+    """The same refusal, of which nobody says that time was up."""
+    refused = LimitExceeded(error.outcome)
+    refused.refused = error.refused
+    return refused

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterable
-from concurrent import futures
-from concurrent.futures import Future
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future
+from concurrent.futures import wait as wait_for
 from time import monotonic
 from typing import TypeVar
 
@@ -22,31 +22,31 @@ class TaskFuture(Future[T]):
         return asyncio.wrap_future(self).__await__()
 
 
-def gather(calls: Iterable[Future[T]], *, timeout: float | None = None) -> list[T]:
+def gather(futures: Iterable[Future[T]], *, timeout: float | None = None) -> list[T]:
     """The results of calls, in the order of the futures.
 
     As soon as one of them fails its exception is raised, and the others go on.
     Raises TimeoutError when they are not done after `timeout` seconds.
     """
-    wanted = list(calls)
+    wanted = list(futures)
     deadline = None if timeout is None else monotonic() + timeout
-    done, pending = futures.wait(wanted, timeout, futures.FIRST_EXCEPTION)
+    done, pending = wait_for(wanted, timeout, FIRST_EXCEPTION)
     for call in wanted:
         if call in done and (call.cancelled() or call.exception() is not None):
             call.result()
     # A call that is cancelled ends no wait for exceptions, but its result is one.
     left = None if deadline is None else max(0.0, deadline - monotonic())
-    if pending and futures.wait(pending, left).not_done:
+    if pending and wait_for(pending, left).not_done:
         raise TimeoutError(f"{len(pending)} of {len(wanted)} calls were not done after {timeout} seconds")
     return [call.result() for call in wanted]
 
 
 def wait(
-    calls: Iterable[Future[T]], *, return_when: str = futures.ALL_COMPLETED, timeout: float | None = None
+    futures: Iterable[Future[T]], *, return_when: str = ALL_COMPLETED, timeout: float | None = None
 ) -> tuple[set[Future[T]], set[Future[T]]]:
     """The calls that are done and those that are not, after `timeout` seconds at the latest.
 
     `return_when` is one of `ALL_COMPLETED`, `FIRST_COMPLETED` and `FIRST_EXCEPTION` of `concurrent.futures`.
     """
-    done, pending = futures.wait(set(calls), timeout, return_when)
+    done, pending = wait_for(set(futures), timeout, return_when)
     return done, pending

@@ -12,6 +12,7 @@ import pytest
 from django.apps import apps
 from django.db import DatabaseError, connection, models
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models import QuerySet
 from django.db.utils import NotSupportedError
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
@@ -131,8 +132,8 @@ def test_what_is_set_well_is_not_found() -> None:
 
 
 def test_hours_that_cannot_be_read_are_found() -> None:
-    policy = Policy(weekly_hours="sometimes", time_zone="UTC")
-    policy.save()
+    Policy.objects.create(weekly_hours="sat", time_zone="UTC")
+    QuerySet.update(Policy.objects.all(), weekly_hours="sometimes")
     assert "policy system sometimes never holds" in found("D011")[0]
 
 
@@ -148,9 +149,9 @@ def test_a_pool_that_serves_nobody_matters_where_it_is_used() -> None:
     assert severities == [Severity.ERROR, Severity.WARNING]
 
 
-def used(resource: str, ago: timedelta, entity: str = "") -> None:
-    start = timezone.now() - ago
-    whose = {"resource": resource, "bucket": Bucket.ENTITY, "entity": entity, "key": "k", "admitted_milli": 1000}
+def used(resource: str, ago: timedelta, entity: str = "", member: str = "") -> None:
+    start, bucket = timezone.now() - ago, Bucket.MEMBER if member else Bucket.ENTITY
+    whose = {"resource": resource, "bucket": bucket, "entity": entity or member, "key": "k", "admitted_milli": 1000}
     UsageSnapshot.objects.create(period=Period.HOUR, start=start, **whose)
 
 
@@ -168,6 +169,13 @@ def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:
     used("new", timedelta(minutes=5))
     assert found("D020") == ["nobody has used old for 30 days"]
     assert found("D021")[0].endswith("strange09 and 2 more is used, but has no row")
+
+
+def test_pools_need_no_resource_of_their_name() -> None:
+    apply(read_content("pools: {regions: {members: {eu: {limits: [calls=1/s]}}}}\nresources: {r: {pool: regions}}"))
+    used("r", timedelta(minutes=5))
+    used("regions", timedelta(minutes=5), member="eu")
+    assert found("D021") == []
 
 
 def test_entities_without_a_row_are_counted() -> None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from django.db.models import QuerySet
 
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import scope_of, shared_scope
@@ -195,7 +196,8 @@ def test_what_the_site_has_is_proposed_where_nothing_is() -> None:
 
 
 def test_hours_that_cannot_be_read_never_hold() -> None:
-    Policy.objects.create(weekly_hours="sometimes", time_zone="UTC", effect="blocked")
+    Policy.objects.create(weekly_hours="mon-sun", time_zone="UTC", effect="blocked")
+    QuerySet.update(Policy.objects.all(), weekly_hours="sometimes")
     assert decisions(Proposal.of_site(), at(0)) == "y"
 
 

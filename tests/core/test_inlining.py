@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -208,7 +209,8 @@ def test_a_source_is_read_while_others_read_theirs(tmp_path: Path) -> None:
     module = imported(tmp_path / "functions.py", source)
     with interrupting(100) as done:
         step = step_of(module.f7)
-    assert len(done) == 100
+    # Since 3.12 the garbage collector waits for the end of what is written in C, such as reading a source.
+    assert len(done) >= (100 if sys.version_info < (3, 12) else 1)
     assert step.around == ()
 
 

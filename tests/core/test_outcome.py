@@ -299,10 +299,16 @@ def test_errors_survive_a_journey_to_another_process(store: MemoryStore) -> None
     limits = limit_set(store, TPM)
     used_up(limits, "tpm")
     outcome = limits.try_acquire({"tpm": 5}).outcome
+    with pytest.raises(LimitTimeout) as caught:
+        limits.acquire({"tpm": 5}, timeout=0)
+    assert caught.value.refused is not None
+    here = copy.copy(caught.value)
+    assert (here.outcome, here.refused) == (caught.value.outcome, None)  # as it comes from another process
     for error in (
         LimitExceeded(outcome),
         LimitTimeout(outcome),
         NeverAdmissible(outcome),
+        here,
         UsageNotReported(["a", "b"]),
     ):
         twin = pickle.loads(pickle.dumps(error))

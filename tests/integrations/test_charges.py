@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,9 +16,14 @@ from pytest_django import Settings
 from limits_app import services
 from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.integrations import charging
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.request_limits import RequestLimits, limits_of
-from limits_app.resolver import resolve
+from limits_app.resolver import resolve, resolver
+from limits_app.services.acquiring import try_resource
+from limits_app.signals import limit_exceeded
+from limits_app.stores import registry
+from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
 
@@ -76,6 +84,83 @@ def test_what_was_reported_stays_used_when_more_is_named_later(limits: RequestLi
     limits.charge("api", "ann", {"tpm": 40})
     limits._request.close()
     assert left("api")["tpm"] == 30
+
+
+def test_tasks_of_a_view_that_charge_at_the_same_time_charge_once(limits: RequestLimits) -> None:
+    async def view() -> list[Any]:
+        return await asyncio.gather(*(limits.acharge("api", "ann", {"tpm": 10}) for _ in range(5)))
+
+    resolver.clear()  # so that the first one asks the database, and the others come meanwhile
+    first, *others = async_to_sync(view)()
+    assert all(other is first for other in others)
+    assert left("api")["call_count"] == FULL["call_count"] - 1
+    assert left("api")["tpm"] == FULL["tpm"] - 10
+
+
+def test_threads_of_a_view_that_charge_at_the_same_time_charge_once(
+    limits: RequestLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = Thread(target=lambda: limits.charge("api", "ann"))
+
+    def slow(*args: Any) -> Any:
+        if second.ident is None:
+            second.start()
+            second.join(0.2)  # as long as it would take the other one to be charged, too
+        return try_resource(*args)
+
+    monkeypatch.setattr(charging, "try_resource", slow)
+    limits.charge("api", "ann")
+    second.join()
+    assert left("api")["call_count"] == FULL["call_count"] - 1
+    assert len(limits.held) == 1
+
+
+def test_who_hears_of_a_refusal_may_charge_the_same_request(limits: RequestLimits) -> None:
+    heard: list[object] = []
+
+    def charge() -> None:
+        with suppress(LimitExceeded):
+            limits.charge("api", "ann", {"tpm": 1})
+
+    def hear(**_: Any) -> None:
+        if not heard:
+            heard.append(None)
+            charge()
+
+    services.acquire("api", entity="ann", requested={"tpm": 100})
+    limit_exceeded.connect(hear)
+    try:
+        thread = Thread(target=charge, daemon=True)  # or a lock that nobody opens would keep the tests
+        thread.start()
+        thread.join(10)
+    finally:
+        limit_exceeded.disconnect(hear)
+    assert heard
+    assert not thread.is_alive()
+
+
+def test_nobody_waits_for_a_part_that_waits_for_a_limit(limits: RequestLimits, clock: FakeClock) -> None:
+    limit("calls", CallLimit(1, 60))
+    services.acquire("calls", entity="ann")
+    waits = Thread(target=lambda: limits.charge("calls", "ann", timeout=90))
+    waits.start()
+    while not registry.store().line.busy:
+        pass
+    with pytest.raises(LimitExceeded):
+        limits.charge("calls", "ann")
+    clock.advance(60)
+    waits.join()
+    assert len(limits.held) == 1
+
+
+def test_a_part_that_was_refused_lets_the_next_one_try(limits: RequestLimits) -> None:
+    async def view() -> list[Any]:
+        asked = (limits.acharge("api", "ann", {"tpm": amount}) for amount in (101, 100))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    refused, admitted = async_to_sync(view)()
+    assert isinstance(refused, LimitExceeded)
+    assert admitted.acquisitions["tpm"].requested == 100
 
 
 def test_other_entities_and_resources_are_charged_for_themselves(limits: RequestLimits) -> None:

@@ -417,7 +417,7 @@ def test_a_view_that_waited_in_vain_is_refused(clock: FakeClock) -> None:
         pass
     clock.advance(60)
     thread.join()
-    assert answers[0].status_code == 429
+    assert (answers[0].status_code, answers[0]["RateLimit"]) == (429, '"slots";r=0')
     assert held
     with pytest.raises(LimitTimeout):
         services.limit_set("api", "ann").acquire({"slots": 1}, 0)
@@ -439,6 +439,41 @@ def test_without_the_middleware_a_failed_view_gives_back_too(kind: str, error: t
         view(request)
     request.close()
     assert left("api") == {"tpm": tokens, "slots": 1}
+
+
+def test_a_view_that_is_cancelled_without_the_middleware_gives_back_too() -> None:
+    async def waits(request: HttpRequest) -> HttpResponse:
+        runs.set()
+        await asyncio.Event().wait()
+        return fine(request)
+
+    async def cancelled() -> None:
+        request = RequestFactory().get("/", headers={"X-Who": "ann"})
+        task = asyncio.create_task(limited("api")(waits)(request))
+        await runs.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        request.close()
+
+    runs = asyncio.Event()
+    limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
+    async_to_sync(cancelled)()
+    assert left("api") == {"tpm": 100, "slots": 1}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_behind_the_middleware_a_failed_view_gives_back_once(is_async: bool, ask: Ask, serve: Any) -> None:
+    def broken(request: HttpRequest) -> HttpResponse:
+        raise ValueError
+
+    async def abroken(request: HttpRequest) -> HttpResponse:
+        raise ValueError
+
+    serve({"": limited("api")(abroken if is_async else broken)})
+    limit("api", RateLimit("tpm", 100, 60), ResourceLimit("slots", 1))
+    assert ask().status_code == 500
+    assert left("api") == {"tpm": 100, "slots": 1}
 
 
 def test_a_helper_that_fails_inside_a_view_takes_nothing_away_from_it(ask: Ask, serve: Any) -> None:

@@ -160,6 +160,7 @@ def test_a_cost_that_can_never_be_paid_is_422() -> None:
     limit("api", CallLimit(3, 60))
     refused = ask(view_of(throttle(cost=4)), 1)
     assert (refused.status_code, refused.has_header("Retry-After")) == (422, False)
+    assert refused["RateLimit"] == '"call_count";r=3;t=0'
     assert refused.data["detail"].code == "too_much_at_once"
     assert left("api", "user:1") == {"call_count": 3}
 

@@ -83,6 +83,7 @@ def test_too_much_at_once_names_the_limit() -> None:
     limit("api", RateLimit("tpm", 5, 60))
     response = ask(view_of(throttle("api", cost=50)))
     assert (response.status_code, response["Cache-Control"]) == (422, "no-store")
+    assert response["RateLimit"] == '"tpm";r=5;t=0'
     assert b'"violated-policies": ["tpm"]' in response.content
 
 

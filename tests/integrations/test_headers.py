@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from limits_app.integrations.refusals import _report_once
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
-from tests.integrations.site import Ask, endpoint, fine, limit
+from tests.integrations.site import Ask, afine, endpoint, fine, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -190,11 +191,17 @@ def test_where_nothing_is_limited_nothing_is_told(ask: Ask, serve: Any) -> None:
     assert told(ask()) == {}
 
 
-def test_more_than_can_ever_be_admitted_is_told_no_headers(ask: Ask, serve: Any) -> None:
+def test_a_policy_in_the_shadow_is_told_to_nobody(ask: Ask, serve: Any) -> None:
+    serve({"": limited("api")(fine)})
+    services.set_resource_limits("api", [CallLimit(1, 60)], enforcement="shadow")
+    assert [(one.status_code, told(one)) for one in (ask(), ask())] == [(200, {}), (200, {})]
+
+
+def test_whoever_asks_for_more_than_can_ever_be_admitted_is_told_how_much_that_is(ask: Ask, serve: Any) -> None:
     serve({"": limited("api", requested={"tpm": 11})(fine)})
     limit("api", RateLimit("tpm", 10, 60))
     response = ask()
-    assert (response.status_code, told(response)) == (422, {})
+    assert (response.status_code, told(response)["RateLimit"]) == (422, '"tpm";r=10;t=0')
 
 
 def test_what_a_view_takes_by_itself_is_told(ask: Ask, serve: Any) -> None:
@@ -210,16 +217,50 @@ def test_what_a_view_takes_by_itself_is_told(ask: Ask, serve: Any) -> None:
     assert (refused.status_code, told(refused)["RateLimit"]) == (429, '"tpm";r=2;t=48')
 
 
-def test_waiting_in_vain_is_refused_without_headers_of_what_was_never_decided(ask: Ask, serve: Any) -> None:
+@pytest.mark.parametrize(
+    "acquire",
+    [
+        lambda _request: services.limit_set("api", "ann").acquire(timeout=0),
+        lambda _request: services.acquire("api", entity="ann"),
+    ],
+    ids=["of_a_set", "of_a_service"],
+)
+def test_a_refusal_that_a_view_lets_out_tells_of_what_refused(
+    acquire: Callable[[HttpRequest], object], ask: Ask, serve: Any
+) -> None:
     def view(request: HttpRequest) -> HttpResponse:
-        services.limit_set("api", "ann").acquire(timeout=0)
+        acquire(request)
         return fine(request)
 
     serve({"": view})
     limit("api")
     ask()
     refused = ask()
-    assert (refused.status_code, refused["Retry-After"], told(refused)) == (429, "60", {})
+    assert (refused.status_code, refused["Retry-After"]) == (429, "60")
+    assert told(refused)["RateLimit"] == '"call_count";r=0;t=60'
+
+
+@pytest.mark.parametrize("view", [fine, afine])
+def test_whoever_would_wait_in_vain_is_told_what_refuses(view: Callable[..., Any], ask: Ask, serve: Any) -> None:
+    serve({"": limited("api", timeout=30)(view)})
+    limit("api")
+    services.set_entity_limits("ann", [], effect="blocked")
+    blocked = ask()  # at once, since no waiting helps
+    assert (blocked.status_code, told(blocked)["RateLimit"]) == (429, '"blocked";r=0')
+
+
+def test_of_several_refusals_the_one_is_told_of_that_answers(ask: Ask, serve: Any) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        assert not request.limits.try_acquire("other", entity="ann")  # type: ignore[attr-defined]
+        services.acquire("api", entity="ann")
+        return fine(request)
+
+    serve({"": view})
+    limit("api")
+    limit("other")
+    services.try_acquire("api", entity="ann")
+    services.try_acquire("other", entity="ann")
+    assert '"call_count"' in told(ask())["RateLimit"]
 
 
 def test_a_stream_has_them_too(ask: Ask, serve: Any) -> None:

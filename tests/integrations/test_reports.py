@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.test import RequestFactory
+from django.test import AsyncClient, RequestFactory
 from django.utils.decorators import method_decorator
 from django.views.generic import TemplateView
 from pytest_django import Settings
@@ -200,9 +201,73 @@ def test_what_coroutines_hold_of_a_server_is_settled_without_keeping_the_event_l
     assert services.status("db").limits["slot"]["available"] == 1
 
 
+@pytest.mark.usefixtures("_on_redis")
+@pytest.mark.parametrize("stops", ["at_the_end", "early", "by_an_error"])
+def test_what_asynchronous_generators_hold_of_a_server_is_settled_without_keeping_the_event_loop(
+    stops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.set_resource_limits("db", [ResourceLimit("slot", 1)])
+    settled: list[str] = []
+    for verb in ("settle", "asettle"):
+        monkeypatch.setattr(RedisStore, verb, _noted(settled, verb, getattr(RedisStore, verb)))
+
+    @limited("db")
+    async def rows() -> AsyncIterator[int]:
+        yield 1
+        if stops == "by_an_error":
+            raise ValueError("failed")
+        yield 2
+
+    async def read() -> None:
+        async with aclosing(rows()) as items:
+            async for _ in items:
+                if stops == "early":
+                    break
+
+    with pytest.raises(ValueError, match="failed") if stops == "by_an_error" else nullcontext():
+        async_to_sync(read)()
+    assert settled == ["asettle"]
+    assert services.status("db").limits["slot"]["available"] == 1
+
+
+@pytest.mark.usefixtures("_on_redis")
+@pytest.mark.parametrize("how", ["fails", "passes_a_refusal_on"])
+def test_what_a_view_without_middleware_gives_back_does_not_keep_the_event_loop(
+    how: str, settings: Settings, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.MIDDLEWARE = []
+    limit("slots", RateLimit("tokens", 100, 3600))
+    limit("used_up", CallLimit(1, 3600))
+    services.try_acquire("used_up", entity="ann")
+    where: list[str] = []
+    for verb in ("settle", "asettle"):
+        monkeypatch.setattr(RedisStore, verb, _noted(where, verb, getattr(RedisStore, verb)))
+
+    @limited("slots", requested={"tokens": 7})
+    async def view(request: HttpRequest) -> HttpResponse:
+        if how == "fails":
+            raise ValueError("failed")
+        refused: HttpResponse = await limited("used_up")(view)(request)
+        return refused
+
+    serve({"": view})
+    response = async_to_sync(AsyncClient(raise_request_exception=False).get)("/", headers={"X-Who": "ann"})
+    assert response.status_code == (500 if how == "fails" else 429)
+    assert where == ["settle in a thread"]
+    assert left("slots") == {"tokens": 100}
+
+
 def _noted(settled: list[str], verb: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def noting(*args: Any) -> Any:
-        settled.append(verb)
+        settled.append(verb if verb == "asettle" or _is_on_a_loop() else f"{verb} in a thread")
         return method(*args)
 
     return noting
+
+
+def _is_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

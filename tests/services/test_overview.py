@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from limits_app import conf, limits
@@ -105,7 +106,8 @@ def test_policies_that_have_ended_are_not_read() -> None:
 def test_hours_count_and_those_that_cannot_be_read_never_do() -> None:
     api, other = rows("api", "other")
     Policy.objects.create(resource=api, effect="blocked", weekly_hours="mon-sun", time_zone="UTC")
-    wrong = Policy.objects.create(resource=other, effect="blocked", weekly_hours="whenever", time_zone="UTC")
+    wrong = Policy.objects.create(resource=other, effect="blocked", weekly_hours="mon-sun", time_zone="UTC")
+    QuerySet.update(Policy.objects.filter(pk=wrong.pk), weekly_hours="whenever")
     assert state(api).effect == PolicyEffect.BLOCKED
     assert state(other).standing == {wrong.pk: Standing.NOT_NOW}
 

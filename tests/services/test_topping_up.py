@@ -25,7 +25,9 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
 from limits_app.core.parts import ScopedLimits
 from limits_app.models import AuditEvent, Entity
+from limits_app.services import resetting
 from limits_app.services.crediting import credit, taken
+from limits_app.services.freshness import latest
 from limits_app.stores.guards import forget_guards, guard_of
 from limits_app.stores.process import open_process_store
 from limits_app.testing import FakeClock
@@ -155,6 +157,22 @@ def test_the_same_key_does_it_once() -> None:
     assert left() == 4
     assert AuditEvent.objects.filter(verb="top_up").count() == 2
     assert [limits.reset("api", idempotency_key="ticket-3") for _ in range(2)] == [True, False]
+
+
+def test_of_two_who_credit_at_the_same_time_with_the_same_key_one_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
+    spend(8)
+    done = []
+
+    def latest_of(*args: Any) -> LimitSet:
+        monkeypatch.setattr(resetting, "latest", latest)
+        done.append(limits.top_up("api", key="tpm", amount=2, idempotency_key="one"))
+        return latest(*args)
+
+    monkeypatch.setattr(resetting, "latest", latest_of)
+    done.append(limits.top_up("api", key="tpm", amount=2, idempotency_key="one"))
+    assert done == [True, False]
+    assert left() == 4
 
 
 def test_a_key_that_was_used_for_something_else_is_an_error() -> None:

@@ -113,7 +113,7 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
             return acquisition
         if _is_for_ever(acquisition.outcome):
             raise TaskRefused(acquisition.outcome.summary())
-        raise self._again(LimitExceeded(acquisition.outcome), seconds_to_wait(acquisition, self._times_requeued))
+        raise self._again(LimitExceeded.of(acquisition), seconds_to_wait(acquisition, self._times_requeued))
 
     @property
     def _times_requeued(self) -> int:

@@ -85,12 +85,14 @@ def _handle_exception(
     """Handle an error as the view does; what it makes of a refusal is one, whatever its status."""
     response = handle(error)
     if isinstance(error, TooMuchAtOnce | Unavailable) or getattr(error, "status_code", 0) == _THROTTLED:
-        return _then(response, partial(_made_of_refusal, limits, view))
+        return _then(response, partial(_made_of_refusal, limits, view, error.__cause__))
     return response
 
 
-def _made_of_refusal(limits: RequestLimits, view: APIView, response: HttpResponseBase) -> HttpResponseBase:
-    tell(response, limits.refused_with(response, gives_back=True))
+def _made_of_refusal(
+    limits: RequestLimits, view: APIView, refusal: BaseException | None, response: HttpResponseBase
+) -> HttpResponseBase:
+    tell(response, limits.refused_with(response, refusal, gives_back=True))
     view.headers["Cache-Control"] = "no-store"
     return response
 

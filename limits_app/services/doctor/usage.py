@@ -28,7 +28,9 @@ def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
     if last is None:
         return
     now = timezone.now()
-    lately = {*snapshots.filter(start__gte=now - _UNUSED).values_list("resource", flat=True).distinct()}
+    # Members of pools are counted under the name of the pool, which need not be that of a resource.
+    own = snapshots.filter(start__gte=now - _UNUSED).exclude(bucket=Bucket.MEMBER)
+    lately = {*own.values_list("resource", flat=True).distinct()}
     lately |= {
         *Denial._default_manager.using(using).filter(minute__gte=now - _UNUSED).values_list("resource", flat=True)
     }
