@@ -15,7 +15,7 @@ from pytest_django import DjangoDbBlocker
 
 from limits_app import signals
 from limits_app.usage import denials
-from tests.flushing import quick_flushes, rows_of
+from tests.flushing import number_users_apart, quick_flushes, rows_of
 from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
 
@@ -65,6 +65,8 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
     """Databases whose tables are emptied quickly after tests with real transactions."""
     with django_db_blocker.unblock():
         made = {alias: rows_of(alias) for alias in connections}
+        for alias in connections:
+            number_users_apart(alias)
     with quick_flushes(made):
         yield
 

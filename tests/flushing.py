@@ -10,18 +10,20 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from django.contrib.auth.models import Permission
+from django.contrib.auth.models import Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.db.models import Model
 from django.test import TransactionTestCase
 
-__all__ = ["quick_flushes", "rows_of"]
+__all__ = ["number_users_apart", "quick_flushes", "rows_of"]
 
 Rows = Mapping[type[Model], list[tuple[Any, ...]]]
 
 _MADE: Final[tuple[type[Model], ...]] = (ContentType, Permission)
+_WRITTEN_OUT: Final = 1_000_000
+"""No test writes out the number of a user that is as large."""
 
 
 @contextmanager
@@ -42,6 +44,11 @@ def quick_flushes(rows: Mapping[str, Rows]) -> Iterator[None]:
 def rows_of(alias: str) -> Rows:
     """What Django has made in a database."""
     return {model: [*model._base_manager.using(alias).order_by("pk").values_list(*_names(model))] for model in _MADE}
+
+
+def number_users_apart(alias: str) -> None:
+    """Users who sign in have other numbers than `user:1` and its like, of whom tests only tell."""
+    User.objects.using(alias).create(pk=_WRITTEN_OUT, username="the one before").delete()
 
 
 def _restore(alias: str, rows: Rows) -> None:
