@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,5 @@ def test_a_decision_is_short_and_carries_its_number(decision: Path) -> None:
     lines = decision.read_text().splitlines()
     assert len(lines) <= LONGEST
     assert lines[0].startswith(f"# {decision.name[:4]}: ")
+    assert lines[1:4] == ["", lines[2], ""]
+    assert re.fullmatch(r"Status: (proposed|accepted|replaced by \d{4})", lines[2])
