@@ -44,6 +44,21 @@ def test_check_says_no_with_its_exit_code_and_consumes_nothing() -> None:
     assert run("check other").err == "Admitted: nothing limits it.\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check api tpm=5 rpm=1 --entity user:1",
+        "check api --entity user:1 tpm=5 rpm=1",
+        "check --entity user:1 api tpm=5 rpm=1",
+        "check api tpm=5 --entity user:1 rpm=1",
+    ],
+)
+def test_options_may_stand_anywhere(command: str) -> None:
+    limits.set_entity_limits("user:1", [TPM, RateLimit("rpm", 10, 3600)], resource="api")
+    told = json.loads(run(f"{command} --format json").out)
+    assert {one["key"]: one["requested"] for one in told["passed"]} == {"tpm": 5, "rpm": 1}
+
+
 def test_check_counts_as_no_refusal() -> None:
     limits.set_resource_limits("api", [TPM])
     refused = run("check api tpm=101")

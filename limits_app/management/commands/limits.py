@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
@@ -21,6 +21,22 @@ from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 __all__ = ["Command"]
 
 _CODES: Final = "exit codes: 0 done, 1 could not be done, 2 not understood, 3 the answer is no, 130 interrupted"
+
+
+class _Parser(CommandParser):
+    """Takes options before, between and after what has no name, as people write them."""
+
+    _is_mixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, as often as mixing asks for it; what has verbs hands all of it on to them."""
+        if self._is_mixing or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_mixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_mixing = False
 
 
 class Command(BaseCommand):
@@ -47,7 +63,9 @@ class Command(BaseCommand):
 
 
 def _add(parser: ArgumentParser, subcommands: Mapping[str, Subcommand], what: str) -> None:
-    choices = parser.add_subparsers(title=f"{what}s", dest=what, metavar=what.upper(), required=True)
+    choices = parser.add_subparsers(
+        title=f"{what}s", dest=what, metavar=what.upper(), required=True, parser_class=_Parser
+    )
     for name, subcommand in subcommands.items():
         added = choices.add_parser(
             name,
