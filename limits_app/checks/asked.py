@@ -10,7 +10,7 @@ from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's na
 from django.db import DatabaseError
 
 from limits_app import conf
-from limits_app.checks.configured import missing_caches, missing_databases, reported
+from limits_app.checks.configured import missing_caches, missing_databases, missing_packages, reported
 from limits_app.conf import OnUnavailable, StoreKind
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
@@ -26,7 +26,7 @@ _MOST_SKEW_US: Final = 1_000_000
 
 def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
     """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
-    asks = databases and not reported(missing_databases, missing_caches)
+    asks = databases and not reported(missing_databases, missing_packages, missing_caches)
     return reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from inspect import signature
 from typing import Any, Final
 
@@ -17,7 +18,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind
 
-__all__ = ["check_deployment", "check_hazards", "check_settings", "missing_caches", "missing_databases", "reported"]
+__all__ = [
+    "check_deployment",
+    "check_hazards",
+    "check_settings",
+    "missing_caches",
+    "missing_databases",
+    "missing_packages",
+    "reported",
+]
 
 _NARROWEST_CROWD: Final = {4: 12, 6: 24}
 """By the version of IP: the prefixes of public networks that are shorter have more than proxies in them."""
@@ -41,6 +50,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
         _ignored_exceptions,
         _middleware_order,
         missing_databases,
+        missing_packages,
         missing_caches,
         _database_in_memory,
         _believed_crowds,
@@ -168,6 +178,17 @@ def missing_databases() -> Iterator[CheckMessage]:
                 f"the store {alias!r} is in the database {using!r}, which DATABASES does not have",
                 hint=f"Let USING be one of {', '.join(map(repr, connections.settings))}.",
                 id="limits_app.E055",
+            )
+
+
+def missing_packages() -> Iterator[CheckMessage]:
+    """Packages of stores that are not installed, which are an extra."""
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is StoreKind.REDIS and find_spec("redis") is None:
+            yield Error(
+                f"the store {alias!r} is in Redis, whose packages are not installed",
+                hint="pip install 'limits-app[redis]'",
+                id="limits_app.E058",
             )
 
 

@@ -25,13 +25,14 @@ __all__ = ["exempt", "limited"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CLASS: Final = (
-    "{shown} is for functions: decorate a method of the class, as with @method_decorator({shown}, name='dispatch')"
-)
+_CLASS: Final = "{shown} is for functions: write @method_decorator({shown}, name='dispatch') above the class"
 
 
 def exempt(view: F) -> F:
-    """Have the middleware leave a view alone, whatever endpoints say; `@limited` on it still counts."""
+    """Have the middleware leave a view alone, whatever endpoints say; `@limited` on it still counts.
+
+    Of a class it is the whole view, by its `dispatch`: a method for one verb is nothing that a middleware sees.
+    """
     if isinstance(view, type):
         raise TypeError(_CLASS.format(shown="exempt"))
     if iscoroutinefunction(view):

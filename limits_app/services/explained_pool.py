@@ -78,7 +78,7 @@ class ExplainedPool:
 
 def explained_pool(found: PooledSet, requested: Requested) -> tuple[Outcome, ExplainedPool]:
     """What would be decided, and by whom; nothing requested shows all limits of each member."""
-    asked = dict.fromkeys(found.rates, 0) if requested is None else requested
+    asked = (found.ones or {}) if requested is None else requested
     foreseen = found.pool.foresee(asked)
     definition = cast("Supply", found.supply).definition  # of one resource, so that it is no joined one
     asides = {str(name): found.pool.cooling_seconds(place) for place, name in enumerate(found.supply.scoped)}

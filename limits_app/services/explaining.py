@@ -151,7 +151,7 @@ def explain(
 ) -> Explanation:
     """Explain what `try_acquire` would decide now, from the database and the state; consumes nothing.
 
-    Nothing requested explains every limit with the amount that it takes by default, 0 for rates.
+    Nothing requested explains what takes 1 of every limit, as views do.
     """
     while True:
         try:
@@ -176,7 +176,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
     if isinstance(limit_set, PooledSet):
         outcome, pool = explained_pool(limit_set, requested)
     else:
-        outcome = _peeked(limit_set, dict.fromkeys(limit_set.rates, 0) if requested is None else requested)
+        outcome = _peeked(limit_set, limit_set.ones if requested is None else requested)
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {(status.entity, status.key): status for status in all_limits if status.level != MEMBER_LEVEL}
     changes_at = limit_set.changes_at

@@ -14,6 +14,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from limits_app import conf
 from limits_app.conf import StoreKind, StoreSettings
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import lock_over_forks
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
@@ -35,7 +36,10 @@ def process_store() -> Store:
 
 def _redis(chosen: StoreSettings) -> Store:
     # Imported when it is wanted: its packages are an extra.
-    from limits_app.stores.redis import open_redis_store, prefix_for
+    try:
+        from limits_app.stores.redis import open_redis_store, prefix_for
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable("a store in Redis needs a package: pip install 'limits-app[redis]'") from error
 
     alias = chosen.cache or (None if chosen.url else "default")
     # The server may be that of several sites, who tell their keys in a cache apart by this.

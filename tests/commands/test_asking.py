@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAl
 from limits_app.management.limits import top
 from limits_app.models import AuditEvent, Denial, Period, UsageSnapshot
 from limits_app.models.audit_head import CONTENT, digest_of
+from limits_app.resolver import Pair
+from limits_app.services import RowState
 from limits_app.usage import denials
 from tests.commands.conftest import Store
 from tests.commands.running import run
@@ -57,6 +60,15 @@ def test_options_may_stand_anywhere(command: str) -> None:
     limits.set_entity_limits("user:1", [TPM, RateLimit("rpm", 10, 3600)], resource="api")
     told = json.loads(run(f"{command} --format json").out)
     assert {one["key"]: one["requested"] for one in told["passed"]} == {"tpm": 5, "rpm": 1}
+
+
+def test_a_rate_that_is_used_up_is_refused_as_views_refuse_it() -> None:
+    limits.set_resource_limits("api", [TPM])
+    assert run("check api").code == 0
+    use(100)
+    assert run("check api").code == 3
+    assert "refused now" in run("explain api").out
+    assert run("check api tpm=0").code == 0
 
 
 def test_check_counts_as_no_refusal() -> None:
@@ -137,7 +149,21 @@ def test_top_outlives_a_store_that_is_down(store: Store, monkeypatch: pytest.Mon
     store.down = True
     ran = run("top")
     first, second = (line for line in ran.err.splitlines() if " UTC" in line)
-    assert (ran.code, "the store cannot be asked" in first, "cannot" in second) == (0, True, False)
+    assert (ran.code, "a store cannot be asked" in first, "cannot" in second) == (0, True, False)
+
+
+def test_top_shows_what_is_known_and_says_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("api", "mail"):
+        limits.set_resource_limits(name, [TPM])
+    seen = limits.overview
+
+    def partly(pairs: list[Pair]) -> list[RowState]:
+        return [replace(one, known=False, limits=()) if one.resource == "mail" else one for one in seen(pairs)]
+
+    monkeypatch.setattr(limits, "overview", partly)
+    ran = run("top --once --format csv")
+    assert (ran.code, len(ran.out.splitlines())) == (0, 2)
+    assert ran.err == "A store cannot be asked: what is used is not known of mail.\n"
 
 
 def test_top_goes_on_until_somebody_presses_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from django.urls import path
 from django.utils import timezone
 from pytest_django import Settings
 
+from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import Bucket, Denial, Endpoint, Entity, Period, Policy, Pool, Resource, UsageSnapshot
 from limits_app.services.doctor import Severity, diagnose
 from limits_app.services.doctor.surroundings import answers
@@ -101,10 +102,25 @@ def test_and_others_are_not(view: str, where: str, settings_of_urls: dict[str, A
     assert found("D019") == []
 
 
+def test_endpoints_without_a_middleware_that_looks_at_them_are_found(settings: Settings) -> None:
+    apply(read_content(ENDPOINTS % ("admin:index", "/admin/login/")))
+    assert found("D024") == []
+    settings.MIDDLEWARE = [f"{__name__}.OwnMiddleware"]
+    assert found("D024") == []
+    settings.MIDDLEWARE = ["django.middleware.common.CommonMiddleware", "no.such.Middleware"]
+    assert found("D024") == ["endpoints that nobody looks at, since MIDDLEWARE has no LimitsMiddleware: 2"]
+    Endpoint.objects.update(enabled=False)
+    assert found("D024") == []
+
+
 def test_nor_are_those_that_are_switched_off() -> None:
     apply(read_content(ENDPOINTS % ("shop:orders", "/no/such/")))
     Endpoint.objects.update(enabled=False)
     assert found("D019") == []
+
+
+class OwnMiddleware(LimitsMiddleware):
+    """What a site makes of ours."""
 
 
 def unnamed(request: HttpRequest) -> HttpResponse:
@@ -158,6 +174,7 @@ def used(resource: str, ago: timedelta, entity: str = "", member: str = "") -> N
 def refused(resource: str, ago: timedelta) -> None:
     minute = timezone.now() - ago
     Denial.objects.create(resource=resource, key="k", minute=minute, first=minute, last=minute, count=1)
+    UsageSnapshot.objects.create(period=Period.HOUR, start=minute, resource=resource, key="k", refused=1)
 
 
 def test_resources_that_nobody_uses_and_that_nobody_knows_are_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.db import ProgrammingError, connection, connections
 from pytest_django import Settings
 
 from limits_app import CallLimit, checks, conf, limits
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -60,6 +62,18 @@ def test_hazards_in_the_settings_are_reported(settings: Settings, given: dict[st
 def test_a_store_that_cannot_be_opened_is_not_asked(settings: Settings, given: dict[str, Any]) -> None:
     settings.LIMITS = {"STORES": {"default": given}}
     assert checks.check_stores(["default"]) == []
+
+
+def test_a_store_whose_packages_are_missing_is_reported(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None
+) -> None:
+    for name in ("redis", "limits_app.stores.redis"):
+        monkeypatch.setitem(sys.modules, name, None)
+    settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "URL": "redis://127.0.0.1:1/0"}}}
+    assert ids(checks.check_hazards()) == ["E058"]
+    assert checks.check_stores(["default"]) == []
+    with pytest.raises(StoreUnavailable, match="pip install"):
+        registry.store()
 
 
 def test_a_cache_of_django_redis_will_do(settings: Settings) -> None:

@@ -66,7 +66,7 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
 @pytest.mark.parametrize(
     ("requested", "lines"),
     [
-        (None, ["call_count: 10 of 10 left, 1 requested.", "db: 1 of 2 left, 1 requested.", "tpm: 5 of 5 left, 0"]),
+        (None, ["call_count: 10 of 10 left, 1 requested.", "db: 1 of 2 left, 1 requested.", "tpm: 5 of 5 left, 1"]),
         ({"tpm": 9}, ["refused now.", "tpm: 5 of 5 left, 9 requested; it can never admit as much."]),
         ({"db": 2}, ["db: 1 of 2 left, 2 requested; it binds, and admits when a permit is given back."]),
     ],

@@ -48,7 +48,7 @@ def test_status_and_explanation_know_them() -> None:
     explained = limits.explain("api")
     assert explained.outcome.allowed
     assert "daily: 6 of 10 left" in explained.text()
-    assert "tpm: 0 of 3 left, 0 requested; it is soft, and overdrawn by 2." in explained.text()
+    assert "tpm: 0 of 3 left, 1 requested; it is soft, and overdrawn by 3." in explained.text()
 
 
 def test_another_quota_keeps_what_was_used() -> None:

@@ -178,7 +178,7 @@ def takes_requested(parser: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="KEY=AMOUNT",
-        help="what is requested, such as tpm=500; without it, what every limit takes by default",
+        help="what is requested, such as tpm=500; without it, 1 of every limit, as views take",
     )
 
 

@@ -64,10 +64,10 @@ def _outcome(options: Namespace) -> Outcome:
         return error.outcome
 
 
-def _requested(options: Namespace, found: LimitSet) -> Mapping[str, Amount]:
-    """What is requested: where that is nothing, nothing of what has to be named, and one of everything else."""
+def _requested(options: Namespace, found: LimitSet) -> Mapping[str, Amount] | None:
+    """What is requested: where that is nothing, 1 of every limit, as views take."""
     asked = amounts(options.requested)
-    return dict.fromkeys(found.rates, 0) if asked is None else known_amounts(found, asked)
+    return found.ones if asked is None else known_amounts(found, asked)
 
 
 def _explain(options: Namespace, out: Output) -> ExitCode:

@@ -27,9 +27,12 @@ _LATELY: Final = timedelta(hours=2)
 def _top(options: Namespace, out: Output) -> ExitCode:
     if options.once:
         states = limits.overview(_pairs(options.scopes))
-        if not _known(states):
+        unknown = _unknown(states)
+        if states and not any(state.known for state in states):
             fail("The store cannot be asked: what is used is not known.")
         out.show(_table(states, options.lines))
+        if unknown:
+            out.note(f"A store cannot be asked: what is used is not known of {', '.join(unknown)}.")
         return ExitCode.OK
     if not 0 < options.interval <= TIMEOUT_MAX:
         fail(f"The interval must be more than 0, and at most {seconds_text(TIMEOUT_MAX)}.", ExitCode.USAGE)
@@ -44,13 +47,14 @@ def _refresh(options: Namespace, out: Output) -> NoReturn:
     with out.screen() as screen:
         while True:
             states = limits.overview(_pairs(options.scopes))
-            head = f"{datetime.now(UTC):%H:%M:%S} UTC" + ("" if _known(states) else ": the store cannot be asked")
+            head = f"{datetime.now(UTC):%H:%M:%S} UTC" + (": a store cannot be asked" if _unknown(states) else "")
             screen.draw(_table(states, options.lines), head)
             pause.wait(options.interval)
 
 
-def _known(states: Iterable[RowState]) -> bool:
-    return all(state.known for state in states)
+def _unknown(states: Iterable[RowState]) -> list[str]:
+    """The resources of which it is not known what is used."""
+    return sorted({state.resource for state in states if not state.known})
 
 
 def _table(states: Iterable[RowState], lines: int) -> Table:

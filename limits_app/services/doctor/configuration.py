@@ -14,7 +14,7 @@ from limits_app import conf
 from limits_app.models import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.secrets import looked_up
-from limits_app.services.doctor.endpoints import pointless
+from limits_app.services.doctor.endpoints import pointless, unseen
 from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.services.limits_file.dropping import DroppedLimits
 from limits_app.services.limits_file.shape import LIMITS, Entry, Key, references
@@ -42,7 +42,9 @@ def configured(stored: Mapping[Names, Stored]) -> Iterator[Finding]:
     yield from _unlimited(by_section.get("resources", []), policies, pools)
     yield from _silent(by_section.get("entities", []), entries)
     yield from _impossible(entries)
-    yield from islice(pointless(by_section.get("endpoints", [])), _SHOWN)
+    endpoints = by_section.get("endpoints", [])
+    yield from unseen(endpoints)
+    yield from islice(pointless(endpoints), _SHOWN)
 
 
 def _dropped(policies: list[Entry]) -> Iterator[Finding]:

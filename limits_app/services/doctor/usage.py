@@ -23,7 +23,9 @@ _LATELY: Final = timedelta(days=1)
 def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
     """Compare usage and configuration; a site that records nothing says nothing."""
     snapshots = UsageSnapshot._default_manager.using(using)
-    last = snapshots.filter(period=Period.HOUR).aggregate(last=Max("start"))["last"]
+    # Refusals are in snapshots at once; what was admitted comes with a roll-up alone.
+    rolled_up = snapshots.filter(period=Period.HOUR, admitted_milli__gt=0)
+    last = rolled_up.aggregate(last=Max("start"))["last"]
     yield from _late(last, using)
     if last is None:
         return
