@@ -44,12 +44,15 @@ class LimitsConfig(AppConfig):
 
 
 def _settings_changed(*, setting: str, **details: object) -> None:
-    """Tests that override LIMITS mean other stores: nothing that was compiled for the old ones is right."""
+    """Tests that override LIMITS or CACHES mean other stores: nothing that was compiled for the old ones is right."""
     from limits_app.integrations.endpoints import endpoints
     from limits_app.resolver import resolver
+    from limits_app.stores import registry
     from limits_app.stores.guards import forget_guards
 
-    if setting == "LIMITS":
+    if setting == "CACHES":
+        registry.forget_caches()
+    if setting in {"CACHES", "LIMITS"}:
         forget_guards()
         resolver.clear()
         endpoints.clear()

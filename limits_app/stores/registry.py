@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.stores.process.files import default_directory
 
-__all__ = ["instead", "process_store", "shared_store", "state_directory", "store"]
+__all__ = ["forget_caches", "instead", "process_store", "shared_store", "state_directory", "store"]
 
 
 def _process(chosen: StoreSettings) -> Store:
@@ -104,6 +104,17 @@ def store(alias: str | None = None) -> Store:
             opened = _OPENED.get(key) or _KINDS[key[1].kind](key[1])
             _OPENED[key] = opened
     return opened
+
+
+def forget_caches() -> None:
+    """Have stores that are behind caches opened anew, for tests that override CACHES."""
+    with _LOCK:
+        for key in [key for key in _OPENED if key[1].kind is StoreKind.REDIS and key[1].url is None]:
+            del _OPENED[key]
+    with suppress(ModuleNotFoundError):  # as in `_redis`
+        from limits_app.stores.redis import forget_aliases
+
+        forget_aliases()
 
 
 @contextmanager

@@ -69,6 +69,7 @@ def test_a_store_whose_packages_are_missing_is_reported(
 ) -> None:
     for name in ("redis", "limits_app.stores.redis"):
         monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(registry, "_OPENED", {})  # a store that was opened before needs none
     settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "URL": "redis://127.0.0.1:1/0"}}}
     assert ids(checks.check_hazards()) == ["E058"]
     assert checks.check_stores(["default"]) == []

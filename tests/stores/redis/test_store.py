@@ -180,6 +180,17 @@ def test_the_connection_of_a_cache_is_used(redis: RedisServer, monkeypatch: pyte
         assert pickle.loads(pickle.dumps(store)) is store
 
 
+def test_another_server_for_a_cache_is_another_store(redis: RedisServer) -> None:
+    names, stores = ("default", "big"), {"default": {"KIND": "redis", "CACHE": "big"}}
+    opened = []
+    for url in (f"{redis.url}?client_name={name}" for name in names):
+        entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
+        with override_settings(CACHES=dict.fromkeys(names, entry), LIMITS={"STORES": stores}):
+            opened += [registry.store(), open_redis_store("default")]
+            assert limits_of(registry.store(), CALLS, entity=prefix()).try_acquire()
+    assert len({id(store) for store in opened}) == 4
+
+
 def test_the_settings_name_stores_on_redis(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     stores = {"default": {"KIND": "memory"}, "all": {"KIND": "redis", "CACHE": "big"}}
     with override_settings(CACHES=caches(redis), LIMITS={"STORES": stores}):
