@@ -194,3 +194,9 @@ def test_a_reset_tells_programs_whether_it_was_done() -> None:
     assert json.loads(run("reset api --yes --once x --format json").out) == {"done": False}
     assert run("reset api --yes --format csv").out == "done\nyes\n"
     assert run("reset api --yes").out == ""
+
+
+def test_a_reset_where_nothing_is_limited_says_so() -> None:
+    run("resource set api rpm=5/min")
+    assert run("reset api --yes").err == "Reset.\n"
+    assert run("reset ipa --yes").err == "Reset.\nNothing is limited here. Look whether that is the name.\n"

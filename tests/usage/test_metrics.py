@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.utils import timezone
 from opentelemetry.sdk.metrics import MeterProvider
@@ -256,6 +258,17 @@ def test_settings_say_who_is_given_metrics(settings: Settings) -> None:
         for collector in list(REGISTRY._collector_to_names):
             if isinstance(collector, prometheus.LimitsCollector):
                 REGISTRY.unregister(collector)
+
+
+@pytest.mark.parametrize("exporter", ["prometheus", "opentelemetry"])
+def test_an_exporter_whose_package_is_missing_is_named(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, exporter: str
+) -> None:
+    monkeypatch.delattr(metrics, exporter, raising=False)
+    monkeypatch.setitem(sys.modules, f"limits_app.metrics.{exporter}", None)
+    settings.LIMITS = {"METRICS": [exporter]}
+    with pytest.raises(ImproperlyConfigured, match=rf"pip install 'limits-app\[{exporter}\]'"):
+        metrics.install()
 
 
 def test_settings_that_are_wrong_are_left_to_the_checks(settings: Settings) -> None:

@@ -25,6 +25,8 @@ from limits_app.management.limits.tables import Table
 
 __all__ = ["BOOST", "RESET"]
 
+_NO_LIMIT: Final = "Nothing is limited here."
+
 
 def _boost(options: Namespace, out: Output) -> ExitCode:
     if options.end:
@@ -73,6 +75,8 @@ def _reset(options: Namespace, out: Output) -> ExitCode:
     if out.form is not Format.TABLE:
         out.show(Table(("done",), [(done,)]), data={"done": done})
     out.note("Reset." if done else "It was done before with this name: nothing was changed.")
+    if not limits.limit_set(options.resource, options.entity):
+        out.note(f"{_NO_LIMIT} Look whether that is the name.")
     return ExitCode.OK
 
 
@@ -81,7 +85,7 @@ def _would_reset(options: Namespace, out: Output) -> ExitCode:
     if missing := sorted({*options.key} - found.keys()):
         fail(f"{', '.join(missing)} is not limited there; limited are: {', '.join(found) or 'none'}", ExitCode.USAGE)
     rows = [(name, stats["used"]) for name, stats in found.items() if not options.key or name in options.key]
-    out.show(Table(("key", "used"), rows, "Nothing is limited here."))
+    out.show(Table(("key", "used"), rows, _NO_LIMIT))
     out.note("This was a dry run: nothing was forgotten.")
     return ExitCode.OK
 
