@@ -14,7 +14,7 @@ from hypothesis import settings
 from pytest_django import DjangoDbBlocker
 
 from limits_app import signals
-from limits_app.usage import denials
+from limits_app.testing.isolation import forget_use
 from tests.flushing import number_users_apart, quick_flushes, rows_of
 from tests.tracing import free_the_tracer_in_children
 from tests.turns import turn
@@ -72,10 +72,10 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 
 @pytest.fixture(autouse=True)
-def _nothing_denied() -> Iterator[None]:
-    """What one test was refused is no other test's."""
+def _nothing_remembered() -> Iterator[None]:
+    """Whose turn it is in a pool, what was refused, that a store was down: what one test did is no other test's."""
     yield
-    denials.clear()
+    forget_use()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
 from limits_app.usage import denials
 
-__all__ = ["BLOCKS", "forget", "freeze_limits", "fresh_limits", "read_endpoints"]
+__all__ = ["BLOCKS", "forget", "forget_use", "freeze_limits", "fresh_limits", "read_endpoints"]
 
 _SECOND = 1_000_000
 _FORBIDDEN: Final = "Database access not allowed"
@@ -59,7 +59,7 @@ def forget() -> None:
     denials.clear()
 
 
-def _forget_use() -> None:
+def forget_use() -> None:
     """Drop what this process remembers beside the stores of how limits were used."""
     forget()
     desks.clear()
@@ -84,13 +84,13 @@ class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
     def enable(self) -> Any:
         """Begin."""
         with ExitStack() as block:
-            block.callback(_forget_use)
+            block.callback(forget_use)
             BLOCKS.append(self)
             block.callback(BLOCKS.remove, self)
             if endpoints.read is _endpoints_in_database:
                 endpoints.read = read_endpoints
             clock = self._replace(block)
-            _forget_use()
+            forget_use()
             self._blocks.append(block.pop_all())
         return clock
 

@@ -9,7 +9,6 @@ import pytest
 
 from limits_app import limits
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.resolver.supply import desks
 from limits_app.testing import FakeClock
 from tests.services.pool_rows import make_pool, serve
 
@@ -29,7 +28,6 @@ Use = tuple[int, int, int]
 @pytest.mark.slow
 @pytest.mark.parametrize("balancing", ["round_robin", "least_loaded"])
 def test_all_quotas_are_used_up_and_none_is_exceeded(clock: FakeClock, balancing: str) -> None:
-    desks.clear()
     sizes = random.Random(6)
     window = RateLimitAlgorithm.SLIDING_WINDOW
     quota = [CallLimit(QUOTA["call_count"], 60, window)]

@@ -17,7 +17,6 @@ from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.models import Entity
-from limits_app.resolver.supply import desks
 from limits_app.services.pools import member_use
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
@@ -41,7 +40,6 @@ def redis(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis
         monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
         yield client
         store.close()
-        desks.clear()
 
 
 def round_trips(client: Redis) -> int:

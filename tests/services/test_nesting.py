@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from threading import Thread
-
-import pytest
 
 from limits_app import CallLimit, ResourceLimit, limits
 from limits_app.models import Entity
 from limits_app.resolver import resolver
-from limits_app.resolver.supply import desks
 from limits_app.services.pools import member_use
 from tests.services.pool_rows import CALLS, NAME, make_pool, serve
 
 DB = ResourceLimit("db", 1)
 GPU = ResourceLimit("gpu", 1)
-
-
-@pytest.fixture(autouse=True)
-def new_desks() -> Iterator[None]:
-    """Every test begins with the first member."""
-    yield
-    desks.clear()
 
 
 def held(resource: str, key: str = "db", entity: str | None = None) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -46,13 +45,6 @@ from tests.services.failing import FailingStore
 from tests.services.pool_rows import CALLS, NAME, make_member, make_pool, serve
 
 TPM = RateLimit.per_minute("tpm", 60)
-
-
-@pytest.fixture(autouse=True)
-def new_desks() -> Iterator[None]:
-    """Every test begins with the first member, and none put aside."""
-    yield
-    desks.clear()
 
 
 def who(*acquisitions: Acquisition) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 from typing import Any
@@ -17,7 +17,6 @@ from pytest_django import Settings
 from limits_app import CallLimit, InvalidRequest, LimitTimeout, RateLimit, ResourceLimit, conf, limits
 from limits_app.core.acquisition import Acquisition
 from limits_app.models import Pool, Resource
-from limits_app.resolver.supply import desks
 from limits_app.services.pools import member_use
 from limits_app.services.together import Share, Together
 from limits_app.stores import registry
@@ -27,13 +26,6 @@ from tests.services.failing import FailingStore
 from tests.services.pool_rows import make_pool, serve
 
 BOTH: dict[str, Any] = {"chat": None, "images": None}
-
-
-@pytest.fixture(autouse=True)
-def new_desks() -> Iterator[None]:
-    """Every test begins with the first members, and none put aside."""
-    yield
-    desks.clear()
 
 
 def calls(number: int) -> CallLimit:
