@@ -14,6 +14,7 @@ from hypothesis import settings
 from pytest_django import DjangoDbBlocker
 
 from limits_app import signals
+from limits_app.stores import registry
 from limits_app.testing.isolation import forget_use
 from tests.flushing import number_users_apart, quick_flushes, rows_of
 from tests.tracing import free_the_tracer_in_children
@@ -76,6 +77,7 @@ def _nothing_remembered() -> Iterator[None]:
     """Whose turn it is in a pool, what was refused, that a store was down: what one test did is no other test's."""
     yield
     forget_use()
+    registry._OPENED.clear()
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from statistics import fmean
+from itertools import pairwise
+from statistics import fmean, median
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.outbound.upstream import LimitedServer, limited_server
 CAPACITY = 50
 CALLERS = 200
 PATIENCE_SECONDS = 30.0
-WINDOWS = 4
+WINDOWS = 5
 """How many seconds of the server's capacity are measured, from the first request that it admits after the refusals."""
 
 
@@ -89,11 +90,11 @@ def test_callers_use_what_a_server_has_and_are_never_refused_once_they_know() ->
         asyncio.run(siege.run())
     # Requests that were under way when the limit was learned may be refused; none that left later.
     assert [path for seen, path in server.refused if siege.left_at(path, seen) > siege.learned_at] == []
-    moments = siege.afterwards()
-    rate = WINDOWS * CAPACITY / (moments[WINDOWS * CAPACITY] - moments[0])
+    # The median second, since a machine that stands still makes one of them longer.
+    seconds = median(end - start for start, end in pairwise(siege.afterwards()[: WINDOWS * CAPACITY + 1 : CAPACITY]))
     # A machine that is busy with other things wakes us late, and answers late: on a quiet one both are next to nothing.
     delay = fmean(siege.round_trips[CALLERS:]) + fmean(siege.lags[-50 * WINDOWS :])
-    assert rate >= 0.97 * CAPACITY / (1.0 + delay)
+    assert seconds <= (1.0 + delay) / 0.97
     # Whoever was refused kept the place: callers leave in the order in which they came, and then come again.
     waited = [path for moment, path in siege.left if moment > siege.learned_at + 0.5]
     first_turns = [int(path.split("/")[2]) for path in waited if path.startswith("/0/")]
