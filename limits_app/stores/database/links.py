@@ -84,11 +84,13 @@ class Failure(NamedTuple):
     """What an error of the driver means: whether the same may work now, and whether the connection is of no use.
 
     A `silent` server has not answered in time, and would keep the next one waiting as long.
+    One without tables or columns of ours is `unmigrated`.
     """
 
     transient: bool
     lost: bool
     silent: bool = False
+    unmigrated: bool = False
 
 
 _ON_THE_WAY: Final = 0.5

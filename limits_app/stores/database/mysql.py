@@ -17,6 +17,8 @@ __all__ = ["MySQLLink"]
 _DEADLOCK: Final = 1213
 _FROM_THE_CLIENT: Final = range(2000, 3000)
 """Errors that no server has sent: it is gone, or was never there."""
+_MISSING: Final = {1054, 1146}
+"""There is no such column, or no such table."""
 _NO_ANSWER: Final = 0
 _SHUTTING_DOWN: Final = {1053, 1927, 4031}
 
@@ -52,4 +54,5 @@ class MySQLLink(Link):
             number == _DEADLOCK,
             lost=number in _FROM_THE_CLIENT or number in _SHUTTING_DOWN or number == _NO_ANSWER,
             silent=isinstance(error.__context__, TimeoutError),
+            unmigrated=number in _MISSING,
         )

@@ -27,6 +27,8 @@ __all__ = ["PostgresLink"]
 
 _TRANSIENT: Final = {"40001", "40P01"}
 """Serialization failure and deadlock."""
+_MISSING: Final = {"42P01", "42703"}
+"""There is no such table, or no such column."""
 _CLOCK: Final = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
 _TOLERANCE_US: Final = 1_000_000
 _PATIENCE: Final = 0.09
@@ -68,7 +70,8 @@ class PostgresLink(Link):
     def meaning(self, error: Exception) -> Failure:
         """By the code of the error, which only a server that lives sends."""
         code = getattr(error, "sqlstate", None)
-        return Failure(code in _TRANSIENT, lost=code is None or self._raw.closed, silent=self._is_silent)
+        lost = code is None or self._raw.closed
+        return Failure(code in _TRANSIENT, lost=lost, silent=self._is_silent, unmigrated=code in _MISSING)
 
     def batch(self, batch: Sequence[tuple[str, Sequence[object]]]) -> list[list[Any]]:
         """All statements in one message."""

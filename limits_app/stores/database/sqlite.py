@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from random import random
 from time import monotonic, sleep
@@ -26,6 +27,7 @@ __all__ = ["SQLiteLink"]
 
 _BUSY: Final = {5, 6}
 """SQLITE_BUSY and SQLITE_LOCKED: another connection is in the way."""
+_MISSING: Final = re.compile("no such (table|column)|has no column named")
 _LONGEST_NAP: Final = 0.002
 
 
@@ -58,9 +60,9 @@ class SQLiteLink(Link):
         """Wait for others by looking again soon: SQLite's own way of waiting lets some wait for ever."""
         self.run("PRAGMA busy_timeout = 0")
 
-    def meaning(self, error: Exception) -> Failure:  # noqa: ARG002 - a file needs no second try
-        """A file is never lost."""
-        return Failure(transient=False, lost=False)
+    def meaning(self, error: Exception) -> Failure:
+        """A file is never lost, and needs no second try; what a statement names is told by the text alone."""
+        return Failure(transient=False, lost=False, unmigrated=_MISSING.search(str(error)) is not None)
 
     def run(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """Run one statement, once no other connection is in the way; its rows."""

@@ -111,7 +111,10 @@ class Steps:
         link.promise = None
         self._pool.give(link)
         if not meaning.transient:
-            raise StoreUnavailable(f"the database {self._pool.alias!r} cannot do it: {error}") from error
+            alias = self._pool.alias
+            advice = f"; run `manage.py migrate --database {alias}`" if meaning.unmigrated else ""
+            why = str(error).partition("\n")[0]  # what follows is the statement
+            raise StoreUnavailable(f"the database {alias!r} cannot do it: {why}{advice}") from error
 
     def _interrupted(self, link: Link, error: BaseException, claim: Claim | None) -> None:
         """Something else came up: a link that was not in the middle of something is good for another step."""

@@ -49,6 +49,23 @@ def locked(limits: LimitSet) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def renamed(table: str, column: str | None = None) -> Iterator[None]:
+    """A table, or a column of one, has another name."""
+
+    def change(before: str, after: str) -> None:
+        what = f"TO {after}" if column is None else f"COLUMN {before} TO {after}"
+        with connections[ALIAS].cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {before if column is None else table} RENAME {what}")
+
+    own = column or table
+    change(own, "elsewhere")
+    try:
+        yield
+    finally:
+        change("elsewhere", own)
+
+
 def test_a_row_that_stays_locked_is_an_error_in_time_and_nothing_was_charged(open_store: Open) -> None:
     limits = limits_of(open_store(lock_timeout=0.2), CallLimit(9, YEAR, FIXED))
     assert limits.try_acquire()
@@ -59,6 +76,23 @@ def test_a_row_that_stays_locked_is_an_error_in_time_and_nothing_was_charged(ope
         assert monotonic() - started < 3
     assert limits.try_acquire()
     assert used(limits) == 2
+
+
+@pytest.mark.parametrize("what", ["limits_app_state", "limits_app_state states"])
+def test_a_database_without_our_tables_or_columns_says_what_to_run(open_store: Open, what: str) -> None:
+    store = open_store()
+    limits = limits_of(store, CallLimit(9, YEAR, FIXED))
+    with renamed(*what.split()), pytest.raises(StoreUnavailable, match=r"run `manage\.py migrate --database limits`$"):
+        limits.try_acquire()
+    assert limits.try_acquire()
+
+
+def test_another_error_of_a_database_does_not_tell_to_migrate(open_store: Open) -> None:
+    limits = limits_of(open_store(lock_timeout=0.2), CallLimit(9, YEAR, FIXED))
+    assert limits.try_acquire()
+    with locked(limits), pytest.raises(StoreUnavailable) as failure:
+        limits.try_acquire()
+    assert "migrate" not in str(failure.value)
 
 
 @pytest.mark.parametrize("start", [postgres_server, mariadb_server])
