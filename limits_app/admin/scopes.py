@@ -15,6 +15,7 @@ from limits_app.admin.resource_form import ResourceForm
 from limits_app.admin.states import StatefulAdmin, shown_limits
 from limits_app.admin.verbs import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
 from limits_app.models import Endpoint, Policy, Resource
+from limits_app.services.site_urls import SiteUrls
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -110,3 +111,13 @@ class EndpointAdmin(ExchangeAdmin):
     def where(self, endpoint: Endpoint) -> str:
         """Say which requests it is about."""
         return endpoint.path or endpoint.view_name
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Save the endpoint, and say so where the site has nothing that it could be about."""
+        super().save_model(request, obj, form, change)
+        if obj.enabled and not SiteUrls().have(obj.path, obj.view_name):
+            warning = gettext(
+                "The URLs of the site have no view of this name, or at this path: “%(where)s”. "
+                "Names and paths count as they are written, and have no wildcards."
+            )
+            self.message_user(request, warning % {"where": self.where(obj)}, messages.WARNING)

@@ -535,6 +535,27 @@ def test_endpoints_say_what_they_are_about(admin_client: Client, api: Resource) 
     assert "orders:detail" in page
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"view_name": "shop:orders"}, "“shop:orders”"),
+        ({"path": "/no/such/*"}, "“/no/such/*”"),
+        ({"path": "/no/such/*", "enabled": ""}, None),
+        ({"path": "/no/such/<path:rest>"}, None),
+        ({"path": "/admin/login/"}, None),
+        ({"view_name": "admin:index"}, None),
+    ],
+)
+def test_an_endpoint_that_the_site_does_not_have_is_saved_and_pointed_at(
+    fields: dict[str, Any], named: str | None, admin_client: Client, api: Resource
+) -> None:
+    form = {"name": "e", "resource": api.pk, "amounts": "", "order": "1", "enabled": "on"} | fields
+    said = warnings(send(admin_client, "endpoint_add", form))
+    assert Endpoint.objects.filter(name="e").exists()
+    assert len(said) == (named is not None)
+    assert named is None or named in said[0]
+
+
 def test_a_page_may_offer_related_rows_as_a_plain_list(admin_user: User, rf: RequestFactory) -> None:
     request = rf.get("/")
     request.user = admin_user

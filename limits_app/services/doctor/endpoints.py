@@ -6,19 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from django.conf import settings
-from django.conf.urls.i18n import is_language_prefix_patterns_used
-from django.urls import Resolver404, URLResolver, get_resolver, resolve
 from django.utils.module_loading import import_string
 
 from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.services.limits_file.shape import Entry
+from limits_app.services.site_urls import SiteUrls
 
 __all__ = ["pointless", "unseen"]
 
 _ID: Final = "limits_app.D019"
 _ADVICE: Final = "Correct it, or delete the endpoint: a {what} counts as it is written, and has no wildcards."
-
-
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 
@@ -43,37 +40,15 @@ def _is_ours(name: str) -> bool:
 
 
 def pointless(endpoints: Sequence[Entry]) -> Iterator[Finding]:
-    """Endpoints that name a view or an exact path which the URLs of the site do not have.
-
-    Routes are left out, and paths where they depend on the language of a request.
-    """
-    urls = getattr(settings, "ROOT_URLCONF", None)
-    enabled = [endpoint for endpoint in endpoints if endpoint.state["enabled"]]
-    if urls is None or not enabled:
-        return
-    views, translated = {*_views(get_resolver(urls))}, any(is_language_prefix_patterns_used(urls))
-    for endpoint in enabled:
+    """Endpoints that name a view or an exact path which the URLs of the site do not have."""
+    urls = SiteUrls()
+    for endpoint in endpoints:
         path, view = endpoint.state["path"], endpoint.state["view_name"]
-        if view and view not in views:
+        if not endpoint.state["enabled"] or urls.have(path, view):
+            continue
+        if view:
             message = f"{endpoint.label} is about the view {view!r}, which the site does not have"
             yield Finding(_ID, Severity.WARNING, message, _ADVICE.format(what="name"))
-        elif path and "<" not in path and not translated and not _is_served(path):
+        else:
             message = f"{endpoint.label} is about {path!r}, where the site has no view"
             yield Finding(_ID, Severity.INFO, message, _ADVICE.format(what="path"))
-
-
-def _views(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[str]:
-    """The names of all views, as requests have them once they are resolved."""
-    for entry in urls.url_patterns:
-        if isinstance(entry, URLResolver):
-            yield from _views(entry, (*namespaces, entry.namespace) if entry.namespace else namespaces)
-        else:
-            yield ":".join((*namespaces, entry.name or entry.lookup_str))
-
-
-def _is_served(path: str) -> bool:
-    try:
-        resolve(path)
-    except Resolver404:
-        return False
-    return True
