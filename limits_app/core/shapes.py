@@ -12,7 +12,7 @@ from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLi
 from limits_app.core.parts import Amounts, Bucket, ScopedLimits
 from limits_app.core.plan import Plan, plan_for
 
-__all__ = ["Shapes", "amounts_of"]
+__all__ = ["Shapes", "amounts_of", "nothing_requested"]
 
 _MOST: Final = 256
 
@@ -48,8 +48,7 @@ class Shapes:
         """
         if requested is None or (self._only_rates and requested == {}):
             if self.rates:
-                names = ", ".join(self.rates)
-                raise InvalidRequest(f"nothing is requested of {names}: a rate limit needs {{key: amount}}")
+                raise nothing_requested(", ".join(self.rates))
             requested = {}
             asked: tuple[object, ...] | None = None
         elif isinstance(requested, Mapping):
@@ -116,6 +115,11 @@ def amounts_of(plan: Plan, requested: Mapping[str, Amount]) -> tuple[Amounts, bo
     except TypeError:
         # Something that has the keys of an earlier request, such as a list of them.
         raise _no_mapping(requested) from None
+
+
+def nothing_requested(names: str) -> InvalidRequest:
+    """The error for a request that says nothing of limits that have no amount of their own."""
+    return InvalidRequest(f"nothing is requested of {names}: rates and quotas need {{key: amount}}")
 
 
 def _no_mapping(requested: object) -> InvalidRequest:

@@ -16,6 +16,7 @@ from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.parts import ScopedLimits
+from limits_app.core.shapes import nothing_requested
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet, Supply, joined_supply, resolver
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.services.freshness import afresh, fresh, tell
@@ -179,8 +180,7 @@ def _amounts(share: Share, limits: ResolvedSet) -> Mapping[str, Amount]:
     amounts = amounts_for(limits, share.requested)
     if amounts is None:
         if limits.rates:
-            names = ", ".join(limits.rates)
-            raise InvalidRequest(f"nothing is requested of {names} of {share.resource}: a rate needs {{key: amount}}")
+            raise nothing_requested(f"{', '.join(limits.rates)} of {share.resource}")
         return {}
     for key in amounts.keys() - set(limits.keys):
         check_signs("requested", {key: amounts[key]})

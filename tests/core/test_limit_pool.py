@@ -138,7 +138,7 @@ def test_a_request_that_names_nothing_is_served_by_sets_from_which_it_takes_some
     pool = LimitPool([LimitSet(some, store=store, config={"name": name}) for name, some in limits.items()])
     assert many(pool, 6, {}) == "acdacd"
     assert pool.peek({}).allowed
-    with pytest.raises(InvalidRequest, match=r"nothing is requested of tpm: a rate limit needs \{key: amount\}"):
+    with pytest.raises(InvalidRequest, match=r"nothing is requested of tpm: rates and quotas need \{key: amount\}"):
         LimitPool([pool[1], LimitSet([TPM], store=store)]).try_acquire({})
 
 

@@ -192,5 +192,5 @@ def test_no_shares_at_all_are_an_error_that_says_so() -> None:
 def test_a_share_of_rates_must_say_how_much() -> None:
     limit("models", RateLimit("tpm", 10, 60))
     limit("api", CallLimit(10, 60))
-    with pytest.raises(InvalidRequest, match="nothing is requested of tpm of models: a rate needs"):
+    with pytest.raises(InvalidRequest, match="nothing is requested of tpm of models: rates and quotas need"):
         try_acquire_all([Share("api", "ann"), Share("models", "ann")])
