@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from django.conf import settings
 from django.conf.urls.i18n import is_language_prefix_patterns_used
@@ -16,7 +17,6 @@ class SiteUrls:
 
     def __init__(self) -> None:
         self._urls = getattr(settings, "ROOT_URLCONF", None)
-        self._views = frozenset(_views(get_resolver(self._urls)) if self._urls else ())
 
     def have(self, path: str, view_name: str) -> bool:
         """Whether there may be a view of this name or, without a name, one at this path.
@@ -28,6 +28,10 @@ class SiteUrls:
         if view_name:
             return view_name in self._views
         return "<" in path or any(is_language_prefix_patterns_used(self._urls)) or self._is_served(path)
+
+    @cached_property
+    def _views(self) -> frozenset[str]:
+        return frozenset(_views(get_resolver(self._urls)))
 
     def _is_served(self, path: str) -> bool:
         try:

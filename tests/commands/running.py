@@ -20,6 +20,13 @@ class Ran:
     code: int
     out: str
     err: str
+    title: str = ""
+    """What Django writes before an error."""
+
+    @property
+    def shown(self) -> str:
+        """All that a shell shows."""
+        return self.out + self.title + self.err
 
 
 def run(line: str) -> Ran:
@@ -31,18 +38,19 @@ def run_words(*words: str) -> Ran:
     """Give `manage.py limits` these words, and take what argparse says too."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        code = _code(Command(stdout=out, stderr=err, no_color=True), words)
-    return Ran(code, out.getvalue(), err.getvalue())
+        code, title = _end(Command(stdout=out, stderr=err, no_color=True), words)
+    return Ran(code, out.getvalue(), err.getvalue(), title)
 
 
-def _code(command: Any, words: tuple[str, ...]) -> int:
+def _end(command: Any, words: tuple[str, ...]) -> tuple[int, str]:
+    """The exit code, and what stands before the error, as in `BaseCommand.run_from_argv`."""
     command._called_from_command_line = True
     try:
         options = vars(command.create_parser("manage.py", "limits").parse_args(words))
         command.execute(**options)
     except CommandError as error:
         command.stderr.write(str(error))
-        return error.returncode
+        return error.returncode, f"{type(error).__name__}: "
     except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+        return int(end.code or 0), ""
+    return 0, ""

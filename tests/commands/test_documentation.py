@@ -38,7 +38,7 @@ def test_the_page_runs_from_top_to_bottom_and_says_what_it_shows() -> None:
             exec(step, {})  # noqa: S102 - it is our own documentation
             continue
         ran = run(step.removesuffix(ECHO))
-        said = ran.out + ran.err
+        said = ran.shown
         if step.endswith(ECHO):
             assert ran.code, f"{step} did not fail"
             said += f"exit code {ran.code}\n"

@@ -30,12 +30,11 @@ def test_the_page_runs_from_top_to_bottom_and_says_what_it_shows(
         for part in f"\n{block.text}".split(f"\n{PROMPT}")[1:]:
             command, _, expected = part.rstrip("\n").partition("\n")
             ran = run(command.removesuffix(ECHO))
-            said = ran.out.rstrip("\n") + "\n" + ran.err.rstrip("\n") + "\n"
+            said = ran.shown.rstrip("\n") + "\n"
             if command.endswith(ECHO):
                 said += f"exit code {ran.code}\n"
             else:
                 assert not ran.code, f"{command} ended with {ran.code}: {said}"
-            said = said.removeprefix("\n")
             assert doctest.OutputChecker().check_output(expected + "\n", said, doctest.ELLIPSIS), (
                 f"{command} says\n{said}"
             )
