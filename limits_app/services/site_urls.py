@@ -31,7 +31,7 @@ class SiteUrls:
 
     @cached_property
     def _views(self) -> frozenset[str]:
-        return frozenset(_views(get_resolver(self._urls)))
+        return frozenset(_names_in(get_resolver(self._urls)))
 
     def _is_served(self, path: str) -> bool:
         try:
@@ -41,10 +41,10 @@ class SiteUrls:
         return True
 
 
-def _views(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[str]:
+def _names_in(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[str]:
     """The names of all views, as requests have them once they are resolved."""
     for entry in urls.url_patterns:
         if isinstance(entry, URLResolver):
-            yield from _views(entry, (*namespaces, entry.namespace) if entry.namespace else namespaces)
+            yield from _names_in(entry, (*namespaces, entry.namespace) if entry.namespace else namespaces)
         else:
             yield ":".join((*namespaces, entry.name or entry.lookup_str))
