@@ -220,7 +220,7 @@ class Guard:
             self.breaker.failed(error)
 
     def _log_failure(self, error: StoreUnavailable | None) -> None:
-        logger.warning("the store %r could not answer", self.alias, exc_info=error)
+        logger.warning("the store %r could not answer: %s", self.alias, error)
 
     def _tell(self, state: BreakerState) -> None:
         if self._retired:

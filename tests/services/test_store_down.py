@@ -570,7 +570,7 @@ def test_guards_log_in_words_that_say_what_happens(
         clock.advance(BACK)
     messages = [record.getMessage() for record in caplog.records]
     assert messages == [
-        "the store 'default' could not answer",
+        "the store 'default' could not answer: connection refused",
         "the store 'default' is down, policies decide without it: connection refused",
         "the store 'default' is back",
     ]
