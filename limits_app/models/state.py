@@ -42,6 +42,7 @@ class ScopeState(models.Model):
     label = models.BinaryField(null=True)
 
     class Meta:
+        default_permissions = ()
         db_table = "limits_app_state"
 
     def __str__(self) -> str:
@@ -55,6 +56,7 @@ class LayoutDefinition(models.Model):
     definitions = models.BinaryField()
 
     class Meta:
+        default_permissions = ()
         db_table = "limits_app_layout"
 
     def __str__(self) -> str:
@@ -68,6 +70,7 @@ class StoreVersion(models.Model):
     version = models.BigIntegerField()
 
     class Meta:
+        default_permissions = ()
         db_table = "limits_app_version"
 
     def __str__(self) -> str:
@@ -82,6 +85,7 @@ class ScopeCount(models.Model):
     amounts = models.BinaryField()
 
     class Meta:
+        default_permissions = ()
         db_table = "limits_app_count"
 
     def __str__(self) -> str:
@@ -96,6 +100,7 @@ class WaitingBatch(models.Model):
     counts = models.BinaryField()
 
     class Meta:
+        default_permissions = ()
         db_table = "limits_app_batch"
 
     def __str__(self) -> str:

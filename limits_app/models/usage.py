@@ -34,7 +34,6 @@ class Counted(models.Model):
 
     class Meta:
         abstract = True
-        default_permissions = ("view",)
 
     @property
     def whose(self) -> str:
@@ -52,6 +51,7 @@ class UsageSnapshot(Counted):
     refused = models.BigIntegerField(_("refusals"), default=0)
 
     class Meta(Counted.Meta):
+        default_permissions = ("view",)
         verbose_name = _("usage snapshot")
         verbose_name_plural = _("usage snapshots")
         ordering = ["-start", "resource", "entity", "key"]
@@ -85,6 +85,7 @@ class Denial(Counted):
     last = models.DateTimeField(_("last"))
 
     class Meta(Counted.Meta):
+        default_permissions = ()  # who may see usage may see what was refused
         verbose_name = _("denial")
         verbose_name_plural = _("denials")
         ordering = ["-minute", "-count"]

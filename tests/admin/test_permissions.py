@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Permission
 from django.test import Client
 from django.utils import timezone
 
@@ -125,3 +127,11 @@ def test_who_may_only_grant_boosts_is_led_there_and_told_what_is_missing(visitor
     for more in ("view_resource", "change_resource"):
         page = visitor("boost_policy", more).get(address("policy_boost")).content.decode()
         assert "you need the permission to view resources" not in page
+
+
+@pytest.mark.django_db
+def test_permissions_are_only_about_what_has_pages() -> None:
+    given = Permission.objects.filter(content_type__app_label="limits_app").select_related("content_type")
+    about = {permission.content_type.model_class() for permission in given}
+    assert Policy in about
+    assert about <= set(admin.site._registry)
