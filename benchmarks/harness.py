@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import cycle, islice, permutations, repeat
 from statistics import median
 from time import perf_counter, perf_counter_ns
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ __all__ = [
     "Samples",
     "Turn",
     "absolute",
+    "alternate",
     "in_turns",
     "microseconds",
     "percentile",
@@ -30,6 +31,7 @@ __all__ = [
 
 _MOST_CALLS: Final = 200_000
 _SINGLE_CALLS: Final = 2_000
+_WARM_UP_LAPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,41 @@ def take_turns(contenders: Sequence[Contender], effort: Effort) -> Samples:
         return lambda: _turn(contender, *slices[contender.name])
 
     return in_turns({contender.name: turn_of(contender) for contender in contenders}, effort.rounds)
+
+
+def alternate(contenders: Sequence[Contender], effort: Effort) -> Samples:
+    """Time all contenders in turns of a single call, which follow each other in every order.
+
+    As requests do on a site: nobody finds the processor as the last call of the same kind has left it,
+    and what slows down the machine for a while slows down all of them.
+    """
+    samples = Samples({contender.name: [] for contender in contenders})
+    calls = max(round(effort.turn_seconds / _lap_seconds(contenders)), 1) * len(contenders)
+    for _ in range(effort.rounds):
+        times: dict[str, list[int]] = {contender.name: [] for contender in contenders}
+        with _no_collection():
+            for lap, order in enumerate(islice(cycle(permutations(contenders)), calls)):
+                for contender in order:
+                    if contender.prepare is not None and lap % contender.slice_calls == 0:
+                        contender.prepare()
+                for contender in order:
+                    times[contender.name].append(_nanoseconds(contender))
+        for name, taken in times.items():
+            samples.turns[name].append(Turn(sum(taken) / len(taken) / 1e9, percentile(taken, 0.99) / 1e9))
+    return samples
+
+
+def _lap_seconds(contenders: Sequence[Contender]) -> float:
+    """How long a call of each takes, after a warm-up."""
+    laps = [sum(map(_nanoseconds, contenders)) for _ in range(_WARM_UP_LAPS)]
+    return min(laps) / 1e9
+
+
+def _nanoseconds(contender: Contender) -> int:
+    once = contender.once
+    started = perf_counter_ns()
+    once()
+    return perf_counter_ns() - started
 
 
 def _slices(contender: Contender, seconds: float) -> tuple[int, int]:

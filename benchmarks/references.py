@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
@@ -21,7 +21,17 @@ import lmdb
 from benchmarks.harness import Contender
 from benchmarks.rows import Skipped
 
-__all__ = ["REF", "REF_LMDB", "REF_REDIS", "beside_redis", "redis_server", "ref", "ref_lmdb", "ref_redis"]
+__all__ = [
+    "REF",
+    "REF_LMDB",
+    "REF_REDIS",
+    "beside_redis",
+    "fixed_window",
+    "redis_server",
+    "ref",
+    "ref_lmdb",
+    "ref_redis",
+]
 
 REF: Final = "ref"
 REF_LMDB: Final = "ref-lmdb"
@@ -103,6 +113,21 @@ def beside_redis() -> Iterator[tuple[Contender, int]]:
             yield Contender(REF_REDIS, once), port
         finally:
             client.close()
+
+
+def fixed_window(port: int) -> Callable[[], object]:
+    """What `ref_redis` does, over a connection that is held, which is the least that a limiter on Redis can do."""
+    import redis
+
+    client = redis.Redis(host="127.0.0.1", port=port)
+    digest = client.script_load(_FIXED_WINDOW)
+    connection = client.connection_pool.get_connection()
+
+    def once() -> object:
+        connection.send_command("EVALSHA", digest, 1, "user", 60_000, 1_000_000_000)
+        return connection.read_response()
+
+    return once
 
 
 @contextmanager

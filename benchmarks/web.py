@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from benchmarks import django_site
-from benchmarks.harness import Contender, Effort, Figure, Samples, microseconds, take_turns
-from benchmarks.references import beside_redis
+from benchmarks.harness import Contender, Effort, Figure, Samples, alternate, microseconds
+from benchmarks.references import beside_redis, fixed_window
 from benchmarks.rows import Line, Row, Skipped, at_most
 from benchmarks.subjects import OURS, calls
 
@@ -25,6 +25,7 @@ _RATELIMIT: Final = "@ratelimit, local memory cache"
 _RATELIMIT_REDIS: Final = "@ratelimit, Redis cache"
 _THEIRS: Final = "DRF throttle, local memory cache"
 _THEIRS_REDIS: Final = "DRF throttle, Redis cache"
+_LEAST: Final = "four lines over a held connection, and nothing else"
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _IN_MEMORY: Final[Mapping[str, Any]] = {"STORES": {"default": {"KIND": "memory"}}, "HEADERS": "draft"}
 _SILENT: Final = {**_IN_MEMORY, "HEADERS": "none"}
@@ -46,18 +47,21 @@ def _middleware(effort: Effort) -> Iterable[Line]:
         plain, ours = _handler(settings), _handler(settings, _MIDDLEWARE)
         process = {"STORES": {"default": {"KIND": "process", "STATE_DIR": directory}}}
 
-        def turns(limits: Mapping[str, Any], peer: str) -> Samples:
+        def turns(limits: Mapping[str, Any], peer: str, *others: Contender) -> Samples:
             _use(settings, limits)
             contenders = [_request(_PLAIN, plain, free), _request(peer, plain, limited), _request(OURS, ours, free)]
-            return take_turns(contenders, effort)
+            return alternate([*contenders, *others], effort)
 
         for where, limits, bar in (("in process", _IN_MEMORY, 0.4), ("process store", process, 0.5)):
             samples = turns(limits, _RATELIMIT)
             yield Line(f"{OURS}, {where}", _added(samples, OURS, _RATELIMIT), "x @ratelimit", at_most(bar))
         yield from _wholes(samples, _RATELIMIT, _PLAIN)
-        with _redis() as limits:
-            samples = turns(limits, _RATELIMIT_REDIS)
+        with _redis() as (limits, port):
+            once = fixed_window(port)
+            least = (path("page/500/", lambda request: (once(), view(request))[1]),)
+            samples = turns(limits, _RATELIMIT_REDIS, _request(_LEAST, plain, least))
         yield Line(f"{OURS}, Redis", _added(samples, OURS, _RATELIMIT_REDIS), "x @ratelimit", at_most(0.4))
+        yield Line(f"  {_LEAST}", _added(samples, _LEAST, _RATELIMIT_REDIS), "x @ratelimit")
         yield from _wholes(samples, _RATELIMIT_REDIS, _PLAIN)
 
 
@@ -73,23 +77,25 @@ def _throttle(effort: Effort) -> Iterable[Line]:
         plain, theirs, ours = ((path("page/500/", _api_view(*some)),) for some in ((), kinds[:1], kinds[1:]))
         handler = _handler(settings)
 
-        def turns(limits: Mapping[str, Any], peer: str) -> Samples:
+        def turns(limits: Mapping[str, Any], peer: str, *others: Contender) -> Samples:
             _use(settings, limits)
             contenders = [
-                _request(_PLAIN, handler, plain, slice_calls=_HITS),
+                _request(_PLAIN, handler, plain),
                 _request(peer, handler, theirs, cache.clear, slice_calls=_HITS),
-                _request(OURS, handler, ours, slice_calls=_HITS),
+                _request(OURS, handler, ours),
             ]
-            return take_turns(contenders, effort)
+            return alternate([*contenders, *others], effort)
 
         # The framework's own throttle sends no headers, so what they cost is told by itself.
         for told, limits, bar in (("", _IN_MEMORY, at_most(0.7)), (", without headers", _SILENT, None)):
             samples = turns(limits, _THEIRS)
             yield Line(f"{OURS}, in process{told}", _added(samples, OURS, _THEIRS), "x DRF's own", bar)
         yield from _wholes(samples, _THEIRS, _PLAIN)
-        with _redis() as limits:
-            samples = turns(limits, _THEIRS_REDIS)
+        with _redis() as (limits, port):
+            least = (path("page/500/", _api_view(_least(port))),)
+            samples = turns(limits, _THEIRS_REDIS, _request(_LEAST, handler, least))
         yield Line(f"{OURS}, Redis", _added(samples, OURS, _THEIRS_REDIS), "x DRF's own", at_most(0.35))
+        yield Line(f"  {_LEAST}", _added(samples, _LEAST, _THEIRS_REDIS), "x DRF's own")
         yield from _wholes(samples, _THEIRS_REDIS, _PLAIN)
 
 
@@ -155,6 +161,18 @@ def _api_view(*throttles: type) -> Any:
     return View.as_view()
 
 
+def _least(port: int) -> type:
+    from rest_framework.throttling import BaseThrottle
+
+    once = fixed_window(port)
+
+    class Least(BaseThrottle):
+        def allow_request(self, _request: Any, _view: Any) -> bool:
+            return bool(once())
+
+    return Least
+
+
 def _use(settings: Any, limits: Mapping[str, Any]) -> None:
     """Have the next requests use a store."""
     from limits_app.integrations.endpoints import endpoints
@@ -193,14 +211,18 @@ def _site() -> Iterator[Any]:
 
 
 @contextmanager
-def _redis() -> Iterator[Mapping[str, Any]]:
-    """Caches on a Redis server of its own; gives settings for limits on it, in a database that no cache clears."""
+def _redis() -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Caches on a Redis server of its own; gives settings for limits on it, in a database that no cache clears.
+
+    And the port of the server.
+    """
     from django.test.utils import override_settings
 
     with beside_redis() as (_, port):
         cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": f"redis://127.0.0.1:{port}/1"}
         with override_settings(CACHES={"default": cache}):
-            yield {"STORES": {"default": {"KIND": "redis", "URL": f"redis://127.0.0.1:{port}/0"}}, "HEADERS": "draft"}
+            store = {"KIND": "redis", "URL": f"redis://127.0.0.1:{port}/0"}
+            yield {"STORES": {"default": store}, "HEADERS": "draft"}, port
 
 
 ROWS: Final = (

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rest_framework import throttling
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -256,6 +257,13 @@ def test_rates_may_be_read_by_a_class_beside(module: ModuleType) -> None:
 
     kind = type("Beside", (module.UserRateThrottle, Generous), {"scope": "own", "rate": "1/min"})
     assert statuses(view_of(kind), 3) == [200, 200, 429]
+
+
+def test_rates_are_read_as_the_framework_reads_them_now(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of(subclass(module, rate="3/min"))
+    assert statuses(view, 1) == [200]
+    monkeypatch.setattr(throttling.SimpleRateThrottle, "parse_rate", lambda _, rate: (int(rate[0]) - 1, 60))
+    assert statuses(view, 2) == [200, 429]
 
 
 def test_the_rate_may_depend_on_who_it_is(module: ModuleType) -> None:

@@ -62,8 +62,8 @@ def _finalize_response(
     **kwargs: object,
 ) -> Any:
     """Finish a response as the view does, and say in its headers what is left."""
-    finished = finish(request, response, *args, **kwargs)
-    if not isinstance(finished, HttpResponseBase) or finished is not response or limits.guarded or finished.streaming:
+    finished = finish(request, response, *args, **kwargs) if args or kwargs else finish(request, response)
+    if finished is not response or finished.__class__ is not Response or limits.guarded:  # most are, and none streams
         return _then(finished, partial(_finished, limits, response))
     tell(finished, limits.told(finished))  # as `_finished` does, which is two calls more
     return finished

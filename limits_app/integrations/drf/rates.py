@@ -6,7 +6,7 @@ on the resource that is named like the scope. What a request is charged is exact
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.utils.functional import classproperty
@@ -33,6 +33,7 @@ _STOCK_KEYS: Final = (
     _ANONYMOUS_ONLY,
 )
 _FORMAT: Final = throttling.SimpleRateThrottle.cache_format
+_PARSE_RATE: Final = throttling.SimpleRateThrottle.parse_rate
 _STOCK_SCOPES: Final = (throttling.AnonRateThrottle.scope, throttling.UserRateThrottle.scope)
 
 
@@ -48,6 +49,11 @@ class SimpleRateThrottle(HookedThrottle):
     def THROTTLE_RATES(cls) -> dict[str, str | None]:  # noqa: N802, N805 - the name is the framework's
         """The rates by scope, as they are now."""
         return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
+
+    def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
+        """Read a rate as the framework does; each once, or that would take a tenth of what a request takes here."""
+        parse = super().parse_rate
+        return _parsed(rate) if getattr(parse, "__func__", None) is _PARSE_RATE else parse(rate)
 
     def get_ident(self, request: Request) -> str:
         """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
@@ -113,6 +119,9 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
             self.rate = self.get_rate()
             self.num_requests, self.duration = self.parse_rate(self.rate)
         return bool(self.scope)
+
+
+_parsed: Final = lru_cache(maxsize=1024)(partial(_PARSE_RATE, None))  # type: ignore[arg-type]  # it asks no throttle
 
 
 @lru_cache(maxsize=1024)
