@@ -72,8 +72,10 @@ def checked_milli(key: str, field: str, value: object, *, decimals: bool) -> int
 
 def check_positive(key: str, field: str, value: object, *, decimals: bool) -> None:
     """Raise InvalidLimit unless `value` is an amount of more than 0."""
-    if checked_milli(key, field, value, decimals=decimals) <= 0:
-        raise InvalidLimit(f"limit {key!r}: {field} must be more than 0, not {shown(value)}")
+    milli = checked_milli(key, field, value, decimals=decimals)
+    if milli <= 0:
+        instead = "; to refuse everything, let the policy be blocked" if milli == 0 and field == "capacity" else ""
+        raise InvalidLimit(f"limit {key!r}: {field} must be more than 0, not {shown(value)}{instead}")
 
 
 def check_soft(key: str, value: object) -> None:

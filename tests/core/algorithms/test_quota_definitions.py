@@ -39,7 +39,7 @@ def test_there_are_shorter_ways_to_write_a_quota(made: QuotaLimit, same: QuotaLi
     ("fields", "said"),
     [
         ({"key": "7up"}, "limit key '7up' must be a letter"),
-        ({"capacity": 0}, "limit 'k': capacity must be more than 0, not 0"),
+        ({"capacity": 0}, "must be more than 0, not 0; to refuse everything, let the policy be blocked"),
         ({"capacity": -1}, "limit 'k': capacity must be more than 0, not -1"),
         ({"capacity": 1.5}, "limit 'k': capacity must be a whole number, not 1.5"),
         ({"capacity": Decimal(2)}, "limit 'k': capacity must be a whole number"),
