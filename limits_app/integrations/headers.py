@@ -53,11 +53,7 @@ class _Quota(NamedTuple):
 
 def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     """Say in the headers of a response what the claims that were decided for it have left."""
-    if not claims:
-        return
     form = conf.current()[_HEADERS]
-    if form is _NONE:
-        return
     # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
     found = response.headers._store
     if form is _DRAFT and len(claims) == 1:
@@ -67,7 +63,8 @@ def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
             found["ratelimit-policy"] = policy  # by names in lower case, as responses keep them
             found["ratelimit"] = _LEFT, say_left(claim.records, claim.decided_at)
             return
-    found.update({name.lower(): (name, value) for name, value in _together(claims, form).items()})
+    if claims and form is not _NONE:
+        found.update({name.lower(): (name, value) for name, value in _together(claims, form).items()})
 
 
 def untell(response: HttpResponseBase) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
 from django.http import HttpRequest
 from rest_framework.request import Request
@@ -38,6 +38,7 @@ _share: Final[Callable[[tuple[str, str | None, Asked, Limits]], Share]] = partia
 _DECIDED: Final = "_limits_app_decided"
 _PERMIT_SECONDS: Final = 1.0
 
+_REFUSALS: Final = (LimitExceeded, NeverAdmissible, StoreUnavailable)
 _HOOKS: Final = ("allow_request", "throttle_success", "throttle_failure")
 _OURS: Final[set[object]] = {SimpleRateThrottle.throttle_success, SimpleRateThrottle.throttle_failure, None}
 
@@ -115,27 +116,40 @@ class LimitThrottle(BaseThrottle):
     def _is_admitted(self, request: Request, view: APIView, share: Share) -> bool:
         """Decide, once for a request, and note what refused it."""
         limits = limits_of(getattr(request, "_request", request))  # as `http` does
-        take: Callable[[Any], None] = limits.take_new
-        asked: Share | list[Share] = share
-        shares, together = None, False
-        if limits.charges or limits.throttled:
-            known, key = _noted(request), share[:2]
-            if key in known or limits.was_charged(*key):
-                return self._passes(share, known.get(key))
-            take, together = limits.take_share, known.together
-        if not together and _is_one_of_several(self, view):
-            shares = _shares(self, request, view, share)
-            take, asked = partial(_charge, limits), [*shares.values()]
+        if limits.charges or limits.throttled or _is_one_of_several(self, view):
+            return self._is_admitted_beside(limits, request, view, share)
         try:
-            take(asked)
-        except (LimitExceeded, NeverAdmissible, StoreUnavailable) as error:
+            limits.take_new(share)
+        except _REFUSALS as error:
+            await_refusal(limits, view)
+            outcome = _outcome_of(error)
+            _note(request, [share[:2]], outcome)
+            return self._passes(share, outcome)
+        if not limits.guarded:  # no middleware tells what is left
+            await_response(limits, view)
+        return True
+
+    def _is_admitted_beside(self, limits: RequestLimits, request: Request, view: APIView, share: Share) -> bool:
+        """`_is_admitted` where something else may charge the request, or has done so."""
+        known, key = _noted(request), share[:2]
+        if key in known or limits.was_charged(*key):
+            return self._passes(share, known.get(key))
+        shares: dict[Key, Share] = {}
+        if not known.together and _is_one_of_several(self, view):
+            shares = _shares(self, request, view, share)
+        try:
+            if shares:
+                _charge(limits, [*shares.values()])
+            else:
+                limits.take_share(share)
+        except _REFUSALS as error:
             await_refusal(limits, view)
             outcome = _outcome_of(error)
             _note(request, shares or [share[:2]], outcome, together=bool(shares))
             return self._passes(share, outcome)
         if shares:
             _note(request, shares, None, together=True)
-        if not limits.guarded:  # no middleware tells what is left
+        if not limits.guarded:
             await_response(limits, view)
         return True
 
