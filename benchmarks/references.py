@@ -116,7 +116,7 @@ def beside_redis() -> Iterator[tuple[Contender, int]]:
 
 
 def fixed_window(port: int) -> Callable[[], object]:
-    """What `ref_redis` does, over a connection that is held, which is the least that a limiter on Redis can do."""
+    """What `ref_redis` does, over a connection that is held: a limiter on Redis with nothing around it."""
     import redis
 
     client = redis.Redis(host="127.0.0.1", port=port)

@@ -25,7 +25,7 @@ _RATELIMIT: Final = "@ratelimit, local memory cache"
 _RATELIMIT_REDIS: Final = "@ratelimit, Redis cache"
 _THEIRS: Final = "DRF throttle, local memory cache"
 _THEIRS_REDIS: Final = "DRF throttle, Redis cache"
-_LEAST: Final = "four lines over a held connection, and nothing else"
+_BARE: Final = "four lines over a held connection, and nothing else"
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _IN_MEMORY: Final[Mapping[str, Any]] = {"STORES": {"default": {"KIND": "memory"}}, "HEADERS": "draft"}
 _SILENT: Final = {**_IN_MEMORY, "HEADERS": "none"}
@@ -58,10 +58,10 @@ def _middleware(effort: Effort) -> Iterable[Line]:
         yield from _wholes(samples, _RATELIMIT, _PLAIN)
         with _redis() as (limits, port):
             once = fixed_window(port)
-            least = (path("page/500/", lambda request: (once(), view(request))[1]),)
-            samples = turns(limits, _RATELIMIT_REDIS, _request(_LEAST, plain, least))
+            bare = (path("page/500/", lambda request: (once(), view(request))[1]),)
+            samples = turns(limits, _RATELIMIT_REDIS, _request(_BARE, plain, bare))
         yield Line(f"{OURS}, Redis", _added(samples, OURS, _RATELIMIT_REDIS), "x @ratelimit", at_most(0.4))
-        yield Line(f"  {_LEAST}", _added(samples, _LEAST, _RATELIMIT_REDIS), "x @ratelimit")
+        yield Line(f"  {_BARE}", _added(samples, _BARE, _RATELIMIT_REDIS), "x @ratelimit")
         yield from _wholes(samples, _RATELIMIT_REDIS, _PLAIN)
 
 
@@ -92,10 +92,10 @@ def _throttle(effort: Effort) -> Iterable[Line]:
             yield Line(f"{OURS}, in process{told}", _added(samples, OURS, _THEIRS), "x DRF's own", bar)
         yield from _wholes(samples, _THEIRS, _PLAIN)
         with _redis() as (limits, port):
-            least = (path("page/500/", _api_view(_least(port))),)
-            samples = turns(limits, _THEIRS_REDIS, _request(_LEAST, handler, least))
+            bare = (path("page/500/", _api_view(_bare(port))),)
+            samples = turns(limits, _THEIRS_REDIS, _request(_BARE, handler, bare))
         yield Line(f"{OURS}, Redis", _added(samples, OURS, _THEIRS_REDIS), "x DRF's own", at_most(0.35))
-        yield Line(f"  {_LEAST}", _added(samples, _LEAST, _THEIRS_REDIS), "x DRF's own")
+        yield Line(f"  {_BARE}", _added(samples, _BARE, _THEIRS_REDIS), "x DRF's own")
         yield from _wholes(samples, _THEIRS_REDIS, _PLAIN)
 
 
@@ -161,16 +161,16 @@ def _api_view(*throttles: type) -> Any:
     return View.as_view()
 
 
-def _least(port: int) -> type:
+def _bare(port: int) -> type:
     from rest_framework.throttling import BaseThrottle
 
     once = fixed_window(port)
 
-    class Least(BaseThrottle):
+    class Bare(BaseThrottle):
         def allow_request(self, _request: Any, _view: Any) -> bool:
             return bool(once())
 
-    return Least
+    return Bare
 
 
 def _use(settings: Any, limits: Mapping[str, Any]) -> None:

@@ -51,7 +51,7 @@ class SimpleRateThrottle(HookedThrottle):
         return cast("dict[str, str | None]", api_settings.DEFAULT_THROTTLE_RATES)
 
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
-        """Read a rate as the framework does; each once, or that would take a tenth of what a request takes here."""
+        """Read a rate as the framework does, each once, since every request asks for it."""
         parse = super().parse_rate
         return _parsed(rate) if getattr(parse, "__func__", None) is _PARSE_RATE else parse(rate)
 
