@@ -44,7 +44,7 @@ _OPENED_PLACE: Final = 2
 class Codec(LayoutCodec):
     """Writes and reads the states of one layout."""
 
-    __slots__ = ("_ends", "_fields", "_logs", "format", "offsets", "read", "size")
+    __slots__ = ("_ends", "_fields", "_logs", "_shape", "format", "offsets", "read", "size")
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout, NAME_LENGTH)
@@ -60,7 +60,8 @@ class Codec(LayoutCodec):
             b"".join(b"I%d" % size for size in self._fields),
         )
         self.size = self._ends[-1]
-        self.read = _reading(tuple(map(tuple, fields)), tuple(self._logs))
+        self._shape = tuple(map(tuple, fields)), tuple(self._logs)
+        self.read = cast("Callable[[bytes, int], list[State]]", _reading(*self._shape))
         """`decode` where all logs are unknown."""
 
     def decode(self, record: bytes, at: int = 0, logs: Mapping[int, Log] | None = None) -> list[State]:
@@ -69,6 +70,10 @@ class Codec(LayoutCodec):
         for index, log in (logs or {}).items():
             states[index] = (*states[index][:-1], log)  # type: ignore[arg-type]  # `Rule` says so
         return states
+
+    def reading_at(self, start: int) -> Callable[[bytes], list[State]]:
+        """`read` for records that all start there."""
+        return cast("Callable[[bytes], list[State]]", _reading(*self._shape, start))
 
     def encode(self, states: Sequence[State], expires_us: int) -> bytes:
         """The record of the states, whose logs are written from their first entry on."""
@@ -107,9 +112,12 @@ class Codec(LayoutCodec):
 
 
 @lru_cache(maxsize=1024)
-def _reading(fields: tuple[tuple[int, ...], ...], logs: tuple[bool, ...]) -> Callable[[bytes, int], list[State]]:
-    """`Codec.decode` for states of integers of these sizes, where all logs are unknown, written out."""
-    sizes = accumulate(chain.from_iterable(fields), initial=NAME_LENGTH + _EXPIRES_LENGTH)
+def _reading(
+    fields: tuple[tuple[int, ...], ...], logs: tuple[bool, ...], start: int | None = None
+) -> Callable[..., object]:
+    """Read what `Codec.decode` does, where all logs are unknown, from a place or from where it starts, written out."""
+    cut = ["record = record[at:]"] if start is None else []
+    sizes = accumulate(chain.from_iterable(fields), initial=(start or 0) + NAME_LENGTH + _EXPIRES_LENGTH)
     numbers = [(f"part_{place}", slice(*ends)) for place, ends in enumerate(pairwise(sizes))]
     left, states = iter(numbers), []
     for own, has_log in zip(fields, logs, strict=True):
@@ -118,9 +126,10 @@ def _reading(fields: tuple[tuple[int, ...], ...], logs: tuple[bool, ...]) -> Cal
     result = names("({})", states)
     bound = names("{}", ["number", "no_log", *[name for name, _ in numbers]])
     # To cut at what is always the same takes half the steps.
-    bind = written_out(bound=bound, arguments="record, at", lines=["record = record[at:]"], result=f"[{result}]")
+    arguments = "record, at" if cut else "record"
+    bind = written_out(bound=bound, arguments=arguments, lines=cut, result=f"[{result}]")
     parts = [part for _, part in numbers]
-    return cast("Callable[[bytes, int], list[State]]", bind(int.from_bytes, EMPTY_LOG, *parts))
+    return cast("Callable[..., object]", bind(int.from_bytes, EMPTY_LOG, *parts))
 
 
 def log_of(entries: Iterable[tuple[float, float]]) -> Log:

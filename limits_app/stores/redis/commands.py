@@ -59,9 +59,13 @@ class Slot:
 class Call(Protocol):
     """Something that can be sent."""
 
-    script: Script | None
-    key: bytes | None
-    """One of its keys, or another one beside them: it says which server of a cluster is asked."""
+    @property
+    def script(self) -> Script | None:
+        """The script that it runs, if it runs one."""
+
+    @property
+    def key(self) -> bytes | None:
+        """One of its keys, or another one beside them: it says which server of a cluster is asked."""
 
     def packed(self, slot: Slot, *, again: bool) -> bytes:
         """The bytes; `again` when it may have been executed before, without an answer."""
@@ -131,15 +135,23 @@ class Prepared:
 class ScriptCall:
     """One call of a prepared script, with its `end`."""
 
-    __slots__ = ("_end", "_prepared", "key", "left_in", "script")
+    __slots__ = ("_end", "_prepared", "left_in")
     left_in: Slot
     """Whose record may have the reply that nobody has heard; not there as long as nobody was interrupted."""
 
     def __init__(self, prepared: Prepared, end: bytes) -> None:
-        self.script: Script | None = prepared.script
-        self.key = prepared.key
         self._prepared = prepared
         self._end = end
+
+    @property
+    def script(self) -> Script:
+        """See `Call.script`."""
+        return self._prepared.script
+
+    @property
+    def key(self) -> bytes | None:
+        """See `Call.key`."""
+        return self._prepared.key
 
     def packed(self, slot: Slot, *, again: bool) -> bytes:
         """See `Call.packed`."""

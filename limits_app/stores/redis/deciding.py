@@ -57,7 +57,8 @@ class Decisions:
             raise StaleConfiguration
         refused = status == REFUSED
         claim.decided_at = moment_of(reply)
-        claim.records = Records(prepared, reply, refused=refused)
+        one = prepared.read_one
+        claim.records = Records(prepared, reply, refused=refused) if refused or one is None else [one(reply)]
         claim.admitted = not refused
         if refused:
             self._moments.heard(claim.decided_at)

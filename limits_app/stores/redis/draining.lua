@@ -16,6 +16,14 @@ local function started(level, last, now, rate, tick_us)
   return level < rate and max(last, -floor(-now / tick_us)) or last
 end
 
+-- @usual
+local level, last = unpack_from('<I7I7', raw, 11)
+local tick = (now - now % b) / b
+if tick > last then level, last = max(level - (tick - last) * a, 0), tick end
+if level < a then last = max(last, -floor(-now / b)) end
+level = level + amount
+if level <= c then full, state = (last + level / a + 1) * b, pack('<I7I7', level, last) end
+
 -- @take
 local function take_draining(s, o, now, amount, rate, tick_us, full)
   local level, last = drained(s, o, now, rate, tick_us)

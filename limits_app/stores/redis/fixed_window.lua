@@ -1,4 +1,10 @@
 -- As core/algorithms/fixed_window.py: (start of the window, amount in it).
+-- @usual
+local start, count = unpack_from('<I7I7', raw, 11)
+if count > 0 and now - start < b and count + amount <= a then
+  full, state = start + b, pack('<I7I7', start, count + amount)
+end
+
 -- @take
 function take.fixed_window(s, o, now, amount, capacity, window)
   local start, count = s[o], s[o + 1]

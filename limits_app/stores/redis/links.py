@@ -77,10 +77,12 @@ class Link:
     def exchange(self, data: bytes) -> Any:
         """Send, and wait for the reply; what the server complains about is returned, not raised."""
         self.socket.sendall(data)
-        return self.receive()
+        self._reader.feed(self.socket.recv(CHUNK))  # as `read` does, which is two calls more
+        reply = self._reader.gets()
+        return self.receive() if reply is False else reply
 
     def receive(self) -> Any:
-        """Wait for the reply to what was sent."""
+        """Wait for the reply to what was sent, or for the rest of it."""
         reply = self.read(self.socket.recv(CHUNK))
         while reply is False:
             reply = self.read(self.socket.recv(CHUNK))
@@ -115,16 +117,18 @@ class Link:
 class Idle:
     """Links that nobody uses; those that are left when nobody can use them any more are closed."""
 
-    __slots__ = ("__weakref__", "_links")
+    __slots__ = ("__weakref__", "_links", "pop")
 
     def __init__(self) -> None:
         self._links = deque[Link]()
+        self.pop: Callable[[], Link] = self._links.pop
+        """One of them; IndexError where there is none."""
         weakref.finalize(self, _close_all, self._links)
 
     def take(self) -> Link | None:
         """One of them, or None."""
         try:
-            return self._links.pop()
+            return self.pop()
         except IndexError:
             return None
 
@@ -161,6 +165,7 @@ class Links:
         self._connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self._idle = Idle()
+        self._taken = self._idle.pop
         on_fork(self)
 
     def after_fork(self) -> None:
@@ -177,7 +182,11 @@ class Links:
         `slot` is that of an earlier try which was never answered.
         Raises StoreUnavailable when the server cannot be reached or cannot do it.
         """
-        link = (self._idle.take() or self.open()) if slot is None else self.open(slot)
+        try:
+            link = None if slot else self._taken()  # as `Idle.take` does, which is a call more
+        except IndexError:
+            link = None
+        link = link or self.open(slot)
         try:
             reply = link.exchange(call.packed(link.slot, again=slot is not None))
         except LOST as error:

@@ -36,6 +36,7 @@ class PreparedPlan:
     It is about all of the plan where it is `whole`, and else about what stands at `places`.
     `numbers` says how many it is told beside those with which every script starts:
     the amounts, and the boundaries of `calendars`, which are None where there are no quotas.
+    `read_one` reads the reply that admits where there is one record, and is None where there are several.
     `fixed` are the amounts of most requests where nothing else differs between them, and `usual` is what such a call
     ends with, once somebody has asked for it.
     """
@@ -52,6 +53,7 @@ class PreparedPlan:
         "parts",
         "permits",
         "places",
+        "read_one",
         "settle",
         "shape",
         "twins",
@@ -69,16 +71,15 @@ class PreparedPlan:
         self.asks = [plan.asks[place] for place in self.places]
         self.permits = any(ask.rule.is_permit for ask in self.asks)
         self.codecs = [codecs[part.layout] for part in self.parts]
+        self.read_one = self.codecs[0].reading_at(_REPLY_HEAD) if len(self.codecs) == 1 else None
         places = {part: place for place, part in enumerate(self.parts)}
         self.views = [(places[ask.part], ask.index) for ask in self.asks if ask.rule.has_log]
         self.twins = _twins(self.asks, self.parts)
         self.calendars = Calendars(self.asks) if "quota" in self.twins else None
         self.numbers = len(self.asks) + (self.calendars.size if self.calendars else 0)
         self.shape = Shape.of(len(self.parts), [(1 + places[ask.part], ask.rule.twin[0]) for ask in self.asks])
-        self.keys, before, blob = self._packed(names, places, versioned=plan.version is not None)
+        self.keys, before, blob = self._packed(names, places, tag, versioned=plan.version is not None)
         taken, returned = (counting_plan(self.asks, permits=permits) for permits in (True, False))
-        if COUNTING in self.twins:
-            self.keys += names.counts(tag)
         self.packed = self._head(before, plan.version) + blob + taken
         # What was admitted is settled whatever has changed since.
         unchecked = self._head(before, None) + blob
@@ -107,7 +108,9 @@ class PreparedPlan:
     def _head(self, before: int, version: int | None) -> bytes:
         return _HEAD.pack(-1 if version is None else version, before, len(self.parts), len(self.asks))
 
-    def _packed(self, names: Names, places: Mapping[Part, int], *, versioned: bool) -> tuple[list[bytes], int, bytes]:
+    def _packed(
+        self, names: Names, places: Mapping[Part, int], tag: bytes | None, *, versioned: bool
+    ) -> tuple[list[bytes], int, bytes]:
         """The keys, how many stand before those of the scopes, and what the scripts are told of scopes and limits."""
         first = self.parts[0].short_key if self.parts else b"\0"
         keys = [names.version(first)] if versioned else []
@@ -129,6 +132,8 @@ class PreparedPlan:
             a, b, c = (*parameters, 0, 0, 0)[:3]
             offset = self.codecs[place].offsets[ask.index] + _FIRST
             packed.append(twin.encode() + b"\0" + _ASK.pack(1 + place, offset, a, b, c, key, ask.rule.limit.soft))
+        if COUNTING in self.twins:
+            keys += names.counts(tag)
         return keys, before, b"".join(packed)
 
     def before(self, reply: bytes) -> list[tuple[bytes, bytes]] | None:

@@ -21,6 +21,8 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 
+-- with: usual
+
 local function whole(value)
   return string.format('%.0f', value)
 end

@@ -7,7 +7,7 @@ A verb's file has other files in it, where a line such as `-- with: keeping` sta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from hashlib import sha1
@@ -58,6 +58,7 @@ class _Verb(NamedTuple):
 _TAKE: Final = frozenset({"take"})
 _VIEW: Final = frozenset({"view"})
 """What goes where a request is refused."""
+_ROOM: Final = frozenset({"usual"})
 _ONE: Final = frozenset({"telling", "recording"})
 _VERBS: Final = {
     "acquire": _Verb("acquire", _TAKE, without=frozenset({"telling"})),
@@ -90,9 +91,8 @@ def script(verb: str, twins: frozenset[str] | None = None, shape: Shape | None =
 
     With a `shape` it is one for requests of this shape only, which decides faster.
     """
-    prelude = _filled(_read("prelude"), _read)
     if twins is None:
-        return Script(prelude + _read(verb))
+        return Script(_prelude() + _read(verb))
     file, sections, before, without = _VERBS[verb]
     reading = _sections(COUNTING if COUNTING in twins else "reading", sections)
     if SOFT in twins and "take" in sections:
@@ -114,11 +114,22 @@ def script(verb: str, twins: frozenset[str] | None = None, shape: Shape | None =
         return straightened(found, shape) if shape and name in _STRAIGHT else found
 
     tables = ["{}" if f"{name}." in parts else "nil" for name in _TABLES]
-    beginning = [prelude, _read("writing"), before and _read(before)]
+    usual = _usual(files) if verb == "acquire" and COUNTING in twins and shape and shape.is_one_limit else ""
+    beginning = [_prelude(usual), _read("writing"), before and _read(before)]
     beginning.append(f"local {', '.join(_TABLES)} = {', '.join(tables)}\n")
     if COUNTING in twins:
         beginning.append(_KEPT)
     return Script("".join([*beginning, parts, text(file)]))
+
+
+def _prelude(usual: str = "") -> str:
+    return _filled(_read("prelude"), lambda name: usual if name == "usual" else _read(name))
+
+
+def _usual(files: Sequence[str]) -> str:
+    """What decides most requests of one limit that is counted; nothing where its twin has no such section."""
+    room = "".join([_sections(name, _ROOM) for name in files])
+    return room and _filled(_read("usual"), lambda name: room if name == "room" else _read(name))
 
 
 def _read(name: str) -> str:

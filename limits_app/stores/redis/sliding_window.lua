@@ -88,6 +88,14 @@ local function rarely()
   return forget, charge, log_entries, first_entry
 end
 
+-- @usual
+local forgotten, total, opened, last, oldest = unpack_from('<I7I7I7I7I7', raw, 11)
+last = max(now, last)
+if oldest > last - b and total > forgotten and last - opened <= c and total - forgotten + amount <= a then
+  full = last + b
+  state = pack('<I7I7I7I7I7', forgotten, total + amount, opened, last, oldest) .. string.sub(raw, 46)
+end
+
 -- @take
 function take.sliding_window(s, o, now, amount, capacity, window, step, key)
   now = max(now, s[o + 3])

@@ -182,7 +182,7 @@ def test_an_interruption_leaves_no_reply_for_somebody_else(
 ) -> None:
     link = store._links.open()
     store._links._idle.keep(link)
-    monkeypatch.setattr(type(link), "read", _interrupted)
+    monkeypatch.setattr(type(link), "exchange", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
     monkeypatch.undo()
@@ -190,5 +190,5 @@ def test_an_interruption_leaves_no_reply_for_somebody_else(
     assert link.socket.fileno() == -1
 
 
-def _interrupted(link: object, chunk: bytes) -> object:
+def _interrupted(link: object, data: bytes) -> object:
     raise KeyboardInterrupt

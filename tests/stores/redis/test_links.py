@@ -115,15 +115,15 @@ def test_a_silent_server_is_asked_twice_and_takes_no_longer_than_it_may(
 @pytest.fixture
 def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From when it is called on, nobody hears the first reply that comes."""
-    receive, silences = Link.receive, iter([True])
+    exchange, silences = Link.exchange, iter([True])
 
-    def silent_at_first(link: Link) -> Any:
-        reply = receive(link)
+    def silent_at_first(link: Link, data: bytes) -> Any:
+        reply = exchange(link, data)
         if next(silences, False):
             raise TimeoutError
         return reply
 
-    return lambda: monkeypatch.setattr(Link, "receive", silent_at_first)
+    return lambda: monkeypatch.setattr(Link, "exchange", silent_at_first)
 
 
 def test_a_server_that_answers_the_second_time_only_is_heard(store: RedisStore, silence: Callable[[], None]) -> None:
@@ -140,10 +140,10 @@ def test_a_server_may_refuse_the_second_time(links: Links, silence: Callable[[],
 
 
 def test_a_server_that_is_silent_twice_is_given_up(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(link: Link) -> Any:
+    def silent(link: Link, data: bytes) -> Any:
         raise TimeoutError
 
-    monkeypatch.setattr(Link, "receive", silent)
+    monkeypatch.setattr(Link, "exchange", silent)
     with pytest.raises(Unanswered, match="does not answer"):
         links.run(PING)
 
@@ -151,11 +151,11 @@ def test_a_server_that_is_silent_twice_is_given_up(links: Links, monkeypatch: py
 def test_an_interruption_while_asking_again_leaves_nothing_open(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
 
-    def interrupted(link: Link) -> Any:
+    def interrupted(link: Link, data: bytes) -> Any:
         opened.append(link)
         raise TimeoutError if len(opened) == 1 else KeyboardInterrupt
 
-    monkeypatch.setattr(Link, "receive", interrupted)
+    monkeypatch.setattr(Link, "exchange", interrupted)
     with pytest.raises(KeyboardInterrupt):
         links.run(PING)
     assert [link.socket.fileno() for link in opened] == [-1, -1]

@@ -215,12 +215,12 @@ class Interruption(Exception):
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
     """Have whoever waits for a reply interrupted, when the server has done what it was asked."""
 
-    def received(link: Link) -> object:
-        received_as_ever(link)
+    def interrupted(link: Link, data: bytes) -> object:
+        exchange(link, data)
         raise Interruption
 
-    received_as_ever = Link.receive
-    return lambda: monkeypatch.setattr(Link, "receive", received)
+    exchange = Link.exchange
+    return lambda: monkeypatch.setattr(Link, "exchange", interrupted)
 
 
 @pytest.mark.parametrize("first", [False, True])
