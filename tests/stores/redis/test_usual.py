@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 from redis.client import Pipeline
 
+from limits_app.core.algorithms.sliding_window import STEPS
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
@@ -20,7 +21,7 @@ from limits_app.core.outcome import outcome_of
 from limits_app.core.parts import ScopedLimits
 from limits_app.stores.redis import straightening
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import claim_of
+from limits_app.testing.conformance.contract import claim_of, credit_of
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import store_on
 
@@ -45,8 +46,8 @@ class Timeline:
 
     def moved_us(self, rate: RateLimit) -> int:
         """Parts of the period of a rate and a little more or less; now and then an hour."""
-        periods = self._random.choice([0, 0, 0, 0.01, 0.01, 0.1, 0.5, 0.9, 1, 3.4])
-        little = self._random.choice([0, 0, 0, 1, -1, -5_000_000, self._random.randrange(10**6), HOUR_US])
+        periods = self._random.choice([0, 0, 0, 0.3 / STEPS, 0.9 / STEPS, 1.5 / STEPS, 0.01, 0.1, 0.5, 0.9, 1, 3.4])
+        little = self._random.choice([0] * 9 + [1, -1, -5_000_000, self._random.randrange(10**6), HOUR_US])
         return round(periods * rate.window_seconds * 1_000_000) + little
 
     def amount(self, rate: RateLimit) -> int:
@@ -55,7 +56,7 @@ class Timeline:
 
     def settles(self) -> float | None:
         """Which part of an amount was used in the end, where somebody says so."""
-        return self._random.choice([None, None, None, None, 0, 0.3, 1.7])
+        return self._random.choice([None, None, None, None, 0, 0, 0.3, 1.7])
 
     def _rate(self) -> RateLimit:
         capacity = self._random.choice([self._random.randint(2, 60), self._random.randint(100, 10**9)])
@@ -73,8 +74,8 @@ _READ: Final[Mapping[bytes, Callable[[Pipeline, bytes], object]]] = {
 class Player:
     """A store that plays a timeline, and what is left of that on its server."""
 
-    def __init__(self, redis: RedisServer, clock: FakeClock, *, short: bool) -> None:
-        self.store = store_on(redis, clock=clock)
+    def __init__(self, redis: RedisServer, clock: FakeClock, *, short: bool, idle_factor: float = 7) -> None:
+        self.store = store_on(redis, clock=clock, idle_factor=idle_factor)
         self._client = Redis(port=redis.port)
         self._limits = straightening._MOST_LIMITS if short else 0
 
@@ -82,13 +83,16 @@ class Player:
         self, limits: Sequence[AnyLimit], amount: int, *, lasting: bool = False, version: int | None = None
     ) -> Claim:
         """Ask for an amount; without the short way where this is not for that."""
-        layout = layout_of(tuple(limits), self.store.lease_us, counts=True)
-        scoped = ScopedLimits(scope_of("usual", "somebody"), layout, lasting=lasting)
-        claim = claim_of(LimitSet.composed([scoped], self.store, version=version), {"units": amount}, ("db",))
+        limit_set = self._set_of(limits, lasting=lasting, version=version)
+        claim = claim_of(limit_set, {"units": amount}, ("db",))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(straightening, "_MOST_LIMITS", self._limits)
             self.store.acquire(claim)
         return claim
+
+    def give_back(self, limits: Sequence[AnyLimit], amount: int) -> None:
+        """As an administrator does."""
+        self.store.settle(credit_of(self._set_of(limits), "units"), [-amount])
 
     def left(self) -> dict[str, tuple[str, int]]:
         """What is in the keys of the store, without its prefix and the name of its link, and how long they live."""
@@ -112,6 +116,11 @@ class Player:
         self._client.close()
         self.store.close()
 
+    def _set_of(self, limits: Sequence[AnyLimit], *, lasting: bool = False, version: int | None = None) -> LimitSet:
+        layout = layout_of(tuple(limits), self.store.lease_us, counts=True)
+        scoped = ScopedLimits(scope_of("usual", "somebody"), layout, lasting=lasting)
+        return LimitSet.composed([scoped], self.store, version=version)
+
     def _plain(self, value: object) -> str:
         return repr(value).replace(self.store.prefix, "").partition(":reply:")[0]
 
@@ -123,9 +132,9 @@ def seen(claim: Claim) -> object:
     return claim.admitted, claim.decided_at, waits, [(one.remaining, one.overdrawn) for one in outcome.passed]
 
 
-def both(redis: RedisServer, clock: FakeClock) -> list[Player]:
+def both(redis: RedisServer, clock: FakeClock, idle_factor: float = 7) -> list[Player]:
     """Who may take the short way, and who may not."""
-    return [Player(redis, clock, short=short) for short in (True, False)]
+    return [Player(redis, clock, short=short, idle_factor=idle_factor) for short in (True, False)]
 
 
 def alike(players: Sequence[Player]) -> None:
@@ -140,7 +149,7 @@ def alike(players: Sequence[Player]) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_random_timelines_leave_the_same_behind(redis: RedisServer, algorithm: RateLimitAlgorithm, seed: int) -> None:
     clock, timeline = FakeClock(), Timeline(f"{algorithm} {seed}", algorithm)
-    players = both(redis, clock)
+    players = both(redis, clock, idle_factor=1 + 6 * (seed % 2))
     for turn in range(60):
         limits = timeline.limits()
         rate = next(limit for limit in limits if isinstance(limit, RateLimit) and limit.key == "units")
@@ -153,6 +162,49 @@ def test_random_timelines_leave_the_same_behind(redis: RedisServer, algorithm: R
             for player, claim in zip(players, claims, strict=True):
                 player.store.settle(claim, [int(part * settles) - part for part in claim.amounts])
         alike(players)
+    for player in players:
+        player.close()
+
+
+WINDOW_US: Final = 600_000_000
+STEP_US: Final = WINDOW_US // STEPS
+LOGGED: Final = RateLimit("units", 100, WINDOW_US // 1_000_000, RateLimitAlgorithm.SLIDING_WINDOW)
+
+
+def asked(players: Sequence[Player], clock: FakeClock, *moved_us: int) -> None:
+    """Each asks for one after each of these moves, in an hour that has just begun."""
+    clock.move(-clock.now_us % HOUR_US)
+    for moved in moved_us:
+        clock.move(moved)
+        for player in players:
+            assert player.ask([LOGGED], 1).admitted
+        alike(players)
+
+
+def test_what_expires_within_a_step_is_forgotten(redis: RedisServer, clock: FakeClock) -> None:
+    players = both(redis, clock)
+    asked(players, clock, 0, WINDOW_US - STEP_US // 2, STEP_US * 4 // 5)
+    for player in players:
+        player.close()
+
+
+def test_a_log_lives_on_when_half_its_life_is_over_within_a_step(redis: RedisServer, clock: FakeClock) -> None:
+    players, nearly = both(redis, clock), WINDOW_US * 9 // 10
+    # It lives for seven windows.
+    asked(players, clock, 0, nearly, nearly, nearly, WINDOW_US * 8 // 10 - 1_000_000, 900_000, STEP_US // 2)
+    for player in players:
+        player.close()
+
+
+def test_a_log_of_which_all_was_given_back_starts_anew(redis: RedisServer, clock: FakeClock) -> None:
+    players = both(redis, clock)
+    asked(players, clock, 0)
+    for player in players:
+        player.give_back([LOGGED], 1)
+    clock.move(STEP_US // 3)
+    for player in players:
+        assert player.ask([LOGGED], 1).admitted
+    alike(players)
     for player in players:
         player.close()
 
