@@ -17,6 +17,7 @@ from limits_app.core.algorithms.log import EMPTY_LOG, Log
 from limits_app.core.layout import Layout
 from limits_app.core.unrolled import names, written_out
 from limits_app.stores.codecs import LayoutCodec
+from limits_app.stores.redis.moments import MOMENT
 
 __all__ = ["NAME_LENGTH", "PAIR", "Codec", "log_of"]
 
@@ -71,9 +72,9 @@ class Codec(LayoutCodec):
             states[index] = (*states[index][:-1], log)  # type: ignore[arg-type]  # `Rule` says so
         return states
 
-    def reading_at(self, start: int) -> Callable[[bytes], list[State]]:
-        """`read` for records that all start there."""
-        return cast("Callable[[bytes], list[State]]", _reading(*self._shape, start))
+    def reading_reply(self, start: int) -> Callable[[bytes], tuple[int, list[list[State]]]]:
+        """`moment_of` and `read`, for replies whose only record starts there."""
+        return cast("Callable[[bytes], tuple[int, list[list[State]]]]", _reading(*self._shape, start))
 
     def encode(self, states: Sequence[State], expires_us: int) -> bytes:
         """The record of the states, whose logs are written from their first entry on."""
@@ -115,7 +116,7 @@ class Codec(LayoutCodec):
 def _reading(
     fields: tuple[tuple[int, ...], ...], logs: tuple[bool, ...], start: int | None = None
 ) -> Callable[..., object]:
-    """Read what `Codec.decode` does, where all logs are unknown, from a place or from where it starts, written out."""
+    """Read what `Codec.decode` does, where all logs are unknown, or a reply whose record has a `start`, written out."""
     cut = ["record = record[at:]"] if start is None else []
     sizes = accumulate(chain.from_iterable(fields), initial=(start or 0) + NAME_LENGTH + _EXPIRES_LENGTH)
     numbers = [(f"part_{place}", slice(*ends)) for place, ends in enumerate(pairwise(sizes))]
@@ -124,12 +125,13 @@ def _reading(
         read = [f"number(record[{name}], 'little')" for name, _ in islice(left, len(own))]
         states.append(names("{}", [*read[:_LOG_PLACE], "no_log"] if has_log else read))
     result = names("({})", states)
-    bound = names("{}", ["number", "no_log", *[name for name, _ in numbers]])
-    # To cut at what is always the same takes half the steps.
-    arguments = "record, at" if cut else "record"
-    bind = written_out(bound=bound, arguments=arguments, lines=cut, result=f"[{result}]")
+    bound = names("{}", ["moment", "number", "no_log", *[name for name, _ in numbers]])
+    if start is None:
+        bind = written_out(bound=bound, arguments="record, at", lines=cut, result=f"[{result}]")
+    else:  # to cut at what is always the same takes half the steps
+        bind = written_out(bound=bound, arguments="record", lines=cut, result=f"int(moment(record)[0]), [[{result}]]")
     parts = [part for _, part in numbers]
-    return cast("Callable[..., object]", bind(int.from_bytes, EMPTY_LOG, *parts))
+    return cast("Callable[..., object]", bind(MOMENT.unpack_from, int.from_bytes, EMPTY_LOG, *parts))
 
 
 def log_of(entries: Iterable[tuple[float, float]]) -> Log:

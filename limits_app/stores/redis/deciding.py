@@ -52,13 +52,14 @@ class Decisions:
 
     def fill(self, claim: Claim, prepared: PreparedPlan, reply: bytes, forgotten: int) -> int:
         """Fill in what was decided; returns how the reply starts. Raises StaleConfiguration."""
-        status = reply[0]
+        status, read = reply[0], prepared.read_one
         if status == _STALE:
             raise StaleConfiguration
         refused = status == REFUSED
-        claim.decided_at = moment_of(reply)
-        one = prepared.read_one
-        claim.records = Records(prepared, reply, refused=refused) if refused or one is None else [one(reply)]
+        if refused or read is None:
+            claim.decided_at, claim.records = moment_of(reply), Records(prepared, reply, refused=refused)
+        else:
+            claim.decided_at, claim.records = read(reply)
         claim.admitted = not refused
         if refused:
             self._moments.heard(claim.decided_at)

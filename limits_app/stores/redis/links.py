@@ -117,13 +117,13 @@ class Link:
 class Idle:
     """Links that nobody uses; those that are left when nobody can use them any more are closed."""
 
-    __slots__ = ("__weakref__", "_links", "pop")
+    __slots__ = ("__weakref__", "links", "pop")
 
     def __init__(self) -> None:
-        self._links = deque[Link]()
-        self.pop: Callable[[], Link] = self._links.pop
+        self.links = deque[Link]()
+        self.pop: Callable[[], Link] = self.links.pop
         """One of them; IndexError where there is none."""
-        weakref.finalize(self, _close_all, self._links)
+        weakref.finalize(self, _close_all, self.links)
 
     def take(self) -> Link | None:
         """One of them, or None."""
@@ -134,14 +134,14 @@ class Idle:
 
     def keep(self, link: Link) -> None:
         """Keep a link for the next call, if there are not too many."""
-        if len(self._links) < _MOST_IDLE:
-            self._links.append(link)
+        if len(self.links) < _MOST_IDLE:
+            self.links.append(link)
         else:
             link.close()
 
     def close(self) -> None:
         """Close them."""
-        _close_all(self._links)
+        _close_all(self.links)
 
 
 def _close_all(links: deque[Link]) -> None:
@@ -196,9 +196,14 @@ class Links:
             link.close()
             call.left(link.slot)
             raise
-        if reply.__class__ is ServerError:  # as `_answered` does, which is a call more
+        # As `_answered` and `Idle.keep` do, which are two calls more.
+        if reply.__class__ is ServerError:
             return self.complained(link, call, reply)
-        self._idle.keep(link)
+        idle = self._idle.links
+        if len(idle) < _MOST_IDLE:
+            idle.append(link)
+        else:
+            link.close()
         return reply
 
     def heard(self, link: Link, call: Call) -> Any:

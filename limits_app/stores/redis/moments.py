@@ -7,9 +7,10 @@ from struct import Struct
 from time import monotonic_ns, time_ns
 from typing import Final
 
-__all__ = ["Moments", "moment_of"]
+__all__ = ["MOMENT", "Moments", "moment_of"]
 
-_MOMENT: Final = Struct("<xd")
+MOMENT: Final = Struct("<xd")
+"""How a reply starts: what was decided, and when."""
 
 
 class Moments:
@@ -48,4 +49,4 @@ class Moments:
 
 def moment_of(reply: bytes) -> int:
     """When a reply says that it was decided."""
-    return int(_MOMENT.unpack_from(reply)[0])
+    return int(MOMENT.unpack_from(reply)[0])

@@ -36,7 +36,7 @@ class PreparedPlan:
     It is about all of the plan where it is `whole`, and else about what stands at `places`.
     `numbers` says how many it is told beside those with which every script starts:
     the amounts, and the boundaries of `calendars`, which are None where there are no quotas.
-    `read_one` reads the reply that admits where there is one record, and is None where there are several.
+    `read_one` reads when a reply was decided that admits, and its records, which is one; None where there are several.
     `fixed` are the amounts of most requests where nothing else differs between them, and `usual` is what such a call
     ends with, once somebody has asked for it.
     """
@@ -71,7 +71,7 @@ class PreparedPlan:
         self.asks = [plan.asks[place] for place in self.places]
         self.permits = any(ask.rule.is_permit for ask in self.asks)
         self.codecs = [codecs[part.layout] for part in self.parts]
-        self.read_one = self.codecs[0].reading_at(_REPLY_HEAD) if len(self.codecs) == 1 else None
+        self.read_one = self.codecs[0].reading_reply(_REPLY_HEAD) if len(self.codecs) == 1 else None
         places = {part: place for place, part in enumerate(self.parts)}
         self.views = [(places[ask.part], ask.index) for ask in self.asks if ask.rule.has_log]
         self.twins = _twins(self.asks, self.parts)
