@@ -22,7 +22,9 @@ local tick = (now - now % b) / b
 if tick > last then level, last = max(level - (tick - last) * a, 0), tick end
 if level < a then last = max(last, -floor(-now / b)) end
 level = level + amount
-if level <= c then full, state = (last + level / a + 1) * b, pack('<I7I7', level, last) end
+if level <= c then
+  full, after = (last + level / a + 1) * b, pack('<c6I4I7I7', layout, lives_until, level, last)
+end
 
 -- @take
 local function take_draining(s, o, now, amount, rate, tick_us, full)

@@ -2,7 +2,7 @@
 -- @usual
 local start, count = unpack_from('<I7I7', raw, 11)
 if count > 0 and now - start < b and count + amount <= a then
-  full, state = start + b, pack('<I7I7', start, count + amount)
+  full, after = start + b, pack('<c6I4I7I7', layout, lives_until, start, count + amount)
 end
 
 -- @take

@@ -93,7 +93,8 @@ local forgotten, total, opened, last, oldest = unpack_from('<I7I7I7I7I7', raw, 1
 last = max(now, last)
 if oldest > last - b and total > forgotten and last - opened <= c and total - forgotten + amount <= a then
   full = last + b
-  state = pack('<I7I7I7I7I7', forgotten, total + amount, opened, last, oldest) .. string.sub(raw, 46)
+  after = pack('<c6I4I7I7I7I7I7c0', layout, lives_until, forgotten, total + amount, opened, last, oldest,
+    string.sub(raw, 46))
 end
 
 -- @take

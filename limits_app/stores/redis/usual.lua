@@ -4,7 +4,7 @@ local version, before, _, _, layout, _, _, lasting, _, _, _, a, b, c, _, _, coun
   unpack_from('<ddddc6sddsdddddddsdd', plan)
 -- Counts are packed so where a layout has one limit only.
 if counted == '<dd' and lasting == 0 and (version < 0 or tonumber(call('GET', KEYS[2]) or 0) == version) then
-  local key, amount, full, state = KEYS[before + 1], unpack_from('<d', ARGV[2], wanted), nil, nil
+  local key, amount, full, after = KEYS[before + 1], unpack_from('<d', ARGV[2], wanted), nil, nil
   local found = call('HMGET', key, 's', 'c')
   local raw, counts = found[1], found[2]
   local found_layout, lives_until
@@ -14,9 +14,8 @@ if counted == '<dd' and lasting == 0 and (version < 0 or tonumber(call('GET', KE
     local hour, sum = unpack_from('<dd', counts)
     if full and hour == floor(now / 3600000000) and lives_until < 4294967295
       and lives_until * 1000000 >= now + max(full - now, max((full - now) * idle_factor, least_idle) / 2) then
-      raw = string.sub(raw, 1, 10) .. state
-      call('HSET', key, 's', raw, 'c', pack('<dd', hour, sum + floor(amount / parts * 1000 + 0.5)))
-      local reply = 'A' .. pack('<d', now) .. raw
+      call('HSET', key, 's', after, 'c', pack('<dd', hour, sum + floor(amount / parts * 1000 + 0.5)))
+      local reply = pack('<c1dc0', 'A', now, after)
 -- with: recording
       return reply
     end
