@@ -221,7 +221,7 @@ def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])")
             raise InvalidLimit(f"{shown(limit)} is no limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
         checked.append(limit)
     check_differ([limit.key for limit in checked])
-    return tuple(checked)
+    return limits if type(limits) is tuple else tuple(checked)
 
 
 def _check_rate(limit: RateLimit | CallLimit) -> None:

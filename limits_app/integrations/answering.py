@@ -26,7 +26,8 @@ class AnsweredRequest(Requester):
     """What a request holds until the response has been sent, at the latest, or its refusal is final."""
 
     # Of the class, so that a request that nobody asks about costs little.
-    _refused: tuple[Acquisition, ...] | None = None
+    refused: tuple[Acquisition, ...] | None = None
+    """What refused it; None as long as nothing did, and clients are told of what was `acquired`."""
     _is_undone = False
     _telling: tuple[ref[HttpResponseBase], ...] = ()  # the responses that tell of refusals
     refusals: tuple[ref[HttpResponseBase], ...] = ()
@@ -44,22 +45,23 @@ class AnsweredRequest(Requester):
 
     def __init__(self, request: HttpRequest) -> None:
         self._reference = ref(request)
-        self._acquisitions: list[Acquisition] = []
+        self.acquired: list[Acquisition] = []
+        """What was admitted, in order."""
         self.charges = Charges()
         """What ways in charged."""
 
     @property
     def holds(self) -> bool:
         """Whether anything was acquired."""
-        return bool(self._acquisitions)
+        return bool(self.acquired)
 
     @property
     def decided(self) -> Sequence[Acquisition]:
         """What clients are told of: what they were charged, and what refused them where a view goes on after that."""
-        refused = self._refused
+        refused = self.refused
         if refused is None:
-            return self._acquisitions
-        return refused if self._is_undone else (*self._acquisitions, *refused)
+            return self.acquired
+        return refused if self._is_undone else (*self.acquired, *refused)
 
     def listen(self) -> None:
         """Hear of the end from now on, when the response is there; also of what it takes while it streams.
@@ -97,13 +99,13 @@ class AnsweredRequest(Requester):
 
     def end(self) -> None:
         """The response was sent: permits go back, and amounts whose usage nobody reported count as used."""
-        for acquisition in self._acquisitions:
+        for acquisition in self.acquired:
             acquisition.release()
 
     @property
     def held(self) -> tuple[Acquisition, ...]:
         """What was acquired so far."""
-        return tuple(self._acquisitions)
+        return tuple(self.acquired)
 
     def fail(self, error: BaseException, *, but: Container[Acquisition] = ()) -> None:
         """The view raised: amounts whose usage nobody reported are given back, unless the error is an answer.
@@ -111,7 +113,7 @@ class AnsweredRequest(Requester):
         Of a view inside another one, that is what was acquired since it began, and not what was held before.
         """
         if not isinstance(error, _ANSWERS):
-            for acquisition in self._acquisitions:
+            for acquisition in self.acquired:
                 if acquisition not in but:
                     acquisition.cancel()
 
@@ -122,9 +124,9 @@ class AnsweredRequest(Requester):
         Not before it is sure that no view runs any more that the request holds something for.
         An error that a view lets out is `fail`, or whoever gets there had a free attempt.
         """
-        self._undo(self._acquisitions)
+        self._undo(self.acquired)
         self._is_undone = True
-        self._refused = self._refused or ()
+        self.refused = self.refused or ()
 
     def refused_with(
         self, response: HttpResponseBase, error: BaseException | None = None, *, gives_back: bool
@@ -138,8 +140,8 @@ class AnsweredRequest(Requester):
         if gives_back:
             self.refusals = (*self.refusals, ref(response))
         refused = error.refused if isinstance(error, LimitExceeded) else None
-        self._refused = (self._refused or ()) if refused is None else (refused,)
-        return self._refused
+        self.refused = (self.refused or ()) if refused is None else (refused,)
+        return self.refused
 
     def is_refusal(self, response: object) -> bool:
         """Whether a way in gave it instead of a view."""
@@ -147,14 +149,14 @@ class AnsweredRequest(Requester):
 
     def told(self, response: HttpResponseBase) -> Sequence[Acquisition]:
         """What is to be told of in a response: nothing more where it tells of a refusal."""
-        if self._refused is None:
-            return self._acquisitions
+        if self.refused is None:
+            return self.acquired
         return () if _is_among(self._telling, response) else self.decided
 
     def answered(self, response: HttpResponseBase) -> Sequence[Acquisition]:
         """`told` for the last response of the request, with which a refusal is final: `undo`."""
-        if self._refused is None:  # as `told` says, which is a call more
-            return self._acquisitions
+        if self.refused is None:
+            return self.acquired
         told = self.told(response)
         if self.is_refusal(response):
             self.undo()
@@ -164,17 +166,17 @@ class AnsweredRequest(Requester):
         """What was admitted; LimitExceeded for what was refused, which clients are told of."""
         if acquisition.admitted:
             return acquisition
-        self._refused = (acquisition,)
+        self.refused = (acquisition,)
         raise LimitExceeded.of(acquisition)
 
     def _hold(self, acquisition: Acquisition) -> None:
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
         if acquisition.plan.settles or acquisition.__class__ is not Acquisition:  # which may have more to settle
             self.hear()
-        self._acquisitions.append(acquisition)
+        self.acquired.append(acquisition)
 
     def _drop(self, acquisitions: Container[Acquisition]) -> None:
-        self._acquisitions = [one for one in self._acquisitions if one not in acquisitions]
+        self.acquired = [one for one in self.acquired if one not in acquisitions]
 
     def _undo(self, acquisitions: Sequence[Acquisition]) -> None:
         self.charges.give_back(acquisitions)

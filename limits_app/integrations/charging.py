@@ -125,7 +125,7 @@ class ChargedRequest(AnsweredRequest):
             self._hold(acquisition)
         else:  # as these two do with the first if nobody reports anything of it, which are two calls more
             self.charges[resource, entity] = (acquisition,), named
-            self._acquisitions.append(acquisition)
+            self.acquired.append(acquisition)
 
     async def atake_new(self, share: AnyShare, named: Mapping[str, Amount] = NOTHING) -> None:
         """`take_new` for asyncio."""
@@ -167,12 +167,12 @@ class ChargedRequest(AnsweredRequest):
 
     def take_each(self, shares: Iterable[Share]) -> None:
         """`take_all` where one step is not enough: one after the other, given back when a later one is refused."""
-        before = self._acquisitions.copy()
+        before = self.acquired.copy()
         try:
             for share in shares:
                 self.take_share(share)
         except (LimitExceeded, StoreUnavailable):
-            taken = [one for one in self._acquisitions if one not in before]
+            taken = [one for one in self.acquired if one not in before]
             self._undo(taken)
             self._drop(taken)
             raise

@@ -76,7 +76,8 @@ class LimitsMiddleware:
             raise
         if response.streaming:
             limits.listen()
-        tell(response, limits.answered(response))
+        # As `answered` says, which is a call more.
+        tell(response, limits.acquired if limits.refused is None else limits.answered(response))
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:

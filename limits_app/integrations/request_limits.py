@@ -42,7 +42,7 @@ class RequestLimits(ChargedRequest):
         if self._reference() is not None:
             self.hear()
         found: dict[str, Acquisition] = {}
-        for acquisition in self._acquisitions:
+        for acquisition in self.acquired:
             names = [name for name, one in self._given if one is acquisition]
             found |= dict.fromkeys([*names, *self.charges.resources(acquisition)], acquisition)
         return found
@@ -50,7 +50,7 @@ class RequestLimits(ChargedRequest):
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
         """What was decided, in order."""
-        return tuple(acquisition.outcome for acquisition in self._acquisitions)
+        return tuple(acquisition.outcome for acquisition in self.acquired)
 
     @property
     def degraded(self) -> bool:

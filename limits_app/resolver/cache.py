@@ -47,6 +47,8 @@ class _Kept(NamedTuple):
     limit_set: ResolvedSet
     until: float
     changes_at: float | None
+    default_limits: Limits
+    """What it was asked for with: to see that they are the same takes less than to find them by what they say."""
 
 
 class _Flight:
@@ -67,6 +69,7 @@ class Resolver:
     def __init__(self, *, clock: Callable[[], float] = time) -> None:
         self.clock = clock
         self._kept: dict[Key, _Kept] = {}
+        self._last: dict[tuple[str, str | None], _Kept] = {}  # of each resource and entity
         self._hits = 0
         self._misses = 0
         self.after_fork()
@@ -100,7 +103,9 @@ class Resolver:
         """
         # As `kept` does, which is a call more.
         try:
-            entry = self._kept.get((resource, entity, default_limits))
+            entry = self._last.get((resource, entity))
+            if entry is None or entry[3] is not default_limits:
+                entry = self._kept.get((resource, entity, default_limits))
         except TypeError:
             entry = None
         if entry is not None and entry[1] >= monotonic() and (entry[2] is None or entry[2] > self.clock()):
@@ -125,11 +130,13 @@ class Resolver:
         with self._lock:
             entry = self._kept.get(key)
             if entry is not None and stale in {None, entry.limit_set}:
-                del self._kept[key]
+                self._drop(key)
 
     def clear(self) -> None:
         """Forget everything."""
-        self._kept.clear()
+        with self._lock:
+            self._kept.clear()
+            self._last.clear()
         supplies.clear()
         if self is resolver:
             pool_resolver.clear()
@@ -162,11 +169,11 @@ class Resolver:
             if known is None:
                 raise
             logger.warning("the database is down, limits on %s are those known last: %s", key[0], error)
-            self._keep(key, _Kept(known.limit_set, monotonic() + _BLIND_SECONDS, None))
+            self._keep(key, _Kept(known.limit_set, monotonic() + _BLIND_SECONDS, None, key[2]))
             return known.limit_set
         if changes.may_be_kept(home()):
             until = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
-            self._keep(key, _Kept(resolved, until, resolved.changes_at))
+            self._keep(key, _Kept(resolved, until, resolved.changes_at, key[2]))
         if resolved.store is NOWHERE and store is None:  # kept all the same, for who decides without the store
             raise guard_of(resolved.alias).down()
         return resolved
@@ -179,9 +186,14 @@ class Resolver:
         most = conf.get(conf.RESOLVER_MAX_ENTRIES)
         with self._lock:
             self._kept.pop(key, None)
-            self._kept[key] = entry
+            self._kept[key] = self._last[key[:2]] = entry
             for oldest in list(islice(self._kept, max(len(self._kept) - most, 0))):
-                del self._kept[oldest]
+                self._drop(oldest)
+
+    def _drop(self, key: Key) -> None:
+        """Forget what is kept, with the lock."""
+        if self._last.get(key[:2]) is self._kept.pop(key):
+            del self._last[key[:2]]
 
 
 class PoolResolver(Resolver):

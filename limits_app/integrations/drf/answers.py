@@ -65,7 +65,8 @@ def _finalize_response(
     finished = finish(request, response, *args, **kwargs) if args or kwargs else finish(request, response)
     if finished is not response or finished.__class__ is not Response or limits.guarded:  # most are, and none streams
         return _then(finished, partial(_finished, limits, response))
-    tell(finished, limits.told(finished))  # as `_finished` does, which is two calls more
+    # As `_finished` and `told` do, which is three calls more.
+    tell(finished, limits.acquired if limits.refused is None else limits.told(finished))
     return finished
 
 

@@ -44,6 +44,12 @@ class SimpleRateThrottle(HookedThrottle):
     """
 
     _charges_site = False
+    _parses_alike = True
+    """Whether no class beside this one reads rates in its own way."""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls._parses_alike = super().parse_rate is _PARSE_RATE
 
     @classproperty
     def THROTTLE_RATES(cls) -> dict[str, str | None]:  # noqa: N802, N805 - the name is the framework's
@@ -52,8 +58,9 @@ class SimpleRateThrottle(HookedThrottle):
 
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
         """Read a rate as the framework does, each once, since every request asks for it."""
-        parse = super().parse_rate
-        return _parsed(rate) if getattr(parse, "__func__", None) is _PARSE_RATE else parse(rate)
+        if self._parses_alike and throttling.SimpleRateThrottle.parse_rate is _PARSE_RATE:
+            return _parsed(rate)
+        return super().parse_rate(rate)
 
     def get_ident(self, request: Request) -> str:
         """The client: with NUM_PROXIES as the framework has it, else as LIMITS["TRUSTED_PROXIES"] says.
