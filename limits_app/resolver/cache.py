@@ -192,8 +192,8 @@ class Resolver:
 
     def _drop(self, key: Key) -> None:
         """Forget what is kept, with the lock."""
-        if self._last.get(key[:2]) is self._kept.pop(key):
-            del self._last[key[:2]]
+        del self._kept[key]
+        self._last.pop(key[:2], None)
 
 
 class PoolResolver(Resolver):

@@ -202,8 +202,39 @@ def test_what_is_kept_is_bounded(settings: Settings) -> None:
     assert own.info() == (0, 100, 10)
     own.limit_set("api", "user:99")
     assert own.info() == (1, 100, 10)
+    own.limit_set("api", "user:0")
+    assert own.info() == (1, 101, 10)
     own.clear()
     assert own.info().size == 0
+    own.limit_set("api", "user:0")
+    assert own.info() == (1, 102, 1)
+
+
+def test_calls_that_bring_limits_of_their_own_each_have_theirs(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    own, capacities = Resolver(), (1, 2, 1, 2)
+
+    def found(capacity: int) -> int:
+        [limit] = own.limit_set("api", "user:1", (CallLimit(capacity, 60),))
+        return int(limit.ceiling)
+
+    with django_assert_num_queries(2):
+        assert tuple(map(found, capacities)) == capacities
+    assert own.info() == (2, 2, 2)
+
+
+@pytest.mark.parametrize("forgotten", [1, 2])
+def test_what_is_forgotten_is_asked_anew_and_nothing_else(forgotten: int) -> None:
+    own, brought = Resolver(), {number: (CallLimit(number, 60),) for number in (1, 2)}
+    for default_limits in brought.values():
+        own.limit_set("api", "user:1", default_limits)
+    own.forget("api", "user:1", brought[forgotten])
+    assert own.info() == (0, 2, 1)
+    own.limit_set("api", "user:1", brought[3 - forgotten])
+    assert own.info() == (1, 2, 1)
+    own.limit_set("api", "user:1", brought[forgotten])
+    assert own.info() == (1, 3, 2)
 
 
 def test_what_is_kept_becomes_too_old(settings: Settings, django_assert_num_queries: DjangoAssertNumQueries) -> None:
