@@ -13,7 +13,7 @@ __all__ = ["Call", "Plain", "Prepared", "ScriptCall", "Slot", "bulk", "command"]
 _HEADER: Final = 4
 """How many numbers every script is told: those of `Moments.header`."""
 
-_SLOTTED: Final = Struct("<dd")
+_SLOTTED: Final = Struct("<dd").pack
 """What stands before them: the number of the call, and whether it comes again."""
 
 _RECORDED: Final = Struct("<d")
@@ -67,11 +67,8 @@ class Call(Protocol):
     def key(self) -> bytes | None:
         """One of its keys, or another one beside them: it says which server of a cluster is asked."""
 
-    def packed(self, slot: Slot, *, again: bool) -> bytes:
+    def packed(self, slot: Slot, again: bool) -> bytes:
         """The bytes; `again` when it may have been executed before, without an answer."""
-
-    def left(self, slot: Slot) -> None:
-        """Whoever has sent it over a link with this slot was interrupted, and hears no reply."""
 
 
 class Plain:
@@ -84,12 +81,9 @@ class Plain:
         self.key: bytes | None = words[1]
         self._packed = command(*words)
 
-    def packed(self, slot: Slot, *, again: bool) -> bytes:  # noqa: ARG002 - as `Call` has it
+    def packed(self, slot: Slot, again: bool) -> bytes:  # noqa: ARG002 - as `Call` has it
         """See `Call.packed`."""
         return self._packed
-
-    def left(self, slot: Slot) -> None:
-        """See `Call.left`; nothing that could be asked for."""
 
 
 class Prepared:
@@ -120,24 +114,18 @@ class Prepared:
             bulk(script.digest),
             bulk(b"%d" % (1 + len(keys))),
         )
-        size = _SLOTTED.size + self._numbers.size
+        size = len(_SLOTTED(0, 0)) + self._numbers.size
         self.tail = b"%s%s$%d\r\n" % (b"".join(map(bulk, keys)), bulk(plan), size)
 
-    def end(self, numbers: Sequence[float], extra: bytes = b"") -> bytes:
-        """What a call ends with: its numbers, and further arguments as `bulk` writes them."""
-        return b"%s\r\n%s" % (self._numbers.pack(*numbers), extra)
-
     def call(self, numbers: Sequence[float], extra: bytes = b"") -> ScriptCall:
-        """A call that ends so."""
-        return ScriptCall(self, self.end(numbers, extra))
+        """A call with its numbers, and further arguments as `bulk` writes them."""
+        return ScriptCall(self, b"%s\r\n%s" % (self._numbers.pack(*numbers), extra))
 
 
 class ScriptCall:
-    """One call of a prepared script, with its `end`."""
+    """One call of a prepared script, with its `end`; those that are the same may share it."""
 
-    __slots__ = ("_end", "_prepared", "left_in")
-    left_in: Slot
-    """Whose record may have the reply that nobody has heard; not there as long as nobody was interrupted."""
+    __slots__ = ("_end", "_prepared")
 
     def __init__(self, prepared: Prepared, end: bytes) -> None:
         self._prepared = prepared
@@ -153,14 +141,10 @@ class ScriptCall:
         """See `Call.key`."""
         return self._prepared.key
 
-    def packed(self, slot: Slot, *, again: bool) -> bytes:
+    def packed(self, slot: Slot, again: bool) -> bytes:
         """See `Call.packed`."""
         prepared = self._prepared
         if not again:
             slot.number += 1
         key = slot.key if prepared.tag is None else slot.at(prepared.tag)
-        return b"".join((prepared.head, key, prepared.tail, _SLOTTED.pack(slot.number, again), self._end))
-
-    def left(self, slot: Slot) -> None:
-        """See `Call.left`."""
-        self.left_in = slot
+        return b"".join((prepared.head, key, prepared.tail, _SLOTTED(slot.number, again), self._end))

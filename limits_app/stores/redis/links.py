@@ -23,7 +23,7 @@ from redis.retry import Retry
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
-from limits_app.stores.redis.commands import Call, Slot, command
+from limits_app.stores.redis.commands import Call, Plain, Slot
 
 __all__ = ["CHUNK", "LOST", "Idle", "Link", "Links", "ServerError", "Unanswered", "unheard_in"]
 
@@ -34,6 +34,9 @@ LOST: Final = (OSError, RedisError)
 _TIMEVAL: Final = Struct("@ll")
 _MOST_IDLE: Final = 64
 """How many links are kept for the next rush."""
+
+_LEFT: Final = "_limits_app_slot"
+"""By which name the slot goes with what interrupted somebody who had asked."""
 
 _SECONDS_FOR_THE_SILENT: Final = 0.03
 _MOST_TRIES: Final = 8
@@ -56,9 +59,10 @@ class Unanswered(StoreUnavailable):
         self.slot = slot
 
 
-def unheard_in(call: Call, error: BaseException) -> Slot | None:
+def unheard_in(error: BaseException) -> Slot | None:
     """Whose record may have the reply to a call that ended in an error; None where it cannot have been executed."""
-    return error.slot if isinstance(error, Unanswered) else getattr(call, "left_in", None)
+    slot: Slot | None = error.slot if isinstance(error, Unanswered) else vars(error).get(_LEFT)
+    return slot
 
 
 class Link:
@@ -74,9 +78,9 @@ class Link:
         self.socket: socket.socket = connection._sock
         self.limit(reply_seconds)
 
-    def exchange(self, data: bytes) -> Any:
-        """Send, and wait for the reply; what the server complains about is returned, not raised."""
-        self.socket.sendall(data)
+    def exchange(self, call: Call, again: bool = False) -> Any:
+        """Send a call, and wait for the reply; what the server complains about is returned, not raised."""
+        self.socket.sendall(call.packed(self.slot, again))
         self._reader.feed(self.socket.recv(CHUNK))  # as `read` does, which is two calls more
         reply = self._reader.gets()
         return self.receive() if reply is False else reply
@@ -188,13 +192,13 @@ class Links:
             link = None
         link = link or self.open(slot)
         try:
-            reply = link.exchange(call.packed(link.slot, again=slot is not None))
+            reply = link.exchange(call, slot is not None)
         except LOST as error:
             return self.again(link, call, error)
-        except BaseException:
+        except BaseException as error:
             # Whoever is interrupted here leaves a reply behind that nobody must take for another.
             link.close()
-            call.left(link.slot)
+            vars(error)[_LEFT] = link.slot
             raise
         # As `_answered` and `Idle.keep` do, which are two calls more.
         if reply.__class__ is ServerError:
@@ -273,7 +277,7 @@ class Links:
     def _once_more(self, slot: Slot, call: Call, seconds: float) -> tuple[Link, Any]:
         link = self.open(slot, seconds)
         try:
-            reply = link.exchange(call.packed(slot, again=True))
+            reply = link.exchange(call, again=True)
             link.limit(self.reply_seconds)
         except BaseException:
             link.close()
@@ -285,9 +289,9 @@ class Links:
         reply: Any = error
         if error.code == "NOSCRIPT" and call.script is not None:
             try:
-                reply = link.exchange(command(b"SCRIPT", b"LOAD", call.script.text))
+                reply = link.exchange(Plain(b"SCRIPT", b"LOAD", call.script.text))
                 if reply.__class__ is not ServerError:
-                    reply = link.exchange(call.packed(link.slot, again=True))
+                    reply = link.exchange(call, again=True)
             except LOST as lost:
                 link.close()
                 raise Unanswered(f"Redis does not answer: {lost}", link.slot) from lost

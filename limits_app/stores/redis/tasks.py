@@ -53,7 +53,7 @@ class TaskLinks:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._links.reply_seconds):
-                await loop.sock_sendall(link.socket, call.packed(link.slot, again=False))
+                await loop.sock_sendall(link.socket, call.packed(link.slot, False))
                 reply = link.read(await loop.sock_recv(link.socket, CHUNK))
                 while reply is False:
                     reply = link.read(await loop.sock_recv(link.socket, CHUNK))

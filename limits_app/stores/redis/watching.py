@@ -15,7 +15,7 @@ from limits_app.core.forking import on_fork
 from limits_app.core.keys import short_key
 from limits_app.core.threads import started
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.redis.commands import Prepared, command
+from limits_app.stores.redis.commands import Plain, Prepared
 from limits_app.stores.redis.links import CHUNK, LOST, Link, Links
 from limits_app.stores.redis.moments import Moments
 from limits_app.stores.redis.names import Names
@@ -105,7 +105,7 @@ class Watching:
         link = self._links.open()
         try:
             link.limit(_SECONDS_OF_SILENCE)
-            link.exchange(command(b"SUBSCRIBE", self._names.channel))
+            link.exchange(Plain(b"SUBSCRIBE", self._names.channel))
             self._listening.set()
             with self._lock:
                 scopes = list(self._watched.values())

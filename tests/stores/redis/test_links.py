@@ -14,7 +14,7 @@ from redis import Redis
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.commands import Plain
+from limits_app.stores.redis.commands import Call, Plain
 from limits_app.stores.redis.links import Link, Links, Unanswered
 from limits_app.stores.redis.remembered import Remembered
 from tests.servers.proxy import proxy
@@ -117,8 +117,8 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From when it is called on, nobody hears the first reply that comes."""
     exchange, silences = Link.exchange, iter([True])
 
-    def silent_at_first(link: Link, data: bytes) -> Any:
-        reply = exchange(link, data)
+    def silent_at_first(link: Link, call: Call, again: bool = False) -> Any:
+        reply = exchange(link, call, again)
         if next(silences, False):
             raise TimeoutError
         return reply
@@ -140,7 +140,7 @@ def test_a_server_may_refuse_the_second_time(links: Links, silence: Callable[[],
 
 
 def test_a_server_that_is_silent_twice_is_given_up(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(link: Link, data: bytes) -> Any:
+    def silent(link: Link, call: Call, again: bool = False) -> Any:
         raise TimeoutError
 
     monkeypatch.setattr(Link, "exchange", silent)
@@ -151,7 +151,7 @@ def test_a_server_that_is_silent_twice_is_given_up(links: Links, monkeypatch: py
 def test_an_interruption_while_asking_again_leaves_nothing_open(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
 
-    def interrupted(link: Link, data: bytes) -> Any:
+    def interrupted(link: Link, call: Call, again: bool = False) -> Any:
         opened.append(link)
         raise TimeoutError if len(opened) == 1 else KeyboardInterrupt
 

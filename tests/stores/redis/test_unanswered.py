@@ -17,6 +17,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis.commands import Call
 from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
@@ -215,8 +216,8 @@ class Interruption(Exception):
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
     """Have whoever waits for a reply interrupted, when the server has done what it was asked."""
 
-    def interrupted(link: Link, data: bytes) -> object:
-        exchange(link, data)
+    def interrupted(link: Link, call: Call, again: bool = False) -> object:
+        exchange(link, call, again)
         raise Interruption
 
     exchange = Link.exchange
