@@ -26,6 +26,7 @@ _RATELIMIT_REDIS: Final = "@ratelimit, Redis cache"
 _THEIRS: Final = "DRF throttle, local memory cache"
 _THEIRS_REDIS: Final = "DRF throttle, Redis cache"
 _BARE: Final = "four lines over a held connection, and nothing else"
+_FOUND: Final = "the limit set of limits_app, and nothing else"
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 _IN_MEMORY: Final[Mapping[str, Any]] = {"STORES": {"default": {"KIND": "memory"}}, "HEADERS": "draft"}
 _SILENT: Final = {**_IN_MEMORY, "HEADERS": "none"}
@@ -92,10 +93,13 @@ def _throttle(effort: Effort) -> Iterable[Line]:
             yield Line(f"{OURS}, in process{told}", _added(samples, OURS, _THEIRS), "x DRF's own", bar)
         yield from _wholes(samples, _THEIRS, _PLAIN)
         with _redis() as (limits, port):
-            bare = (path("page/500/", _api_view(_bare(port))),)
-            samples = turns(limits, _THEIRS_REDIS, _request(_BARE, handler, bare))
+            _use(settings, limits)
+            least = {_BARE: fixed_window(port), _FOUND: _found(kinds[1])}
+            views = {name: (path("page/500/", _api_view(_asking(once))),) for name, once in least.items()}
+            samples = turns(limits, _THEIRS_REDIS, *[_request(name, handler, view) for name, view in views.items()])
         yield Line(f"{OURS}, Redis", _added(samples, OURS, _THEIRS_REDIS), "x DRF's own", at_most(0.35))
-        yield Line(f"  {_BARE}", _added(samples, _BARE, _THEIRS_REDIS), "x DRF's own")
+        for name in least:
+            yield Line(f"  {name}", _added(samples, name, _THEIRS_REDIS), "x DRF's own")
         yield from _wholes(samples, _THEIRS_REDIS, _PLAIN)
 
 
@@ -161,16 +165,23 @@ def _api_view(*throttles: type) -> Any:
     return View.as_view()
 
 
-def _bare(port: int) -> type:
+def _asking(once: Callable[[], object]) -> type:
+    """A throttle that asks something, and has nothing around it."""
     from rest_framework.throttling import BaseThrottle
 
-    once = fixed_window(port)
-
-    class Bare(BaseThrottle):
+    class Asking(BaseThrottle):
         def allow_request(self, _request: Any, _view: Any) -> bool:
             return bool(once())
 
-    return Bare
+    return Asking
+
+
+def _found(kind: Any) -> Callable[[], object]:
+    """What a throttle of ours asks in the end: a limit set that is at hand, of somebody else."""
+    from limits_app import limits
+
+    throttle = kind()
+    return limits.limit_set(throttle.scope, "user:43", throttle.default_limits).try_acquire
 
 
 def _use(settings: Any, limits: Mapping[str, Any]) -> None:

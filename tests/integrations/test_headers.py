@@ -10,6 +10,7 @@ import time_machine
 from django.core.cache import caches
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import TemplateResponse
+from django.views.decorators.cache import cache_page
 from pytest_django import Settings
 
 from limits_app import services
@@ -397,6 +398,29 @@ def test_of_a_response_from_a_shared_cache_the_one_who_is_charged_for_it_is_told
         '"call_count";r=8;t=12',
         '"call_count";r=9;t=6',
     ]
+    caches["default"].clear()
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_page_that_is_kept_below_limited_charges_everybody_and_tells_each_of_their_own(
+    ask: Ask, serve: Any, settings: Settings, *, guarded: bool
+) -> None:
+    settings.MIDDLEWARE = MIDDLEWARE if guarded else []
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "kept"}}
+    limit("api", CallLimit(2, 60))
+    made: list[object] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        made.append(request)
+        return HttpResponse("kept")
+
+    serve({"": limited("api")(cache_page(60)(view))})
+    asked = [ask(who=who) for who in ("ann", "bob", "ann", "ann")]
+    assert [response.status_code for response in asked] == [200, 200, 200, 429]
+    assert [response["RateLimit"] for response in asked] == [
+        f'"call_count";r={left};t={seconds}' for left, seconds in ((1, 30), (1, 30), (0, 60), (0, 60))
+    ]
+    assert len(made) == 1
     caches["default"].clear()
 
 
