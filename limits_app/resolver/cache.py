@@ -134,9 +134,10 @@ class Resolver:
 
     def clear(self) -> None:
         """Forget everything."""
-        with self._lock:
-            self._kept.clear()
-            self._last.clear()
+        with self._lock:  # what is found first goes first, here and below, or nothing would make it forgotten
+            forgotten = self._last, self._kept
+            self._last, self._kept = {}, {}
+        del forgotten  # which may run finalizers, without the lock
         supplies.clear()
         if self is resolver:
             pool_resolver.clear()
@@ -185,6 +186,7 @@ class Resolver:
     def _keep(self, key: Key, entry: _Kept) -> None:
         most = conf.get(conf.RESOLVER_MAX_ENTRIES)
         with self._lock:
+            self._last.pop(key[:2], None)
             self._kept.pop(key, None)
             self._kept[key] = self._last[key[:2]] = entry
             for oldest in list(islice(self._kept, max(len(self._kept) - most, 0))):
@@ -192,8 +194,8 @@ class Resolver:
 
     def _drop(self, key: Key) -> None:
         """Forget what is kept, with the lock."""
-        del self._kept[key]
         self._last.pop(key[:2], None)
+        del self._kept[key]
 
 
 class PoolResolver(Resolver):

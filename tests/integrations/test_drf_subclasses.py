@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rest_framework import throttling
@@ -257,6 +258,25 @@ def test_rates_may_be_read_by_a_class_beside(module: ModuleType) -> None:
 
     kind = type("Beside", (module.UserRateThrottle, Generous), {"scope": "own", "rate": "1/min"})
     assert statuses(view_of(kind), 3) == [200, 200, 429]
+
+
+def test_rates_may_be_read_by_a_class_beside_one_that_is_not_told_of_its_subclasses(module: ModuleType) -> None:
+    class Generous(SimpleRateThrottle):
+        def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
+            return 2, 60
+
+    class Registry(module.UserRateThrottle):  # type: ignore[name-defined, misc]
+        def __init_subclass__(cls) -> None:
+            """As many registries do, without telling those above."""
+
+    kind = type("Beside", (Registry, Generous), {"scope": "own", "rate": "1/min"})
+    assert statuses(view_of(kind), 3) == [200, 200, 429]
+
+
+@pytest.mark.parametrize("view", [None, Mock(), SimpleNamespace(throttle_classes=None), APIView()])
+def test_a_throttle_may_be_asked_with_anything_in_the_place_of_a_view(module: ModuleType, view: Any) -> None:
+    kind, asking = subclass(module, rate="1/min"), APIRequestFactory()
+    assert [kind().allow_request(Request(asking.get("/")), view) for _ in range(2)] == [True, False]
 
 
 def test_rates_are_read_as_the_framework_reads_them_now(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

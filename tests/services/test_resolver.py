@@ -210,6 +210,21 @@ def test_what_is_kept_is_bounded(settings: Settings) -> None:
     assert own.info() == (1, 102, 1)
 
 
+def test_who_is_interrupted_while_all_is_forgotten_leaves_nothing_that_nobody_can_forget() -> None:
+    class Interrupted(Resolver):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "_kept" and "_kept" in vars(self):
+                raise KeyboardInterrupt
+            super().__setattr__(name, value)
+
+    own = Interrupted()
+    found = own.limit_set("api", "user:1")
+    with pytest.raises(KeyboardInterrupt):
+        own.clear()
+    own.forget("api", "user:1")
+    assert own.limit_set("api", "user:1") is not found
+
+
 def test_calls_that_bring_limits_of_their_own_each_have_theirs(
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:

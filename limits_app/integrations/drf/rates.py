@@ -44,12 +44,6 @@ class SimpleRateThrottle(HookedThrottle):
     """
 
     _charges_site = False
-    _parses_alike = True
-    """Whether no class beside this one reads rates in its own way."""
-
-    def __init_subclass__(cls, **options: object) -> None:
-        super().__init_subclass__(**options)
-        cls._parses_alike = super().parse_rate is _PARSE_RATE
 
     @classproperty
     def THROTTLE_RATES(cls) -> dict[str, str | None]:  # noqa: N802, N805 - the name is the framework's
@@ -58,7 +52,8 @@ class SimpleRateThrottle(HookedThrottle):
 
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
         """Read a rate as the framework does, each once, since every request asks for it."""
-        if self._parses_alike and throttling.SimpleRateThrottle.parse_rate is _PARSE_RATE:
+        kind: Any = type(self)
+        if _parses_alike(kind) and throttling.SimpleRateThrottle.parse_rate is _PARSE_RATE:
             return _parsed(rate)
         return super().parse_rate(rate)
 
@@ -126,6 +121,12 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
             self.rate = self.get_rate()
             self.num_requests, self.duration = self.parse_rate(self.rate)
         return bool(self.scope)
+
+
+@lru_cache(maxsize=1024)
+def _parses_alike(kind: type[SimpleRateThrottle]) -> bool:
+    """Whether no class beside ours reads rates in its own way."""
+    return super(SimpleRateThrottle, kind).parse_rate is _PARSE_RATE
 
 
 _parsed: Final = lru_cache(maxsize=1024)(partial(_PARSE_RATE, None))  # type: ignore[arg-type]  # it asks no throttle

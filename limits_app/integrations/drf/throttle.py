@@ -121,7 +121,7 @@ class LimitThrottle(BaseThrottle):
             limits = whole.limits = RequestLimits(whole)
         try:
             alone = len(view.throttle_classes) == 1 and type(view).get_throttles is _api_view().get_throttles
-        except AttributeError:  # whatever a test hands over instead of a view
+        except (AttributeError, TypeError):  # whatever a test hands over instead of a view
             alone = False
         if not alone or limits.charges or limits.throttled:
             return self._is_admitted_beside(limits, request, view, share)

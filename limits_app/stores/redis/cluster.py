@@ -277,7 +277,7 @@ class RedisClusterStore(RedisStore):
             try:
                 reply: bytes = self._links.run(call)
             except BaseException as error:
-                slot = unheard_in(error)
+                slot = unheard_in(call, error)
                 if slot is not None:
                     unheard.append((slot, group))
                 raise

@@ -70,6 +70,9 @@ class Call(Protocol):
     def packed(self, slot: Slot, again: bool) -> bytes:
         """The bytes; `again` when it may have been executed before, without an answer."""
 
+    def left(self, slot: Slot) -> None:
+        """Whoever sends it over a link with this slot was interrupted, and hears no reply."""
+
 
 class Plain:
     """A command that may be executed twice."""
@@ -84,6 +87,9 @@ class Plain:
     def packed(self, slot: Slot, again: bool) -> bytes:  # noqa: ARG002 - as `Call` has it
         """See `Call.packed`."""
         return self._packed
+
+    def left(self, slot: Slot) -> None:
+        """See `Call.left`; nothing that could be asked for."""
 
 
 class Prepared:
@@ -117,15 +123,23 @@ class Prepared:
         size = len(_SLOTTED(0, 0)) + self._numbers.size
         self.tail = b"%s%s$%d\r\n" % (b"".join(map(bulk, keys)), bulk(plan), size)
 
+    def end(self, numbers: Sequence[float], extra: bytes = b"") -> bytes:
+        """What a call ends with: its numbers, and further arguments as `bulk` writes them."""
+        return b"%s\r\n%s" % (self._numbers.pack(*numbers), extra)
+
     def call(self, numbers: Sequence[float], extra: bytes = b"") -> ScriptCall:
-        """A call with its numbers, and further arguments as `bulk` writes them."""
-        return ScriptCall(self, b"%s\r\n%s" % (self._numbers.pack(*numbers), extra))
+        """A call that ends so."""
+        return ScriptCall(self, self.end(numbers, extra))
 
 
 class ScriptCall:
-    """One call of a prepared script, with its `end`; those that are the same may share it."""
+    """One call of a prepared script, with its `end`."""
 
-    __slots__ = ("_end", "_prepared")
+    __slots__ = ("_end", "_number", "_prepared", "left_in")
+    left_in: Slot
+    """Whose record may have the reply that nobody has heard; not there as long as nobody was interrupted."""
+    _number: int
+    """By which number it was sent; not there before that."""
 
     def __init__(self, prepared: Prepared, end: bytes) -> None:
         self._prepared = prepared
@@ -144,7 +158,12 @@ class ScriptCall:
     def packed(self, slot: Slot, again: bool) -> bytes:
         """See `Call.packed`."""
         prepared = self._prepared
-        if not again:
-            slot.number += 1
+        number = slot.number if again else slot.number + 1
+        slot.number = self._number = number
         key = slot.key if prepared.tag is None else slot.at(prepared.tag)
-        return b"".join((prepared.head, key, prepared.tail, _SLOTTED(slot.number, again), self._end))
+        return b"".join((prepared.head, key, prepared.tail, _SLOTTED(number, again), self._end))
+
+    def left(self, slot: Slot) -> None:
+        """See `Call.left`; nothing is known of a call that was not even numbered."""
+        if getattr(self, "_number", None) == slot.number:
+            self.left_in = slot

@@ -1,5 +1,5 @@
 -- @take
-local found = call('HMGET', key, 's', 'c')
+local found = seen or call('HMGET', key, 's', 'c')
 raw, counts[index] = found[1], found[2]
 
 -- @settle undo credit

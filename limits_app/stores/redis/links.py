@@ -35,9 +35,6 @@ _TIMEVAL: Final = Struct("@ll")
 _MOST_IDLE: Final = 64
 """How many links are kept for the next rush."""
 
-_LEFT: Final = "_limits_app_slot"
-"""By which name the slot goes with what interrupted somebody who had asked."""
-
 _SECONDS_FOR_THE_SILENT: Final = 0.03
 _MOST_TRIES: Final = 8
 
@@ -59,10 +56,9 @@ class Unanswered(StoreUnavailable):
         self.slot = slot
 
 
-def unheard_in(error: BaseException) -> Slot | None:
+def unheard_in(call: Call, error: BaseException) -> Slot | None:
     """Whose record may have the reply to a call that ended in an error; None where it cannot have been executed."""
-    slot: Slot | None = error.slot if isinstance(error, Unanswered) else vars(error).get(_LEFT)
-    return slot
+    return error.slot if isinstance(error, Unanswered) else getattr(call, "left_in", None)
 
 
 class Link:
@@ -187,18 +183,17 @@ class Links:
         Raises StoreUnavailable when the server cannot be reached or cannot do it.
         """
         try:
-            link = None if slot else self._taken()  # as `Idle.take` does, which is a call more
+            link = self._taken() if slot is None else self.open(slot)  # as `Idle.take` does, which is a call more
         except IndexError:
-            link = None
-        link = link or self.open(slot)
+            link = self.open()
         try:
             reply = link.exchange(call, slot is not None)
         except LOST as error:
             return self.again(link, call, error)
-        except BaseException as error:
+        except BaseException:
             # Whoever is interrupted here leaves a reply behind that nobody must take for another.
             link.close()
-            vars(error)[_LEFT] = link.slot
+            call.left(link.slot)
             raise
         # As `_answered` and `Idle.keep` do, which are two calls more.
         if reply.__class__ is ServerError:

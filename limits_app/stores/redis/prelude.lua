@@ -21,6 +21,8 @@ if now < 0 then
   now = time[1] * 1000000 + time[2]
 end
 
+-- What was read already of the scope that is asked first, whose version was the right one.
+local seen
 -- with: usual
 
 local function whole(value)

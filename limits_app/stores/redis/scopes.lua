@@ -2,7 +2,7 @@
 -- limits there are, and for each scope what names its layout, how its states are packed, and whether it lasts.
 local version, before, count, asks, at = unpack_from('<dddd', plan, at)
 calendars = wanted + asks * 8
-if version >= 0 and tonumber(call('GET', KEYS[2]) or 0) ~= version then return 'S' end
+if version >= 0 and not seen and tonumber(call('GET', KEYS[2]) or 0) ~= version then return 'S' end
 
 local newcomers, changed, last_second = false, false, 4294967295
 local formats, raws, states, full_at, lasting, counts = {}, {}, {}, {}, {}, {}

@@ -3,8 +3,16 @@
 
 -- What is rarely needed is made then: functions take a script as long as what it does with them.
 local function rarely()
-  local function log_entries(key, head, entries)
-    return call('GETRANGE', key, head * 16, (head + entries) * 16 - 1)
+  -- A log that was evicted alone: what stood in it goes with the last of all that counts.
+  local function lose_log(s, o)
+    s[o + 4], s[o + 5], s[o + 6] = s[o + 3], 0, 0
+  end
+
+  -- Entries of the log; nil, and from now on none, where it was evicted.
+  local function log_entries(s, o, key, head, entries)
+    local log = call('GETRANGE', key, head * 16, (head + entries) * 16 - 1)
+    if #log == entries * 16 then return log end
+    lose_log(s, o)
   end
 
   -- The first of the entries whose time (field 0) or running total (field 8) is at least `least`.
@@ -26,7 +34,8 @@ local function rarely()
       local head, entries = s[o + 5], s[o + 6]
       local count = min(entries, 4)
       while count > 0 do
-        local log = log_entries(key, head, count)
+        local log = log_entries(s, o, key, head, count)
+        if not log then return s[o + 1] - s[o] end
         local gone = first_entry(log, count, 0, till + 1)
         if gone > 0 then s[o] = unpack_from('<d', log, gone * 16 - 7) end
         head, entries = head + gone, entries - gone
@@ -45,7 +54,7 @@ local function rarely()
   -- Running totals that start anew, before they are too large to be exact.
   local function rebase(s, o, key)
     local head, entries, forgotten = s[o + 5], s[o + 6], s[o]
-    local log, fresh = log_entries(key, head, entries), {}
+    local log, fresh = log_entries(s, o, key, head, entries), {}
     for index = 1, entries do
       local time, total = unpack_from('<dd', log, index * 16 - 15)
       fresh[index] = pack('<dd', time, total - forgotten)
@@ -55,6 +64,7 @@ local function rarely()
   end
 
   local function close_entry(s, o, now, window, key)
+    if s[o + 6] > 0 and call('STRLEN', key) < (s[o + 5] + s[o + 6]) * 16 then lose_log(s, o) end
     if s[o + 6] == 0 then
       s[o], s[o + 1], s[o + 4], s[o + 5], s[o + 7] = 0, s[o + 1] - s[o], s[o + 3], 0, 0
       write('SET', key, pack('<dd', s[o + 3], s[o + 1]))
@@ -133,7 +143,10 @@ function settle.sliding_window(s, o, now, change, capacity, window, step, key)
   now = max(now, s[o + 3])
   if forget(s, o, now, window, key) == 0 then return 0 end
   local closed, entries = s[o], s[o + 6]
-  if entries > 0 then closed = unpack_from('<d', log_entries(key, s[o + 5] + entries - 1, 1), 9) end
+  if entries > 0 then
+    local log = log_entries(s, o, key, s[o + 5] + entries - 1, 1)
+    closed = log and unpack_from('<d', log, 9) or s[o + 1]
+  end
   s[o + 1] = max(s[o + 1] + change, closed)
   return now + window
 end
@@ -143,8 +156,8 @@ function settle.sliding_window(s, o, now, change, capacity, window, step, key)
   local forget, _, log_entries, first_entry = rarely()
   s[o] = min(s[o + 1] - forget(s, o, max(now, s[o + 3]), window, key) - change, s[o + 1])
   local head, entries = s[o + 5], s[o + 6]
-  if entries > 0 then
-    local log = log_entries(key, head, entries)
+  local log = entries > 0 and log_entries(s, o, key, head, entries)
+  if log then
     local gone = first_entry(log, entries, 8, s[o] + 1)
     s[o + 5], s[o + 6] = head + gone, entries - gone
     if gone == entries then s[o + 4], s[o + 5] = s[o + 3], 0 else s[o + 4] = unpack_from('<d', log, gone * 16 + 1) end
@@ -164,8 +177,8 @@ function view.sliding_window(s, o, now, amount, capacity, window, step, key)
   now = max(now, s[o + 3])
   local excess = forget(s, o, now, window, key) + amount - capacity
   local entries, time, total = s[o + 6], 0, 0
-  if excess > 0 and entries > 0 then
-    local log = log_entries(key, s[o + 5], entries)
+  local log = excess > 0 and entries > 0 and log_entries(s, o, key, s[o + 5], entries)
+  if log then
     local index = first_entry(log, entries, 8, s[o] + excess)
     if index < entries then time, total = unpack_from('<dd', log, index * 16 + 1) end
   end

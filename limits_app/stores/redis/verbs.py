@@ -131,12 +131,11 @@ class Verbs:
             return False
         prepared = self._prepared.known(plan) or self._prepared.plan(plan)
         forgotten = refusals.forgotten
-        # As `asking` says, which is a call more.
-        usual = prepared.usual if claim.amounts is prepared.fixed else None
+        call = self._phrases.asking(claim, prepared)
         try:
-            reply: bytes = self._links.run(usual or self._phrases.asking(claim, prepared))
+            reply: bytes = self._links.run(call)
         except BaseException as error:
-            self._give_back_later([claim], partial(self._admitted, claim, prepared), unheard_in(error))
+            self._give_back_later([claim], partial(self._admitted, claim, prepared), unheard_in(call, error))
             raise
         read = prepared.read_one
         if read is not None and reply[0] == DONE:  # as `fill` does with most, which is a call more
@@ -164,7 +163,7 @@ class Verbs:
         try:
             reply: bytes = self._links.run(call)
         except BaseException as error:
-            self._give_back_later(claims, partial(self._chosen, claims, choice), unheard_in(error))
+            self._give_back_later(claims, partial(self._chosen, claims, choice), unheard_in(call, error))
             raise
         if reply[0] in NOT_YET:
             for claim in claims:

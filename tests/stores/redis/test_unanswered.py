@@ -17,7 +17,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.commands import Call
+from limits_app.stores.redis.commands import Call, ScriptCall
 from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
@@ -256,6 +256,21 @@ def test_who_is_interrupted_before_anything_was_sent_has_nothing_to_give_back(
     with pytest.raises(Interruption):
         store.acquire(taken.claim({"tokens": 50}))
     assert not keeper.kept
+
+
+def test_who_is_interrupted_before_the_call_is_numbered_is_not_taken_for_the_one_before(
+    store: RedisStore, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interruption
+
+    assert store.acquire(taken.claim({"tokens": 10}))
+    monkeypatch.setattr(ScriptCall, "packed", interrupted)
+    with pytest.raises(Interruption):
+        store.acquire(taken.claim({"tokens": 10}))
+    monkeypatch.undo()
+    keeper.catch_up()
+    assert used(taken, "tokens") == pytest.approx(30, abs=0.1)
 
 
 def test_what_is_only_looked_at_needs_no_giving_back(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final
 
@@ -11,15 +11,16 @@ from redis import Redis
 from redis.client import Pipeline
 
 from limits_app.core.algorithms.sliding_window import STEPS
+from limits_app.core.amounts import Amount
 from limits_app.core.claim import Claim
-from limits_app.core.errors import StaleConfiguration
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
 from limits_app.core.layout import layout_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
 from limits_app.core.parts import ScopedLimits
-from limits_app.stores.redis import straightening
+from limits_app.stores.redis import scripts, straightening
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of
 from tests.servers.redis import RedisServer
@@ -80,7 +81,7 @@ class Player:
         self._limits = straightening._MOST_LIMITS if short else 0
 
     def ask(
-        self, limits: Sequence[AnyLimit], amount: int, *, lasting: bool = False, version: int | None = None
+        self, limits: Sequence[AnyLimit], amount: Amount, *, lasting: bool = False, version: int | None = None
     ) -> Claim:
         """Ask for an amount; without the short way where this is not for that."""
         limit_set = self._set_of(limits, lasting=lasting, version=version)
@@ -108,8 +109,9 @@ class Player:
         return dict(zip(map(self._plain, keys), zip(map(self._plain, values), lives, strict=True), strict=True))
 
     def reads(self) -> int:
-        """How often the server has read a record so far."""
-        return int(self._client.info("commandstats").get("cmdstat_hmget", {"calls": 0})["calls"])  # type: ignore[union-attr]
+        """How often the server has read a record or a version so far."""
+        stats: Mapping[str, Mapping[str, int]] = self._client.info("commandstats")  # type: ignore[assignment]
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "get"))
 
     def close(self) -> None:
         """Leave."""
@@ -181,9 +183,10 @@ def asked(players: Sequence[Player], clock: FakeClock, *moved_us: int) -> None:
         alike(players)
 
 
-def test_what_expires_within_a_step_is_forgotten(redis: RedisServer, clock: FakeClock) -> None:
+@pytest.mark.parametrize("older_us", [0, 1, STEP_US * 3 // 10])
+def test_what_expires_within_a_step_is_forgotten(redis: RedisServer, clock: FakeClock, older_us: int) -> None:
     players = both(redis, clock)
-    asked(players, clock, 0, WINDOW_US - STEP_US // 2, STEP_US * 4 // 5)
+    asked(players, clock, 0, WINDOW_US - STEP_US // 2, STEP_US // 2 + older_us)
     for player in players:
         player.close()
 
@@ -209,21 +212,61 @@ def test_a_log_of_which_all_was_given_back_starts_anew(redis: RedisServer, clock
         player.close()
 
 
+@pytest.fixture
+def block_long_way(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """From when it is called on, scripts have no long way to decide any more."""
+
+    def read(name: str) -> str:
+        return "do return redis.error_reply('the long way') end\n" if name == "acquire" else known(name)
+
+    def block() -> None:
+        monkeypatch.setattr(scripts, "_read", read)
+        scripts.script.cache_clear()
+
+    known = scripts._read
+    yield block
+    monkeypatch.undo()
+    scripts.script.cache_clear()
+
+
 @pytest.mark.parametrize("algorithm", SHORTER)
 def test_only_who_finds_no_room_goes_the_long_way(
-    redis: RedisServer, clock: FakeClock, algorithm: RateLimitAlgorithm
+    redis: RedisServer, clock: FakeClock, algorithm: RateLimitAlgorithm, block_long_way: Callable[[], None]
 ) -> None:
     player = Player(redis, clock, short=True)
     limits = [RateLimit("units", 100, 60, algorithm)]
     player.ask(limits, 1)
-    before = player.reads()
+    block_long_way()
     for _ in range(20):
         clock.move(1000)
         assert player.ask(limits, 1).admitted
-    assert player.reads() == before + 20
-    assert not player.ask(limits, 90).admitted
-    assert player.reads() == before + 22
+    with pytest.raises(StoreUnavailable, match="the long way"):
+        player.ask(limits, 90)
     player.close()
+
+
+@pytest.mark.parametrize("algorithm", SHORTER)
+def test_who_is_refused_has_nothing_read_twice(
+    redis: RedisServer, clock: FakeClock, algorithm: RateLimitAlgorithm
+) -> None:
+    player = Player(redis, clock, short=True)
+    limits, version = [RateLimit("units", 100, 60, algorithm)], player.store.version()
+    player.ask(limits, 1, version=version)
+    before = player.reads()
+    assert not player.ask(limits, 100, version=version).admitted
+    assert player.reads() == before + 2  # the version, and the record
+    player.close()
+
+
+@pytest.mark.parametrize("algorithm", [RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA])
+def test_thousandths_are_counted_alike(redis: RedisServer, clock: FakeClock, algorithm: RateLimitAlgorithm) -> None:
+    players, limits = both(redis, clock), [RateLimit("units", 9.5, 7, algorithm)]
+    for amount in (0.1, 1.001, 1.003, 0.029, 1.005):
+        for player in players:
+            assert player.ask(limits, amount).admitted
+        alike(players)
+    for player in players:
+        player.close()
 
 
 def test_what_was_decided_by_a_configuration_that_has_changed_is_stale(redis: RedisServer, clock: FakeClock) -> None:
