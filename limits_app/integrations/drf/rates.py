@@ -6,7 +6,7 @@ on the resource that is named like the scope. What a request is charged is exact
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.utils.functional import classproperty
@@ -52,9 +52,10 @@ class SimpleRateThrottle(HookedThrottle):
 
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
         """Read a rate as the framework does, each once, since every request asks for it."""
-        kind: Any = type(self)
-        if _parses_alike(kind) and throttling.SimpleRateThrottle.parse_rate is _PARSE_RATE:
-            return _parsed(rate)
+        if throttling.SimpleRateThrottle.parse_rate is _PARSE_RATE:
+            parsed = _parsed(cast("Any", type(self)), rate)
+            if parsed is not None:
+                return parsed
         return super().parse_rate(rate)
 
     def get_ident(self, request: Request) -> str:
@@ -124,12 +125,10 @@ class ScopedRateThrottle(SimpleRateThrottle, throttling.ScopedRateThrottle):
 
 
 @lru_cache(maxsize=1024)
-def _parses_alike(kind: type[SimpleRateThrottle]) -> bool:
-    """Whether no class beside ours reads rates in its own way."""
-    return super(SimpleRateThrottle, kind).parse_rate is _PARSE_RATE
-
-
-_parsed: Final = lru_cache(maxsize=1024)(partial(_PARSE_RATE, None))  # type: ignore[arg-type]  # it asks no throttle
+def _parsed(kind: type[SimpleRateThrottle], rate: str | None) -> tuple[int | None, int | None] | None:
+    """What a rate says; None where a class beside ours reads rates in its own way."""
+    parse: Any = super(SimpleRateThrottle, kind).parse_rate
+    return _PARSE_RATE(cast("Any", None), rate) if parse is _PARSE_RATE else None  # which asks no throttle
 
 
 @lru_cache(maxsize=1024)

@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 from limits_app.stores.redis.scripts import Script
 
-__all__ = ["Call", "Plain", "Prepared", "ScriptCall", "Slot", "bulk", "command"]
+__all__ = ["NUMBERED", "Call", "Plain", "Prepared", "ScriptCall", "Slot", "bulk", "command"]
 
 _HEADER: Final = 4
 """How many numbers every script is told: those of `Moments.header`."""
 
-_SLOTTED: Final = Struct("<dd").pack
+NUMBERED: Final = Struct("<dd").pack
 """What stands before them: the number of the call, and whether it comes again."""
 
 _RECORDED: Final = Struct("<d")
@@ -57,7 +57,7 @@ class Slot:
 
 
 class Call(Protocol):
-    """Something that can be sent."""
+    """Something that can be sent, also by several at the same time."""
 
     @property
     def script(self) -> Script | None:
@@ -67,11 +67,15 @@ class Call(Protocol):
     def key(self) -> bytes | None:
         """One of its keys, or another one beside them: it says which server of a cluster is asked."""
 
+    @property
+    def pieces(self) -> tuple[bytes, bytes, bytes, bytes | None] | None:
+        """What stands before the key of the slot, between that and its number, and after it, and the tag of the keys.
+
+        None where it is the same for everybody.
+        """
+
     def packed(self, slot: Slot, again: bool) -> bytes:
         """The bytes; `again` when it may have been executed before, without an answer."""
-
-    def left(self, slot: Slot) -> None:
-        """Whoever sends it over a link with this slot was interrupted, and hears no reply."""
 
 
 class Plain:
@@ -79,6 +83,7 @@ class Plain:
 
     __slots__ = ("_packed", "key")
     script: Script | None = None
+    pieces: tuple[bytes, bytes, bytes, bytes | None] | None = None
 
     def __init__(self, *words: bytes) -> None:
         self.key: bytes | None = words[1]
@@ -87,9 +92,6 @@ class Plain:
     def packed(self, slot: Slot, again: bool) -> bytes:  # noqa: ARG002 - as `Call` has it
         """See `Call.packed`."""
         return self._packed
-
-    def left(self, slot: Slot) -> None:
-        """See `Call.left`; nothing that could be asked for."""
 
 
 class Prepared:
@@ -120,30 +122,22 @@ class Prepared:
             bulk(script.digest),
             bulk(b"%d" % (1 + len(keys))),
         )
-        size = len(_SLOTTED(0, 0)) + self._numbers.size
+        size = len(NUMBERED(0, 0)) + self._numbers.size
         self.tail = b"%s%s$%d\r\n" % (b"".join(map(bulk, keys)), bulk(plan), size)
 
-    def end(self, numbers: Sequence[float], extra: bytes = b"") -> bytes:
-        """What a call ends with: its numbers, and further arguments as `bulk` writes them."""
-        return b"%s\r\n%s" % (self._numbers.pack(*numbers), extra)
-
     def call(self, numbers: Sequence[float], extra: bytes = b"") -> ScriptCall:
-        """A call that ends so."""
-        return ScriptCall(self, self.end(numbers, extra))
+        """A call with its numbers, and further arguments as `bulk` writes them."""
+        return ScriptCall(self, b"%s\r\n%s" % (self._numbers.pack(*numbers), extra))
 
 
 class ScriptCall:
-    """One call of a prepared script, with its `end`."""
+    """A call of a prepared script, with its `end`."""
 
-    __slots__ = ("_end", "_number", "_prepared", "left_in")
-    left_in: Slot
-    """Whose record may have the reply that nobody has heard; not there as long as nobody was interrupted."""
-    _number: int
-    """By which number it was sent; not there before that."""
+    __slots__ = ("_prepared", "pieces")
 
     def __init__(self, prepared: Prepared, end: bytes) -> None:
         self._prepared = prepared
-        self._end = end
+        self.pieces = prepared.head, prepared.tail, end, prepared.tag
 
     @property
     def script(self) -> Script:
@@ -157,13 +151,8 @@ class ScriptCall:
 
     def packed(self, slot: Slot, again: bool) -> bytes:
         """See `Call.packed`."""
-        prepared = self._prepared
-        number = slot.number if again else slot.number + 1
-        slot.number = self._number = number
-        key = slot.key if prepared.tag is None else slot.at(prepared.tag)
-        return b"".join((prepared.head, key, prepared.tail, _SLOTTED(number, again), self._end))
-
-    def left(self, slot: Slot) -> None:
-        """See `Call.left`; nothing is known of a call that was not even numbered."""
-        if getattr(self, "_number", None) == slot.number:
-            self.left_in = slot
+        head, tail, end, tag = self.pieces
+        if not again:
+            slot.number += 1
+        key = slot.key if tag is None else slot.at(tag)
+        return b"".join((head, key, tail, NUMBERED(slot.number, again), end))

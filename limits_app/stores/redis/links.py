@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from redis.retry import Retry
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.forking import on_fork
-from limits_app.stores.redis.commands import Call, Plain, Slot
+from limits_app.stores.redis.commands import NUMBERED, Call, Plain, Slot
 
 __all__ = ["CHUNK", "LOST", "Idle", "Link", "Links", "ServerError", "Unanswered", "unheard_in"]
 
@@ -56,9 +57,26 @@ class Unanswered(StoreUnavailable):
         self.slot = slot
 
 
+class _Left(threading.local):
+    """What this thread has sent last without hearing the reply, since it was interrupted."""
+
+    call: Call | None = None
+    slot: Slot | None = None
+
+
+_left: Final = _Left()
+
+
 def unheard_in(call: Call, error: BaseException) -> Slot | None:
-    """Whose record may have the reply to a call that ended in an error; None where it cannot have been executed."""
-    return error.slot if isinstance(error, Unanswered) else getattr(call, "left_in", None)
+    """Whose record may have the reply to a call of this thread that ended in an error.
+
+    None where it cannot have been executed.
+    """
+    if isinstance(error, Unanswered):
+        return error.slot
+    slot = _left.slot if _left.call is call else None
+    _left.call = _left.slot = None
+    return slot
 
 
 class Link:
@@ -76,7 +94,14 @@ class Link:
 
     def exchange(self, call: Call, again: bool = False) -> Any:
         """Send a call, and wait for the reply; what the server complains about is returned, not raised."""
-        self.socket.sendall(call.packed(self.slot, again))
+        slot, pieces = self.slot, call.pieces
+        if pieces is None or again:
+            data = call.packed(slot, again)
+        else:  # as that does, which is a call more
+            head, tail, end, tag = pieces
+            slot.number = number = slot.number + 1
+            data = b"".join((head, slot.key if tag is None else slot.at(tag), tail, NUMBERED(number, 0), end))
+        self.socket.sendall(data)
         self._reader.feed(self.socket.recv(CHUNK))  # as `read` does, which is two calls more
         reply = self._reader.gets()
         return self.receive() if reply is False else reply
@@ -186,6 +211,7 @@ class Links:
             link = self._taken() if slot is None else self.open(slot)  # as `Idle.take` does, which is a call more
         except IndexError:
             link = self.open()
+        number = link.slot.number
         try:
             reply = link.exchange(call, slot is not None)
         except LOST as error:
@@ -193,7 +219,8 @@ class Links:
         except BaseException:
             # Whoever is interrupted here leaves a reply behind that nobody must take for another.
             link.close()
-            call.left(link.slot)
+            if link.slot.number != number or slot is not None:  # else nothing was sent
+                _left.call, _left.slot = call, link.slot
             raise
         # As `_answered` and `Idle.keep` do, which are two calls more.
         if reply.__class__ is ServerError:

@@ -42,7 +42,7 @@ class Phrases:
         """The call that acquires; `now` where another server has told the time already."""
         moments = self._moments
         if claim.amounts is prepared.fixed and now is None and moments.now is None:
-            return ScriptCall(prepared.acquire, prepared.usual or prepared.ending(moments.usual))
+            return prepared.usual or prepared.usually(moments.usual)
         amounts = claim.amounts if prepared.whole else [claim.amounts[place] for place in prepared.places]
         if prepared.calendars is not None:
             amounts = [*amounts, *prepared.calendars.numbers(moments.estimate() if now is None else now)]

@@ -12,7 +12,7 @@ from limits_app.core.plan import Plan
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.calendars import Calendars
 from limits_app.stores.redis.codec import Codec, log_of
-from limits_app.stores.redis.commands import Prepared
+from limits_app.stores.redis.commands import Prepared, ScriptCall
 from limits_app.stores.redis.counting import counting_plan
 from limits_app.stores.redis.names import Names
 from limits_app.stores.redis.scripts import COUNTING, SOFT, script
@@ -37,8 +37,8 @@ class PreparedPlan:
     `numbers` says how many it is told beside those with which every script starts:
     the amounts, and the boundaries of `calendars`, which are None where there are no quotas.
     `read_one` reads when a reply was decided that admits, and its records, which is one; None where there are several.
-    `fixed` are the amounts of most requests where nothing else differs between them, and `usual` is what such a call
-    ends with, once somebody has asked for it.
+    `fixed` are the amounts of most requests where nothing else differs between them, and `usual` is the call that
+    acquires these, once somebody has asked for it.
     """
 
     __slots__ = (
@@ -88,11 +88,11 @@ class PreparedPlan:
         self.settle = self._prepare(verb, unchecked + returned, tag, extra=1)
         self.undo = self.settle if tag is None else self._prepare("undo", unchecked + taken, tag, extra=1)
         self.fixed = plan.fixed if self.whole and not self.permits and self.calendars is None else None
-        self.usual: bytes | None = None
+        self.usual: ScriptCall | None = None
 
-    def ending(self, header: Sequence[float]) -> bytes:
-        """Work out what a call ends with that takes the `fixed` amounts, of which there are some."""
-        self.usual = self.acquire.end((*header, *(self.fixed or ())))
+    def usually(self, header: Sequence[float]) -> ScriptCall:
+        """Make the call that takes the `fixed` amounts, of which there are some."""
+        self.usual = self.acquire.call((*header, *(self.fixed or ())))
         return self.usual
 
     def beside(self, plan: Plan, amounts: Amounts) -> Charges:

@@ -131,7 +131,8 @@ class Verbs:
             return False
         prepared = self._prepared.known(plan) or self._prepared.plan(plan)
         forgotten = refusals.forgotten
-        call = self._phrases.asking(claim, prepared)
+        # As `asking` says, which is a call more.
+        call = (prepared.usual if claim.amounts is prepared.fixed else None) or self._phrases.asking(claim, prepared)
         try:
             reply: bytes = self._links.run(call)
         except BaseException as error:

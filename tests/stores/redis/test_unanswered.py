@@ -17,7 +17,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.commands import Call, ScriptCall
+from limits_app.stores.redis.commands import Call
 from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
@@ -265,12 +265,35 @@ def test_who_is_interrupted_before_the_call_is_numbered_is_not_taken_for_the_one
         raise Interruption
 
     assert store.acquire(taken.claim({"tokens": 10}))
-    monkeypatch.setattr(ScriptCall, "packed", interrupted)
+    monkeypatch.setattr(Link, "exchange", interrupted)
     with pytest.raises(Interruption):
         store.acquire(taken.claim({"tokens": 10}))
     monkeypatch.undo()
     keeper.catch_up()
     assert used(taken, "tokens") == pytest.approx(30, abs=0.1)
+
+
+def test_who_was_interrupted_while_settling_has_nothing_to_do_with_what_comes_after(
+    store: RedisStore,
+    taken: LimitSet,
+    keeper: Keeper,
+    interrupt: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held, error = taken.try_acquire({"tokens": 50}), Interruption()
+
+    def interrupted(*_: object) -> None:
+        raise error
+
+    interrupt()
+    with pytest.raises(Interruption):
+        store.settle(held, [-amount for amount in held.amounts])
+    monkeypatch.setattr(Link, "exchange", interrupted)
+    with pytest.raises(Interruption):
+        store.acquire(taken.claim({"tokens": 10}))
+    monkeypatch.undo()
+    assert not keeper.kept
+    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
 
 
 def test_what_is_only_looked_at_needs_no_giving_back(
