@@ -52,8 +52,9 @@ class SimpleRateThrottle(HookedThrottle):
 
     def parse_rate(self, rate: str | None) -> tuple[int | None, int | None]:
         """Read a rate as the framework does, each once, since every request asks for it."""
+        kind: Any = type(self)
         if throttling.SimpleRateThrottle.parse_rate is _PARSE_RATE:
-            parsed = _parsed(cast("Any", type(self)), rate)
+            parsed = _parsed(kind, rate)
             if parsed is not None:
                 return parsed
         return super().parse_rate(rate)
