@@ -68,6 +68,16 @@ def test_a_server_that_hangs_up_whenever_it_is_asked_is_given_up(redis: RedisSer
         store.close()
 
 
+def test_a_link_that_is_one_too_many_is_not_kept(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("limits_app.stores.redis.links._MOST_IDLE", 1)
+    link = links.open()
+    links._idle.links.append(links.open())
+    links._idle.links.append(link)
+    assert links.run(PING) == b"hello"
+    assert link.socket.fileno() == -1
+    assert len(links._idle.links) == 1
+
+
 def test_nobody_is_asked_again_when_there_is_no_time_left(redis: RedisServer) -> None:
     asked: list[bytes] = []
 
