@@ -273,6 +273,15 @@ def test_rates_may_be_read_by_a_class_beside_one_that_is_not_told_of_its_subclas
     assert statuses(view_of(kind), 3) == [200, 200, 429]
 
 
+def test_a_rate_may_be_whatever_a_class_beside_reads(module: ModuleType) -> None:
+    class Pair(SimpleRateThrottle):
+        def parse_rate(self, rate: Any) -> tuple[int | None, int | None]:
+            return rate[0], rate[1]
+
+    kind = type("Beside", (module.UserRateThrottle, Pair), {"scope": "own", "rate": [2, 60]})
+    assert statuses(view_of(kind), 3) == [200, 200, 429]
+
+
 @pytest.mark.parametrize("view", [None, Mock(), SimpleNamespace(throttle_classes=None), APIView()])
 def test_a_throttle_may_be_asked_with_anything_in_the_place_of_a_view(module: ModuleType, view: Any) -> None:
     kind, asking = subclass(module, rate="1/min"), APIRequestFactory()

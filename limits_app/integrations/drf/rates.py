@@ -54,7 +54,10 @@ class SimpleRateThrottle(HookedThrottle):
         """Read a rate as the framework does, each once, since every request asks for it."""
         kind: Any = type(self)
         if throttling.SimpleRateThrottle.parse_rate is _PARSE_RATE:
-            parsed = _parsed(kind, rate)
+            try:
+                parsed = _parsed(kind, rate)
+            except TypeError:  # of what only a class of one's own can read
+                parsed = None
             if parsed is not None:
                 return parsed
         return super().parse_rate(rate)

@@ -208,9 +208,10 @@ class Links:
         Raises StoreUnavailable when the server cannot be reached or cannot do it.
         """
         try:
-            link = self._taken() if slot is None else self.open(slot)  # as `Idle.take` does, which is a call more
+            link = self._taken() if slot is None else None  # as `Idle.take` does, which is a call more
         except IndexError:
-            link = self.open()
+            link = None
+        link = link or self.open(slot)
         number = link.slot.number
         try:
             reply = link.exchange(call, slot is not None)
