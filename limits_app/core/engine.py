@@ -47,16 +47,16 @@ def charge(claim: Claim, records: Sequence[Record], now: int, holder: Holder, is
     plan, amounts = claim.plan, claim.amounts
     taken: list[State] = []
     for limit in plan.limits:
-        rule, state, amount = limit.rule, records[limit.scope_index].states[limit.index], amounts[limit.place]
-        after = rule.take(state, now, amount)
+        state = records[limit.scope_index].states[limit.index]
+        after = limit.rule.take(state, now, amounts[limit.place])
         if after is None:
-            if not rule.is_soft:
+            if not limit.rule.is_soft:
                 return _reject(claim, records, now, holder, is_gone)
-            after = rule.settle(state, now, amount)
+            after = limit.rule.settle(state, now, amounts[limit.place])
         taken.append(after)
     for limit in plan.permits:
         rule = limit.rule
-        lease = Lease(amounts[limit.place], now + rule.lease_us, min(now + rule.hold_us, NEVER_US))
+        lease = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
         records[limit.scope_index].leases[rule.key, holder] = lease
     for limit in plan.limits:
         record = records[limit.scope_index]

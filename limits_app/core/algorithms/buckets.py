@@ -68,7 +68,10 @@ class TokenBucket(Rule):
             last = max(now // self._tick_us, last)
             if self._tick_us > 1 and level < self._rate:
                 last = max(last, self._next_tick(now))
-        return min(max(level + change, 0), DEBT_PARTS), last
+        level += change
+        if level <= 0:
+            return 0, last
+        return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
 
     def credit(self, state: State, now: int, parts: int) -> State:
         """See Rule."""
