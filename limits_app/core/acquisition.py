@@ -99,7 +99,7 @@ class Acquisition:
 
     @property
     def fences(self) -> dict[str, int]:
-        """A number for each resource limit that grows from grant to grant, so that other systems reject late holders."""
+        """A number for each resource limit that grows with each grant; other systems reject late holders by it."""
         if not self.claim.admitted:
             return {}
         return {limit.key: state[2] for limit, _, state in self.claim.limits() if limit.rule.is_permit}

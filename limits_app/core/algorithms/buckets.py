@@ -1,6 +1,6 @@
 """Token bucket and leaky bucket: a recorded use that drains at the rate of the limit.
 
-Token bucket: a bucket of `burst` tokens refills at capacity / window; a request of n is allowed when n tokens are there.
+Token bucket: a bucket of `burst` tokens refills at capacity / window; a request of n is allowed when it has n tokens.
 Unused amounts are refunded, never above `burst`; over-use is debt that refills first.
 Weakness: right after idling, `burst` and the refill of a window are allowed within one window.
 Choose a sliding window if that matters.
