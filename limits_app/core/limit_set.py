@@ -8,7 +8,7 @@ from typing import Final, Self, cast
 
 from limits_app.core.acquisition import Acquisition, FreeAcquisition, acquisition_of, check_signs
 from limits_app.core.amounts import Amount, shown
-from limits_app.core.choosing import Choice
+from limits_app.core.blocking import checked_timeout, wait_in_task, wait_in_thread
 from limits_app.core.claim import Claim, next_number
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.holding import NOTHING_HELD, holding_here
@@ -21,8 +21,8 @@ from limits_app.core.outcome import Outcome
 from limits_app.core.parts import ScopedLimits
 from limits_app.core.shapes import Shapes, amounts_of
 from limits_app.core.stats import Stats, stats_of
+from limits_app.core.steps import Alternatives
 from limits_app.core.store import RemoteStore, Store, is_remote
-from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
 
 __all__ = ["LimitSet", "Unlimited", "forget_warnings"]
 
@@ -190,9 +190,9 @@ class LimitSet:
         """
         if self._free is not None:
             return self._freely(requested, timeout)
-        acquisition, seconds = self.claim(requested), seconds_of(timeout)
+        acquisition, seconds = self.claim(requested), checked_timeout(timeout)
         if not self._admitted_at_once(acquisition, seconds):
-            wait_in_thread(Choice(wanted=(acquisition,)), seconds)
+            wait_in_thread(Alternatives([acquisition]), seconds)
         if acquisition.plan.permits:
             acquisition.holding.add(acquisition)
         return acquisition
@@ -213,7 +213,7 @@ class LimitSet:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
             return self._freely(requested, timeout)
-        store, seconds = self.store, seconds_of(timeout)
+        store, seconds = self.store, checked_timeout(timeout)
         if is_remote(store):
             acquisition = await self._aclaim(requested, store)
             at_once = (seconds == 0 or not store.line.busy) and await store.aacquire(acquisition)
@@ -223,7 +223,7 @@ class LimitSet:
         if not at_once:
             if seconds == 0:
                 raise LimitTimeout.of(acquisition)
-            await wait_in_task(Choice(wanted=(acquisition,)), seconds)
+            await wait_in_task(Alternatives([acquisition]), seconds)
         if acquisition.plan.permits:
             acquisition.holding.add(acquisition)
         return acquisition
@@ -291,7 +291,7 @@ class LimitSet:
 
     def _freely(self, requested: Mapping[str, Amount] | None, timeout: float | None = None) -> Acquisition:
         """What a set without limits hands out, if it is asked for something that could be."""
-        seconds_of(timeout)
+        checked_timeout(timeout)
         if requested is not None:
             check_signs("requested", requested)
             for key in requested:

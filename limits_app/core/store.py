@@ -27,13 +27,15 @@ class Store(Protocol):
     clock: Clock
     """The time of the state."""
     line: WaitingLine
-    """Who waits in this process; told about whatever may let them in."""
+    """The waiters of this process; the store notifies it of every release, refund, reset and new version."""
     renewer: Renewer
     """Who holds permits in this process."""
     lease_us: int
     """How long a permit is lent without renewal."""
-    patience_us: int | None
-    """How long a waiter for a permit may sleep before it asks again, since a holder can die unseen; None for ever."""
+    poll_us: tuple[int, int] | None
+    """The shortest and the longest time after which a waiter for a permit tries again without being woken, since
+    another process may release a permit, or die with it, without a message; None: it sleeps until it is woken.
+    """
 
     remote: bool
     """Whether it is another machine that answers: then it is a RemoteStore."""

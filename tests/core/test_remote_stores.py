@@ -40,10 +40,10 @@ class FarLine(WaitingLine):
         super().__init__()
         self.came = threading.Event()
 
-    def stand(self, waiter: Waiter, buckets: Collection[tuple[str, str]]) -> None:  # type: ignore[override]
+    def enqueue(self, waiter: Waiter, buckets: Collection[tuple[str, str]]) -> None:  # type: ignore[override]
         if buckets:  # to leave takes no time
             not_in_a_loop()
-        super().stand(waiter, buckets)
+        super().enqueue(waiter, buckets)
         self.came.set()
 
 
