@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from random import random
 from time import monotonic_ns
 from typing import Final
@@ -47,7 +47,6 @@ def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisi
     try:
         admitted = run(_wait(alternatives, waiter, timeout), waiter.sleep)
         _leave(stores, waiter)
-        return admitted
     except BaseException:
         waiter.active = False
         try:
@@ -55,6 +54,7 @@ def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisi
         finally:
             _cancel(alternatives.acquisitions)
         raise
+    return admitted
 
 
 async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acquisition:
@@ -66,7 +66,6 @@ async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acq
     try:
         admitted = await run_in_task(_wait(alternatives, waiter, timeout), waiter.sleep)
         _leave(stores, waiter)
-        return admitted
     except BaseException:
         waiter.active = False
         try:
@@ -75,6 +74,7 @@ async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acq
             # A remote store refunds by itself what a cancelled task was charged.
             _cancel([one for one in alternatives.acquisitions if not one.limit_set.store.remote])
         raise
+    return admitted
 
 
 def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
@@ -103,34 +103,29 @@ def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> 
         available, cooling_us = alternatives.available()
         # Queued before the store is asked, so that every later release wakes this waiter.
         yield from _enqueue(stores, waiter, [(one, one.plan.buckets) for one in available])
-        ahead = [one.limit_set.store.line.ahead(waiter, one.plan.buckets) for one in available]
-        free = [one for one, others in zip(available, ahead, strict=True) if not others]
-        if free:
-            admitted = yield from alternatives.acquire(free)
-            if admitted is not None:
-                return admitted
-        pauses = [] if cooling_us is None else [cooling_us]
-        queues: list[tuple[Acquisition, Sequence[Bucket]]] = []
-        for one, buckets in zip(available, ahead, strict=True):
-            if not buckets:
-                buckets, pause_us = polls.next_try(one)
-                pauses.append(pause_us)
-            queues.append((one, buckets))
-        yield from _enqueue(stores, waiter, queues)
+        queues = {one: one.limit_set.store.line.ahead(waiter, one.plan.buckets) for one in available}
+        free = [one for one in available if not queues[one]]
+        admitted = (yield from alternatives.acquire(free)) if free else None
+        if admitted is not None:
+            return admitted
+        pauses_us = [cooling_us]
+        for one in free:
+            queues[one], pause_us = polls.next_try(one)
+            pauses_us.append(pause_us)
+        yield from _enqueue(stores, waiter, queues.items())
         left_us = deadline.left_us()
-        if left_us is not None:
-            if left_us <= 0:
-                raise LimitTimeout.of((yield from alternatives.refused()))
-            pauses.append(left_us)
-        yield Sleep(_seconds(pauses) if clock.moves_by_itself else None)
+        if left_us is not None and left_us <= 0:
+            raise LimitTimeout.of((yield from alternatives.refused()))
+        yield Sleep(_seconds([*pauses_us, left_us]) if clock.moves_by_itself else None)
 
 
 def _enqueue(
-    stores: Sequence[Store], waiter: Waiter, wanted: Sequence[tuple[Acquisition, Sequence[Bucket]]]
+    stores: Iterable[Store], waiter: Waiter, wanted: Iterable[tuple[Acquisition, Iterable[Bucket]]]
 ) -> Steps[None]:
     """Queue for the buckets of each acquisition, and for no others."""
     for store in stores:
-        yield Enqueue(store, waiter, [one for one_, some in wanted if one_.limit_set.store is store for one in some])
+        mine = [bucket for one, buckets in wanted if one.limit_set.store is store for bucket in buckets]
+        yield Enqueue(store, waiter, mine)
 
 
 def _is_hopeless(acquisition: Acquisition) -> bool:
@@ -140,9 +135,9 @@ def _is_hopeless(acquisition: Acquisition) -> bool:
     return any(isinstance(ask.rule.limit, Blocked) for ask in acquisition.plan.asks)
 
 
-def _seconds(pauses_us: Iterable[int]) -> float | None:
-    """The shortest of the pauses in seconds; None where there are none."""
-    shortest = min(pauses_us, default=None)
+def _seconds(pauses_us: Iterable[int | None]) -> float | None:
+    """The shortest of the pauses in seconds; None where all are None."""
+    shortest = min([pause_us for pause_us in pauses_us if pause_us is not None], default=None)
     return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_SLEEP_SECONDS)
 
 
@@ -178,7 +173,7 @@ class _Polls:
     def __init__(self) -> None:
         self._seen: dict[Acquisition, tuple[list[State], int]] = {}
 
-    def next_try(self, refused: Acquisition) -> tuple[Sequence[Bucket], int]:
+    def next_try(self, refused: Acquisition) -> tuple[list[Bucket], int]:
         """The buckets that refused, and after how many microseconds to try again at the latest."""
         store = refused.limit_set.store
         buckets, wait_us = refused.violated()

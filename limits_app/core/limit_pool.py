@@ -256,7 +256,7 @@ class LimitPool:
     def _try_together(self, requested: Requested, order: Candidates) -> Acquisition:
         """`_trying` for sets of one store, which chooses among them in one call."""
         wanted = self._prepare(requested, order)
-        if len(self._stores) > 1 or not all([one.plan.can_fit(one.amounts) for one in wanted]):
+        if len(self._stores) > 1 or not all(one.plan.can_fit(one.amounts) for one in wanted):
             return run(self._trying(requested, order))
         admitted = self._stores[0].acquire_first(
             wanted, emptiest_first=self._state.emptiest_first, failover=self.failover
@@ -276,9 +276,7 @@ class LimitPool:
         refused = [] if first is None else [first]
         if first is None or any(one.plan.can_fit(one.amounts) for one in wanted):
             wanted = yield from admissible(wanted)
-            alternatives = Alternatives(
-                wanted, emptiest_first=self._state.emptiest_first, failover=self.failover
-            )
+            alternatives = Alternatives(wanted, emptiest_first=self._state.emptiest_first, failover=self.failover)
             admitted = yield from alternatives.acquire(wanted)
             if admitted is not None:
                 return _tracked(admitted)
@@ -329,7 +327,7 @@ class LimitPool:
 
     def _busy(self) -> bool:
         """Whether others wait already."""
-        return any([store.line.busy for store in self._stores])
+        return any(store.line.busy for store in self._stores)
 
 
 def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:

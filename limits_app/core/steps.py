@@ -116,9 +116,7 @@ def _perform(step: Acquire | Peek | Enqueue) -> Acquisition | None:
     elif len(step.acquisitions) == 1:
         return step.acquisitions[0] if store.acquire(step.acquisitions[0]) else None
     else:
-        return store.acquire_first(
-            step.acquisitions, emptiest_first=step.emptiest_first, failover=step.failover
-        )
+        return store.acquire_first(step.acquisitions, emptiest_first=step.emptiest_first, failover=step.failover)
     return None
 
 
@@ -135,9 +133,7 @@ async def _perform_remotely(step: Acquire | Peek | Enqueue) -> Acquisition | Non
     elif len(step.acquisitions) == 1:
         return step.acquisitions[0] if await store.aacquire(step.acquisitions[0]) else None
     else:
-        return await store.aacquire_first(
-            step.acquisitions, emptiest_first=step.emptiest_first, failover=step.failover
-        )
+        return await store.aacquire_first(step.acquisitions, emptiest_first=step.emptiest_first, failover=step.failover)
     return None
 
 

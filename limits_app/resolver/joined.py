@@ -55,7 +55,8 @@ class JoinedSupply:
     @property
     def desk(self) -> BalancerState:
         """Where each pool says whose turn it is."""
-        return _JoinedState([supply.desk for supply in self.supplies], [list(supply.scoped) for supply in self.supplies])
+        names = [list(supply.scoped) for supply in self.supplies]
+        return _JoinedState([supply.desk for supply in self.supplies], names)
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> JoinedSupply:
         """The same members with other limits."""
