@@ -179,7 +179,8 @@ class _Polls:
         buckets, wait_us = refused.violated()
         until = refused.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
         if refused.plan.permits and store.poll_us is not None:
-            until = min(until, refused.decided_at + self._interval_us(refused, *store.poll_us))
+            interval_us = self._interval_us(refused, *store.poll_us)
+            until = min(until, refused.decided_at + round(interval_us * (0.5 + random())))
         return buckets, until - store.clock()
 
     def _interval_us(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
