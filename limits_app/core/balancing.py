@@ -220,7 +220,7 @@ class EligibleSets:
             if not requested:
                 found = [index for index in found if not self._only_rates[index]]
         if not found:
-            self._sets[0].claim(requested)  # raises the error that says why
+            self._sets[0].prepare(requested)  # raises the error that says why
         if len(self._found) >= _MOST_SHAPES:
             self._found.clear()
         result = self._found[None if requested is None else tuple(requested)] = tuple(found)

@@ -10,11 +10,12 @@ from typing import Final
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms import State
+from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.amounts import shown
 from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
-from limits_app.core.parts import FOREVER, Bucket
+from limits_app.core.plan import Bucket
 from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_in_task
 from limits_app.core.store import Store
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
@@ -34,7 +35,7 @@ def checked_timeout(timeout: float | None, rule: str = "timeout must be None or 
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidRequest(f"{rule}, 0 or more, not {shown(timeout)}")
-    return None if timeout >= FOREVER / _SECOND else float(timeout)
+    return None if timeout >= NEVER_US / _SECOND else float(timeout)
 
 
 def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisition:
@@ -102,8 +103,8 @@ def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> 
     while True:
         available, cooling_us = alternatives.available()
         # Queued before the store is asked, so that every later release wakes this waiter.
-        yield from _enqueue(stores, waiter, [(one, one.plan.buckets) for one in available])
-        queues = {one: one.limit_set.store.line.ahead(waiter, one.plan.buckets) for one in available}
+        yield from _enqueue(stores, waiter, [(one, one.claim.plan.buckets) for one in available])
+        queues = {one: one.limit_set.store.line.ahead(waiter, one.claim.plan.buckets) for one in available}
         free = [one for one in available if not queues[one]]
         admitted = (yield from alternatives.acquire(free)) if free else None
         if admitted is not None:
@@ -132,7 +133,7 @@ def _is_hopeless(acquisition: Acquisition) -> bool:
     """Whether waiting cannot help: it is blocked, and no date is known at which that may change."""
     if acquisition.limit_set.changes_at is not None:
         return False
-    return any(isinstance(ask.rule.limit, Blocked) for ask in acquisition.plan.asks)
+    return any(isinstance(limit.rule.limit, Blocked) for limit in acquisition.claim.plan.limits)
 
 
 def _seconds(pauses_us: Iterable[int | None]) -> float | None:
@@ -176,15 +177,15 @@ class _Polls:
     def next_try(self, refused: Acquisition) -> tuple[list[Bucket], int]:
         """The buckets that refused, and after how many microseconds to try again at the latest."""
         store = refused.limit_set.store
-        buckets, wait_us = refused.violated()
-        until = refused.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
-        if refused.plan.permits and store.poll_us is not None:
+        buckets, wait_us = refused.claim.refusal()
+        until = refused.claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
+        if refused.claim.plan.permits and store.poll_us is not None:
             interval_us = self._interval_us(refused, *store.poll_us)
-            until = min(until, refused.decided_at + round(interval_us * (0.5 + random())))
+            until = min(until, refused.claim.decided_at + round(interval_us * (0.5 + random())))
         return buckets, until - store.clock()
 
     def _interval_us(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
-        holders = [state for ask, _, state in refused.asks() if ask.rule.is_permit]
+        holders = [refused.claim.states[limit.place] for limit in refused.claim.plan.permits]
         before, interval_us = self._seen.get(refused, ([], 0))
         interval_us = min(2 * interval_us, longest_us) if holders == before else shortest_us
         self._seen[refused] = holders, interval_us

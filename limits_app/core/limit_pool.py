@@ -40,7 +40,7 @@ class Foreseen(NamedTuple):
     @property
     def chosen(self) -> Acquisition | None:
         """The acquisition that would be admitted; None where all would be refused."""
-        return next((one for one in self.tried if not one.violated()[0]), None)
+        return next((one for one in self.tried if not one.claim.refusal()[0]), None)
 
     @property
     def outcome(self) -> Outcome:
@@ -225,10 +225,10 @@ class LimitPool:
         wanted = self._prepare(requested, self._state.preview(in_use))
         others = self._prepare(requested, [index for index in eligible if index not in in_use])
         for one in [*wanted, *others]:
-            one.limit_set.store.peek(one)
-        tried = [one for one in wanted if one.plan.can_fit(one.amounts)]
+            one.limit_set.store.peek(one.claim)
+        tried = [one for one in wanted if one.claim.plan.can_fit(one.claim.amounts)]
         if self._state.emptiest_first:
-            tried.sort(key=Acquisition.load)
+            tried.sort(key=lambda one: one.claim.load())
         return Foreseen(tuple(tried if self.failover else tried[:1]), (*wanted, *others))
 
     def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
@@ -249,21 +249,22 @@ class LimitPool:
             if len(order) == 1:
                 raise
         else:
-            if first.admitted or not self.failover or len(order) == 1:
+            if first.claim.admitted or not self.failover or len(order) == 1:
                 return first
         return run(self._trying(requested, order if first is None else order[1:], first))
 
     def _try_together(self, requested: Requested, order: Candidates) -> Acquisition:
         """`_trying` for sets of one store, which chooses among them in one call."""
         wanted = self._prepare(requested, order)
-        if len(self._stores) > 1 or not all(one.plan.can_fit(one.amounts) for one in wanted):
+        if len(self._stores) > 1 or not all(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
             return run(self._trying(requested, order))
         admitted = self._stores[0].acquire_first(
-            wanted, emptiest_first=self._state.emptiest_first, failover=self.failover
+            [one.claim for one in wanted], emptiest_first=self._state.emptiest_first, failover=self.failover
         )
-        if admitted is not None:
-            return _tracked(admitted)
-        return refused_shortest([one for one in wanted if one.admitted is False])
+        for one in wanted:
+            if one.claim is admitted:
+                return _tracked(one)
+        return refused_shortest([one for one in wanted if one.claim.admitted is False])
 
     async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
         if self._remote:
@@ -274,13 +275,13 @@ class LimitPool:
         """Try sets in that order, after one that has refused; returns what was admitted, or the shortest refusal."""
         wanted = self._prepare(requested, order)
         refused = [] if first is None else [first]
-        if first is None or any(one.plan.can_fit(one.amounts) for one in wanted):
+        if first is None or any(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
             wanted = yield from admissible(wanted)
             alternatives = Alternatives(wanted, emptiest_first=self._state.emptiest_first, failover=self.failover)
             admitted = yield from alternatives.acquire(wanted)
             if admitted is not None:
                 return _tracked(admitted)
-            refused += [one for one in wanted if one.admitted is False]
+            refused += [one for one in wanted if one.claim.admitted is False]
         return refused_shortest(refused)
 
     def _alternatives(
@@ -288,7 +289,7 @@ class LimitPool:
     ) -> Steps[Alternatives]:
         """What to wait for: any eligible set, also those that cool down, or without failover the chosen one."""
         if not self.failover and refused is not None:
-            return Alternatives([refused.limit_set.claim(requested, checks=False)])
+            return Alternatives([refused.limit_set.prepare(requested, checks=False)])
         eligible = self._eligible.find(requested) if self.failover else ()
         others = [index for index in eligible if index not in order]
         wanted = yield from admissible(self._prepare(requested, [*order, *others]))
@@ -306,7 +307,7 @@ class LimitPool:
             raise IndexError(f"the pool has no set {index}: it has {last + 1}, from 0 to {last}") from None
 
     def _prepare(self, requested: Requested, order: Candidates) -> list[Acquisition]:
-        return [self._sets[index].claim(requested, checks=False) for index in order]
+        return [self._sets[index].prepare(requested, checks=False) for index in order]
 
     def _ordered(self, requested: Requested) -> Candidates:
         """The sets to try now, in the balancer's order."""
@@ -318,7 +319,7 @@ class LimitPool:
         in_use = [index for index in eligible if not self.cooling_seconds(index)]
         if len(in_use) == len(eligible):
             return eligible
-        fits = any(one.plan.can_fit(one.amounts) for one in self._prepare(requested, in_use))
+        fits = any(one.claim.plan.can_fit(one.claim.amounts) for one in self._prepare(requested, in_use))
         return in_use if fits else eligible
 
     def _cooling_us(self, acquisition: Acquisition) -> int:
@@ -345,8 +346,8 @@ def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:
 
 def _tracked(acquisition: Acquisition) -> Acquisition:
     """The admitted acquisition, whose permits are renewed from now on."""
-    if acquisition.plan.permits:
-        acquisition.holding.add(acquisition)
+    if acquisition.claim.plan.permits:
+        acquisition.track()
     return acquisition
 
 

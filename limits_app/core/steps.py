@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import NeverAdmissible
-from limits_app.core.parts import Bucket
-from limits_app.core.store import Store, is_remote
+from limits_app.core.plan import Bucket, Claim
+from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.core.waiting import Waiter
 
 __all__ = [
@@ -31,19 +31,19 @@ R = TypeVar("R")
 
 
 class Acquire(NamedTuple):
-    """Charge the first of these acquisitions that fits; they share a store. See `Store.acquire_first`."""
+    """Charge the first of these claims that fits; they share a store. See `Store.acquire_first`."""
 
     store: Store
-    acquisitions: Sequence[Acquisition]
+    claims: Sequence[Claim]
     emptiest_first: bool = False
     failover: bool = True
 
 
 class Peek(NamedTuple):
-    """Fill in the current states of an acquisition."""
+    """Fill in the current states of a claim."""
 
     store: Store
-    acquisition: Acquisition
+    claim: Claim
 
 
 class Enqueue(NamedTuple):
@@ -60,8 +60,8 @@ class Sleep(NamedTuple):
     seconds: float | None
 
 
-Steps = Generator[Acquire | Peek | Enqueue | Sleep, Acquisition | None, R]
-"""Yields steps, is sent the acquisition that a step admitted or None, and returns its result."""
+Steps = Generator[Acquire | Peek | Enqueue | Sleep, Claim | None, R]
+"""Yields steps, is sent the claim that a step admitted or None, and returns its result."""
 
 
 def _no_sleep(seconds: float | None) -> None:
@@ -73,8 +73,8 @@ async def _no_sleep_in_task(seconds: float | None) -> None:
 
 
 def run(steps: Steps[R], sleep: Callable[[float | None], None] = _no_sleep) -> R:
-    """Perform all steps in this thread; returns the result of the procedure."""
-    admitted: Acquisition | None = None
+    """Perform all steps in this thread; return the result of the procedure."""
+    admitted: Claim | None = None
     try:
         while True:
             step = steps.send(admitted)
@@ -90,15 +90,15 @@ def run(steps: Steps[R], sleep: Callable[[float | None], None] = _no_sleep) -> R
 
 async def run_in_task(steps: Steps[R], sleep: Callable[[float | None], Awaitable[None]] = _no_sleep_in_task) -> R:
     """`run` for asyncio: neither sleeping nor a remote store blocks the event loop."""
-    admitted: Acquisition | None = None
+    admitted: Claim | None = None
     try:
         while True:
             step = steps.send(admitted)
             admitted = None
             if isinstance(step, Sleep):
                 await sleep(step.seconds)
-            elif step.store.remote:
-                admitted = await _perform_remotely(step)
+            elif is_remote(step.store):
+                admitted = await _perform_remotely(step, step.store)
             else:
                 admitted = _perform(step)
     except StopIteration as end:
@@ -106,34 +106,31 @@ async def run_in_task(steps: Steps[R], sleep: Callable[[float | None], Awaitable
         return result
 
 
-def _perform(step: Acquire | Peek | Enqueue) -> Acquisition | None:
-    """Returns the acquisition that was admitted, if any."""
+def _perform(step: Acquire | Peek | Enqueue) -> Claim | None:
+    """Return the claim that was admitted, if any."""
     store = step.store
     if isinstance(step, Peek):
-        store.peek(step.acquisition)
+        store.peek(step.claim)
     elif isinstance(step, Enqueue):
         store.line.enqueue(step.waiter, step.buckets)
-    elif len(step.acquisitions) == 1:
-        return step.acquisitions[0] if store.acquire(step.acquisitions[0]) else None
+    elif len(step.claims) == 1:
+        return step.claims[0] if store.acquire(step.claims[0]) else None
     else:
-        return store.acquire_first(step.acquisitions, emptiest_first=step.emptiest_first, failover=step.failover)
+        return store.acquire_first(step.claims, emptiest_first=step.emptiest_first, failover=step.failover)
     return None
 
 
-async def _perform_remotely(step: Acquire | Peek | Enqueue) -> Acquisition | None:
+async def _perform_remotely(step: Acquire | Peek | Enqueue, store: RemoteStore) -> Claim | None:
     import asyncio  # only programs that use it pay for its import
 
-    store = step.store
-    if not is_remote(store):
-        return _perform(step)
     if isinstance(step, Peek):
-        await store.apeek(step.acquisition)
+        await store.apeek(step.claim)
     elif isinstance(step, Enqueue):
-        await asyncio.to_thread(store.line.enqueue, step.waiter, step.buckets)  # it may have to reach the server
-    elif len(step.acquisitions) == 1:
-        return step.acquisitions[0] if await store.aacquire(step.acquisitions[0]) else None
+        await asyncio.to_thread(step.store.line.enqueue, step.waiter, step.buckets)  # it may have to reach the server
+    elif len(step.claims) == 1:
+        return step.claims[0] if await store.aacquire(step.claims[0]) else None
     else:
-        return await store.aacquire_first(step.acquisitions, emptiest_first=step.emptiest_first, failover=step.failover)
+        return await store.aacquire_first(step.claims, emptiest_first=step.emptiest_first, failover=step.failover)
     return None
 
 
@@ -178,30 +175,32 @@ class Alternatives:
         """Charge the first of some of the acquisitions that fits; returns it, or None."""
         store = candidates[0].limit_set.store
         if all(one.limit_set.store is store for one in candidates):
-            return (yield Acquire(store, candidates, self.emptiest_first, self.failover))
+            claims = [one.claim for one in candidates]
+            admitted = yield Acquire(store, claims, self.emptiest_first, self.failover)
+            return next((one for one in candidates if one.claim is admitted), None)
         if self.emptiest_first:
             candidates = yield from sorted_by_load(candidates)
         for one in candidates if self.failover else candidates[:1]:
-            if (yield Acquire(one.limit_set.store, [one])) is not None:
+            if (yield Acquire(one.limit_set.store, [one.claim])) is not None:
                 return one
         return None
 
     def refused(self) -> Steps[Acquisition]:
         """The refusal that ends first; where no store was asked yet, the state of the first acquisition."""
-        refused = [one for one in self.acquisitions if one.admitted is False]
+        refused = [one for one in self.acquisitions if one.claim.admitted is False]
         if refused:
             return refused_shortest(refused)
         first = self.acquisitions[0]
-        yield Peek(first.limit_set.store, first)
+        yield Peek(first.limit_set.store, first.claim)
         return first
 
 
 def admissible(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
     """The acquisitions whose limits can ever admit their amounts; NeverAdmissible where there are none."""
-    fitting = [one for one in acquisitions if one.plan.can_fit(one.amounts)]
+    fitting = [one for one in acquisitions if one.claim.plan.can_fit(one.claim.amounts)]
     if not fitting:
         best = closest_to_admission(acquisitions)
-        yield Peek(best.limit_set.store, best)
+        yield Peek(best.limit_set.store, best.claim)
         raise NeverAdmissible.of(best)
     return fitting
 
@@ -210,13 +209,13 @@ def sorted_by_load(acquisitions: Iterable[Acquisition]) -> Steps[list[Acquisitio
     """The acquisitions by rising load at this time; equal ones keep their order."""
     found = list(acquisitions)
     for one in found:
-        yield Peek(one.limit_set.store, one)
-    return sorted(found, key=Acquisition.load)
+        yield Peek(one.limit_set.store, one.claim)
+    return sorted(found, key=lambda one: one.claim.load())
 
 
 def refused_shortest(refused: Sequence[Acquisition]) -> Acquisition:
     """The refusal that ends first."""
-    return min(refused, key=lambda one: one.violated()[1])
+    return min(refused, key=lambda one: one.claim.refusal()[1])
 
 
 def closest_to_admission(acquisitions: Sequence[Acquisition]) -> Acquisition:
@@ -225,4 +224,7 @@ def closest_to_admission(acquisitions: Sequence[Acquisition]) -> Acquisition:
 
 
 def _largest_share(acquisition: Acquisition) -> float:
-    return min([ask.ceiling / amount for ask, amount in acquisition.charges if amount > ask.ceiling], default=1.0)
+    limits = zip(acquisition.claim.plan.limits, acquisition.claim.amounts, strict=True)
+    return min(
+        [limit.rule.most_parts / amount for limit, amount in limits if amount > limit.rule.most_parts], default=1.0
+    )

@@ -16,12 +16,11 @@ from limits_app import conf
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitTimeout
-from limits_app.core.keys import ONCE_LEVEL, Scope, check_idempotency_key, once_scope
-from limits_app.core.layout import layout_of
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, check_idempotency_key, idempotency_scope
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
-from limits_app.core.parts import ScopedLimits
-from limits_app.core.plan import Plan
+from limits_app.core.plan import Plan, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.services.freshness import Resolving, afresh, fresh, tell
@@ -30,7 +29,7 @@ from limits_app.services.shadowing import afollow, follow
 
 __all__ = ["Once"]
 
-_NOTHING: Final = Plan((), (), version=None)
+_NOTHING: Final = Plan((), (), (), version=None)
 _TURN_SECONDS: Final = 10.0
 """How long to wait at a stretch, since meanwhile the same request may be admitted elsewhere."""
 
@@ -46,7 +45,7 @@ class Once:
     def __init__(self, key: object, of: Key, asked: Asked, *others: str, by: Resolving) -> None:
         self._of = of
         self._asked = asked
-        self._by = _WithKey(by, once_scope(*of[:2], check_idempotency_key(key), *others))
+        self._by = _WithKey(by, idempotency_scope(*of[:2], check_idempotency_key(key), *others))
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
@@ -125,7 +124,7 @@ class _WithKey:
 
     def was_admitted(self, acquisition: Acquisition) -> bool:
         """Whether an acquisition is refused since its key was admitted before."""
-        buckets, _ = acquisition.violated()
+        buckets, _ = acquisition.claim.refusal()
         return any(scope == self._scope.key for scope, _ in buckets)
 
     def kept(self, *key: Any) -> ResolvedSet | None:
@@ -151,8 +150,8 @@ class _WithKey:
         if not found.scoped:
             return found
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
-        layout = layout_of((once,), found.store.lease_us)
-        own = (*found.own, ScopedLimits(self._scope, layout, ONCE_LEVEL, prefix=f"{ONCE_LEVEL}:"))
+        layout = schema_of((once,), found.store.lease_us)
+        own = (*found.own, ScopedLimits(self._scope, layout, IDEMPOTENCY_LEVEL, prefix=f"{IDEMPOTENCY_LEVEL}:"))
         if found.supply is None:
             joined = ResolvedSet.composed(own, found.store, version=found.version)
         else:

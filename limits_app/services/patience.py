@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
-from limits_app.core.blocking import checked_timeout
 from limits_app.resolver import resolver
 from limits_app.services.watching import waiting
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from random import Random
-from threading import Event, Thread
+from threading import Event
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Any
@@ -20,15 +19,13 @@ import pytest
 
 import limits_app.core
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.claim import Claim
 from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
-from limits_app.core.waiting import ThreadWaiter
+from limits_app.core.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.core.sets import limit_set, used
-from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedLine, WatchedStore
+from tests.core.sets import limit_set
+from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
 
 CORE = str(Path(limits_app.core.__file__).parent)
 DB = ResourceLimit("db", 1)

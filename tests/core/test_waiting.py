@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.claim import Claim
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.parts import Amounts, ScopedLimits
+from limits_app.core.plan import Amounts, Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -57,7 +56,7 @@ def test_a_waiter_is_admitted_at_the_very_moment_and_not_before(
     clock.move(round(told * 1_000_000) - 1)
     store.until_refused()
     clock.move(1)
-    assert waiter.result().decided_at == start + round(told * 1_000_000)
+    assert waiter.result().claim.decided_at == start + round(told * 1_000_000)
     store.until_waiting(0)
     assert not store.line.busy
 
@@ -177,9 +176,9 @@ def test_a_big_request_is_not_starved_by_small_ones(store: WatchedStore, clock: 
     for _ in range(10):
         assert big.is_alive()
         clock.advance(1)
-    assert big.result().decided_at == start + 10_000_000
+    assert big.result().claim.decided_at == start + 10_000_000
     clock.advance(3)
-    assert all(one.result().decided_at == start + 13_000_000 for one in small)
+    assert all(one.result().claim.decided_at == start + 13_000_000 for one in small)
 
 
 def test_waiters_for_something_else_are_not_held_up(store: WatchedStore) -> None:
@@ -234,9 +233,9 @@ def test_whoever_waited_longest_comes_first_in_every_line_that_he_joins(store: W
     clock.advance(1)
     store.until_waiting(2, "rpm")
     clock.advance(4)
-    assert older.result().decided_at == start + 5_000_000
+    assert older.result().claim.decided_at == start + 5_000_000
     clock.advance(5)
-    assert younger.result().decided_at == start + 10_000_000
+    assert younger.result().claim.decided_at == start + 10_000_000
 
 
 def test_a_try_does_not_wait_for_those_who_do(store: WatchedStore, clock: FakeClock) -> None:
@@ -267,7 +266,7 @@ def test_a_release_wakes_the_first(store: WatchedStore, clock: FakeClock) -> Non
     held = limits.acquire({"db": 3})
     waiter = held_up(store, limits, {"db": 2})
     held.release()
-    assert waiter.result().decided_at == clock.now_us
+    assert waiter.result().claim.decided_at == clock.now_us
     assert used(limits) == {"db": 2}
 
 
@@ -288,7 +287,7 @@ def test_a_refund_wakes_the_first(store: WatchedStore, clock: FakeClock) -> None
     taken = used_up(limits, "tpm")
     waiter = held_up(store, limits, {"tpm": 4})
     reported(taken, {"tpm": 6})
-    assert waiter.result().decided_at == clock.now_us
+    assert waiter.result().claim.decided_at == clock.now_us
 
 
 def test_a_failed_block_wakes_the_first(store: WatchedStore) -> None:
@@ -320,7 +319,7 @@ def test_a_release_of_too_little_leaves_the_first_waiting(store: WatchedStore) -
 
 
 def test_a_change_of_the_configuration_ends_the_wait(store: WatchedStore) -> None:
-    scoped = [ScopedLimits(scope_of("api", None), layout_of((TEN,)))]
+    scoped = [ScopedLimits(scope_of("api", None), schema_of((TEN,)))]
     limits = LimitSet.composed(scoped, store, version=store.version())
     used_up(limits, "tpm")
     waiter = held_up(store, limits, {"tpm": 1})
@@ -337,7 +336,7 @@ def test_a_change_of_the_configuration_ends_the_wait(store: WatchedStore) -> Non
 
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedStore) -> None:
-    scopes = [ScopedLimits(scope_of("api", who), layout_of((TEN, Blocked()))) for who in ("a", "b")]
+    scopes = [ScopedLimits(scope_of("api", who), schema_of((TEN, Blocked()))) for who in ("a", "b")]
     blocked = [LimitSet.composed([scope], store) for scope in scopes]
     pool, single = LimitPool(blocked), blocked[0]
     desk = limit_set(store, DB)
@@ -355,7 +354,7 @@ def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedS
 
 
 def test_whoever_is_blocked_until_a_date_waits_for_it(store: WatchedStore, clock: FakeClock) -> None:
-    limits = LimitSet.composed([ScopedLimits(scope_of("api", "a"), layout_of((Blocked(),)))], store)
+    limits = LimitSet.composed([ScopedLimits(scope_of("api", "a"), schema_of((Blocked(),)))], store)
     limits.changes_at = 1e9
     waiter = Caller(limits.acquire, {}, 5)
     store.until_waiting(1)
@@ -375,7 +374,7 @@ def test_permits_of_somebody_who_forgot_them_come_back_when_their_lease_ends(
     clock.move(9_999_999)
     store.until_refused()
     clock.move(1)
-    assert waiter.result().decided_at == start + 10_000_000
+    assert waiter.result().claim.decided_at == start + 10_000_000
 
 
 # -------------------------------------------------------------------------------------------- interruptions
@@ -517,7 +516,7 @@ def test_real_time(algorithm: RateLimitAlgorithm) -> None:
     callers = [Caller(work) for _ in range(4)]
     for caller in callers:
         caller.result()
-    moments = sorted(one.decided_at for one in admitted)
+    moments = sorted(one.claim.decided_at for one in admitted)
     assert len(moments) == 12
     spans = [later - earlier for earlier, later in zip(moments, moments[4:], strict=False)]
     if algorithm is RateLimitAlgorithm.SLIDING_WINDOW:
