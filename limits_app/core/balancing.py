@@ -10,7 +10,7 @@ from itertools import count
 from math import log
 from random import random
 from sys import float_info
-from typing import Final, Protocol
+from typing import Final
 
 from limits_app.core.amounts import Requested, shown
 from limits_app.core.errors import InvalidRequest
@@ -26,30 +26,34 @@ Candidates = Sequence[int]
 """Indexes of sets that can serve a request, in rising order; never empty."""
 
 
-class Balancer(Protocol):
+class Balancer:
     """Orders candidates: the first one is chosen, and the others follow when it refuses. Thread safe.
 
+    `weights` has one entry for each set; workers with different indexes start at different sets.
     With `emptiest_first` the store orders them by load, and the balancer only decides between equal loads.
+    This one, `failover`, keeps the order of the pool.
     """
-
-    emptiest_first: bool
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
-        """`weights` has one entry for each set; workers with different indexes start at different sets."""
-
-    def order(self, candidates: Candidates) -> Candidates:
-        """The candidates in the order in which they are tried."""
-
-    def preview(self, candidates: Candidates) -> Candidates:
-        """The likely order of the next request; changes nothing."""
-
-
-class RoundRobin:
-    """Each set in turn, starting at the worker's index."""
 
     emptiest_first = False
 
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:  # noqa: ARG002 - see `Balancer`
+    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
+        self.weights = weights
+        self.worker_index = worker_index
+
+    def order(self, candidates: Candidates) -> Candidates:
+        """The candidates in the order in which they are tried."""
+        return candidates
+
+    def preview(self, candidates: Candidates) -> Candidates:
+        """The order of the next request, as far as it can be known; changes nothing."""
+        return candidates
+
+
+class RoundRobin(Balancer):
+    """Each set in turn, starting at the worker's index."""
+
+    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
+        super().__init__(weights, worker_index)
         self._turns = count(worker_index)  # `next` of it is atomic
         self._next = worker_index
 
@@ -64,60 +68,30 @@ class RoundRobin:
         return _rotated(candidates, self._next)
 
 
-class Random:
-    """A random order."""
-
-    emptiest_first = False
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
-        """Uses neither."""
-
-    def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`."""
-        return sorted(candidates, key=lambda _: random())
-
-    def preview(self, candidates: Candidates) -> Candidates:
-        """The candidates as they are, since the next order is not known."""
-        return candidates
-
-
-class Weighted:
-    """A random order in which each set is first in proportion to its weight."""
-
-    emptiest_first = False
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:  # noqa: ARG002 - see `Balancer`
-        self._weights = weights
-
-    def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`. Sorts by exponential times with the weights as rates."""
-        weights = self._weights
-        return sorted(candidates, key=lambda index: -log(1 - random()) / weights[index])
-
-    def preview(self, candidates: Candidates) -> Candidates:
-        """The most likely first."""
-        return sorted(candidates, key=lambda index: -self._weights[index])
-
-
 class LeastLoaded(RoundRobin):
     """The set with the largest free share; equal ones in turn."""
 
     emptiest_first = True
 
 
-class Failover:
-    """The order of the pool."""
-
-    emptiest_first = False
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
-        """Uses neither."""
+class Random(Balancer):
+    """A random order, which cannot be predicted."""
 
     def order(self, candidates: Candidates) -> Candidates:
         """See `Balancer.order`."""
-        return candidates
+        return sorted(candidates, key=lambda _: random())
 
-    preview = order
+
+class Weighted(Balancer):
+    """A random order in which each set is first in proportion to its weight."""
+
+    def order(self, candidates: Candidates) -> Candidates:
+        """See `Balancer.order`. Sorts by exponential times with the weights as rates."""
+        return sorted(candidates, key=lambda index: -log(1 - random()) / self.weights[index])
+
+    def preview(self, candidates: Candidates) -> Candidates:
+        """The most likely first."""
+        return sorted(candidates, key=lambda index: -self.weights[index])
 
 
 def _rotated(candidates: Candidates, turn: int) -> Candidates:
@@ -130,7 +104,7 @@ _BALANCERS: Final[Mapping[str, type[Balancer]]] = {
     "random": Random,
     "weighted": Weighted,
     "least_loaded": LeastLoaded,
-    "failover": Failover,
+    "failover": Balancer,
 }
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from random import random
 from time import monotonic_ns
 from typing import Final
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.algorithms import State
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.amounts import shown
 from limits_app.core.clock import Clock
@@ -18,7 +17,7 @@ from limits_app.core.limits import Blocked
 from limits_app.core.plan import Bucket
 from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_in_task
 from limits_app.core.store import Store
-from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
+from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
 
 __all__ = ["checked_timeout", "wait_in_task", "wait_in_thread"]
 
@@ -101,23 +100,27 @@ def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> 
     clock = stores[0].clock
     deadline, polls = _Deadline(clock, timeout), _Polls()
     while True:
+        left_us = deadline.left_us()
+        is_last = left_us is not None and left_us <= 0
         available, cooling_us = alternatives.available()
         # Queued before the store is asked, so that every later release wakes this waiter.
         yield from _enqueue(stores, waiter, [(one, one.claim.plan.buckets) for one in available])
-        queues = {one: one.limit_set.store.line.ahead(waiter, one.claim.plan.buckets) for one in available}
-        free = [one for one in available if not queues[one]]
+        queues: dict[Acquisition, Sequence[Bucket]] = {
+            one: one.limit_set.store.line.ahead(waiter, one.claim.plan.buckets) for one in available
+        }
+        first = {one: 0 if is_last else polls.early_us(one) for one in available if not queues[one]}
+        free = [one for one, early_us in first.items() if not early_us]
         admitted = (yield from alternatives.acquire(free)) if free else None
         if admitted is not None:
             return admitted
-        pauses_us = [cooling_us]
-        for one in free:
-            queues[one], pause_us = polls.next_try(one)
+        if is_last:
+            raise LimitTimeout.of((yield from alternatives.refused()))
+        pauses_us = [left_us, cooling_us]
+        for one, early_us in first.items():
+            queues[one], pause_us = (one.claim.plan.buckets, early_us) if early_us else polls.next_try(one)
             pauses_us.append(pause_us)
         yield from _enqueue(stores, waiter, queues.items())
-        left_us = deadline.left_us()
-        if left_us is not None and left_us <= 0:
-            raise LimitTimeout.of((yield from alternatives.refused()))
-        yield Sleep(_seconds([*pauses_us, left_us]) if clock.moves_by_itself else None)
+        yield Sleep(_seconds(pauses_us) if clock.moves_by_itself else None)
 
 
 def _enqueue(
@@ -164,29 +167,63 @@ class _Deadline:
         return self._timeout_us - elapsed
 
 
-class _Polls:
-    """When a waiter tries refused acquisitions again.
+class _Poll:
+    """The polling of one acquisition: the last holders that it found, the interval after it, and its end."""
 
-    Permits of a store with `poll_us` are tried again after the shortest interval, which doubles up to the longest one
-    with every refusal that finds the same holders. New holders mean that permits are free for short times.
+    def __init__(self, due_at: int) -> None:
+        self.fences: list[int] = []
+        self.interval_us = 0
+        self.due_at = due_at
+
+
+class _Polls:
+    """When a waiter tries acquisitions again without being woken.
+
+    A store with `poll_us` is polled for permits. Where its two intervals differ, they start at the shortest one and
+    double with every refusal that finds the same holders. Other holders than before mean that processes compete.
+    Then no waiter of this process tries before its interval has passed, not even after a release in this process:
+    otherwise the process that has just released a permit would nearly always be the first that tries again.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Acquisition, tuple[list[State], int]] = {}
+        self._polls: dict[Acquisition, _Poll] = {}
 
-    def next_try(self, refused: Acquisition) -> tuple[list[Bucket], int]:
+    def early_us(self, acquisition: Acquisition) -> int:
+        """Microseconds until an acquisition may be tried."""
+        store, plan = acquisition.limit_set.store, acquisition.claim.plan
+        if not plan.permits or store.poll_us is None:
+            return 0
+        now = store.clock()
+        if not store.line.has_competitors([limit.bucket for limit in plan.permits], now):
+            return 0
+        if acquisition not in self._polls:
+            self._polls[acquisition] = _Poll(now + _spread(store.poll_us[0]))
+        return max(self._polls[acquisition].due_at - now, 0)
+
+    def next_try(self, refused: Acquisition) -> tuple[Sequence[Bucket], int]:
         """The buckets that refused, and after how many microseconds to try again at the latest."""
-        store = refused.limit_set.store
-        buckets, wait_us = refused.claim.refusal()
-        until = refused.claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
-        if refused.claim.plan.permits and store.poll_us is not None:
-            interval_us = self._interval_us(refused, *store.poll_us)
-            until = min(until, refused.claim.decided_at + round(interval_us * (0.5 + random())))
+        store, claim = refused.limit_set.store, refused.claim
+        buckets, wait_us = claim.refusal()
+        until = claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
+        if claim.plan.permits and store.poll_us is not None:
+            until = min(until, self._next_poll(refused, *store.poll_us))
         return buckets, until - store.clock()
 
-    def _interval_us(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
-        holders = [refused.claim.states[limit.place] for limit in refused.claim.plan.permits]
-        before, interval_us = self._seen.get(refused, ([], 0))
-        interval_us = min(2 * interval_us, longest_us) if holders == before else shortest_us
-        self._seen[refused] = holders, interval_us
-        return interval_us
+    def _next_poll(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
+        claim, line = refused.claim, refused.limit_set.store.line
+        poll = self._polls.setdefault(refused, _Poll(0))
+        fences = [claim.states[limit.place][2] for limit in claim.plan.permits]
+        if fences == poll.fences:
+            poll.interval_us = min(2 * poll.interval_us, longest_us)
+        else:
+            if poll.fences and shortest_us < longest_us:
+                buckets = [limit.bucket for limit in claim.plan.permits]
+                line.note_competitors(buckets, claim.decided_at + 2 * longest_us)
+            poll.fences, poll.interval_us = fences, shortest_us
+        poll.due_at = claim.decided_at + _spread(poll.interval_us)
+        return poll.due_at
+
+
+def _spread(interval_us: int) -> int:
+    """An interval between half and one and a half times as long, so that processes do not poll in step."""
+    return round(interval_us * (0.5 + random()))

@@ -241,7 +241,7 @@ class LimitPool:
 
     def _try(self, requested: Requested, order: Candidates) -> Acquisition:
         if not self._first_alone:
-            return self._try_together(requested, order)
+            return run(self._trying(requested, order))
         first = None
         try:
             first = self._sets[order[0]].try_acquire(requested)
@@ -252,19 +252,6 @@ class LimitPool:
             if first.claim.admitted or not self.failover or len(order) == 1:
                 return first
         return run(self._trying(requested, order if first is None else order[1:], first))
-
-    def _try_together(self, requested: Requested, order: Candidates) -> Acquisition:
-        """`_trying` for sets of one store, which chooses among them in one call."""
-        wanted = self._prepare(requested, order)
-        if len(self._stores) > 1 or not all(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
-            return run(self._trying(requested, order))
-        admitted = self._stores[0].acquire_first(
-            [one.claim for one in wanted], emptiest_first=self._state.emptiest_first, failover=self.failover
-        )
-        for one in wanted:
-            if one.claim is admitted:
-                return _tracked(one)
-        return refused_shortest([one for one in wanted if one.claim.admitted is False])
 
     async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
         if self._remote:

@@ -12,7 +12,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import NeverAdmissible
 from limits_app.core.plan import Bucket, Claim
 from limits_app.core.store import RemoteStore, Store, is_remote
-from limits_app.core.waiting import Waiter
+from limits_app.core.waiters import Waiter
 
 __all__ = [
     "Alternatives",

@@ -5,8 +5,8 @@ Only the first of a queue asks the store, and sleeps until the time that the sto
 are woken. A release, a refund or a change wakes the first of each queue that it may help.
 
 A signal handler may raise at any point of any method. Locks are therefore only held in `with` blocks around C locks,
-which CPython releases in every case, and each change may be repeated: `leave` after an interrupted `enqueue` or `leave`
-removes everything. A waiter that was interrupted in `leave` as well is removed when it is garbage collected.
+which CPython always releases, and each change may be repeated: `leave` after an interrupted `enqueue` or `leave`
+removes everything. A waiter that was interrupted there as well is removed after its garbage collection.
 """
 
 from __future__ import annotations
@@ -16,98 +16,21 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import count
-from threading import Lock, RLock
-from typing import Final, Protocol
+from threading import RLock
 from weakref import ref
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Bucket
 from limits_app.core.runtime import on_fork
+from limits_app.core.waiters import Waiter
 
-__all__ = ["TaskWaiter", "ThreadWaiter", "Waiter", "WaitingLine"]
+__all__ = ["WaitingLine"]
 
 logger = logging.getLogger("limits_app")
 
-_next_number: Final = count(1).__next__
-
-
-class Waiter(Protocol):
-    """A thread or task that sleeps until it is woken."""
-
-    number: int
-    """Unique in the process; the lowest number of a queue is its first waiter."""
-
-    def wake(self) -> None:
-        """End the current sleep, or the next one; called from any thread."""
-
-    def is_waiting(self) -> bool:
-        """Whether it still takes its turn; if not, the waiting line ignores and removes it."""
-
-
-class ThreadWaiter:
-    """A waiting thread."""
-
-    def __init__(self) -> None:
-        self.number = _next_number()
-        self.active = True
-        """Set to False by the end of the wait, however it ends."""
-        # A lock that is released to wake the thread: `threading.Event` can stay locked when a handler raises in it.
-        self._woken = Lock()
-        self._woken.acquire()
-
-    def wake(self) -> None:
-        """End the current sleep, or the next one."""
-        try:
-            self._woken.release()
-        except RuntimeError:
-            return  # it has been woken already
-
-    def is_waiting(self) -> bool:
-        """Whether the wait goes on."""
-        return self.active
-
-    def sleep(self, seconds: float | None) -> None:
-        """Sleep for at most `seconds` (None: until woken)."""
-        self._woken.acquire(timeout=-1 if seconds is None else seconds)
-
-
-class TaskWaiter:
-    """A waiting task of the running event loop."""
-
-    def __init__(self) -> None:
-        import asyncio  # only programs that use it pay for its import
-
-        self.number = _next_number()
-        self.active = True
-        """Set to False by the end of the wait, however it ends."""
-        self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
-
-    def wake(self) -> None:
-        """End the current sleep, or the next one; called from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._woken.set)
-        except RuntimeError:
-            return  # the loop was closed while the task waited
-
-    def is_waiting(self) -> bool:
-        """Whether the wait goes on; a closed loop does not run its tasks any more."""
-        return self.active and not self._loop.is_closed()
-
-    async def sleep(self, seconds: float | None) -> None:
-        """Sleep for at most `seconds` (None: until woken) without blocking the loop."""
-        timer = None if seconds is None else self._loop.call_later(seconds, self._woken.set)
-        try:
-            await self._woken.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-        self._woken.clear()
-
 
 class _Place:
-    """The buckets for which a waiter queues; the waiting line does not keep the waiter alive."""
+    """The buckets for which a waiter queues; it does not keep the waiter alive."""
 
     def __init__(self, waiter: Waiter, died: Callable[[object], None]) -> None:
         self.reference = ref(waiter, died)
@@ -152,8 +75,10 @@ class WaitingLine:
         self._unsettled: set[str] = set()
         """Scopes that may have to be watched or unwatched by the next waiter that arrives or leaves."""
         self._dead: deque[int] = deque()
+        self._competitors: dict[Bucket, int] = {}
+        """Buckets for which waiters of other processes compete, until a time of the store's clock."""
         self.busy = False
-        """Whether anything waits."""
+        """Whether anything waits, or competitors were noted."""
 
     def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
         """Queue for `buckets` and for no others, at the place of the waiter's number.
@@ -165,10 +90,11 @@ class WaitingLine:
         try:
             with self._lock:
                 self._remove_dead()
-                self._queue(waiter, wanted, scopes)
+                # The wait may have ended while another thread was about to call this.
+                self._queue(waiter, wanted if waiter.is_waiting() else (), scopes)
                 scopes |= self._unsettled
                 self._unsettled -= scopes
-                self.busy = bool(self._queues)
+                self.busy = bool(self._queues or self._competitors)
             if self._announces:
                 for scope in scopes:
                     self._announce(scope)
@@ -206,6 +132,23 @@ class WaitingLine:
     def moved(self, now: int) -> None:  # noqa: ARG002 - the signature of `Paced`
         """A test has moved the clock: wake all waiters, which compare their times with it."""
         self._wake_all()
+
+    def note_competitors(self, buckets: Iterable[Bucket], until: int) -> None:
+        """Waiters of other processes compete for these buckets, presumably until a time of the store's clock."""
+        with self._lock:
+            self._competitors.update(dict.fromkeys(buckets, until))
+            self.busy = True
+
+    def has_competitors(self, buckets: Iterable[Bucket], now: int) -> bool:
+        """Whether waiters of other processes compete for one of these buckets."""
+        if not self._competitors:
+            return False
+        with self._lock:
+            for bucket, until in list(self._competitors.items()):
+                if until <= now:
+                    self._competitors.pop(bucket, None)
+            self.busy = bool(self._queues or self._competitors)
+            return any(bucket in self._competitors for bucket in buckets)
 
     def scopes(self) -> list[str]:
         """The scopes that have waiters."""
@@ -255,18 +198,20 @@ class WaitingLine:
 
     def _wake_next(self, queue: list[int]) -> None:
         for number in queue[1:]:
-            place = self._places.get(number)
-            waiter = None if place is None else place.waiter()
+            waiter = self._waiter(number)
             if waiter is not None:
                 waiter.wake()
                 return
+
+    def _waiter(self, number: int) -> Waiter | None:
+        place = self._places.get(number)
+        return None if place is None else place.waiter()
 
     def _first(self, scope: str, key: str) -> Waiter | None:
         """The first waiter of a queue; removes those before it that do not wait any more."""
         while queue := self._queues.get(scope, {}).get(key):
             number = queue[0]
-            place = self._places.get(number)
-            waiter = None if place is None else place.waiter()
+            waiter = self._waiter(number)
             if waiter is not None:
                 return waiter
             self._remove(number)
@@ -281,7 +226,7 @@ class WaitingLine:
                 self._unsettled.add(scope)
                 self._remove_from(scope, key, number)
             self._places.pop(number, None)
-        self.busy = bool(self._queues)
+        self.busy = bool(self._queues or self._competitors)
 
     def _remove_dead(self) -> None:
         while self._dead:
@@ -332,11 +277,11 @@ class WaitingLine:
         try:
             if waited:
                 self._watch(scope)
-                return
-            try:
+            else:
                 self._unwatch(scope)
-            except StoreUnavailable:  # the waiter has its result, and a wake-up without waiters does no harm
-                logger.warning("the store could not stop watching a scope without waiters", exc_info=True)
-        except BaseException:
+        except BaseException as error:
             self._watched[scope] = False  # another waiter may have finished a call meanwhile
-            raise
+            if waited or not isinstance(error, StoreUnavailable):
+                raise
+            # The waiter has its result, and a wake-up without waiters does no harm.
+            logger.warning("the store could not stop watching a scope without waiters", exc_info=True)
