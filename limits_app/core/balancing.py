@@ -1,123 +1,100 @@
-"""Balancing: in which order the sets of a pool are asked.
+"""Load balancing: in which order the sets of a pool are tried.
 
 A new balancer is one class here and one entry in the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from itertools import count
 from math import log
 from random import random
 from sys import float_info
-from typing import Final, Protocol
+from typing import Final
 
-from limits_app.core.amounts import shown
+from limits_app.core.amounts import Requested, shown
 from limits_app.core.errors import InvalidRequest
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import CallLimit
+from limits_app.core.store import Store
 
-__all__ = ["Balancer", "balancer_named", "checked_weights"]
+__all__ = ["Balancer", "BalancerState", "Candidates", "EligibleSets", "balancer_named", "checked_weights"]
+
+_MOST_SHAPES: Final = 256
 
 Candidates = Sequence[int]
-"""Indexes of sets that could serve a request, in rising order; never empty."""
+"""Indexes of sets that can serve a request, in rising order; never empty."""
 
 
-class Balancer(Protocol):
-    """Puts candidates in order; the first is the chosen one, the others follow when it refuses.
+class Balancer:
+    """Orders candidates: the first one is chosen, and the others follow when it refuses. Thread safe.
 
-    Asked by several threads at once. `emptiest_first` leaves the order to the store, which knows what is free:
-    then the balancer only says who is first among equals.
+    `weights` has one entry for each set; workers with different indexes start at different sets.
+    With `emptiest_first` the store orders them by load, and the balancer only decides between equal loads.
+    This one, `failover`, keeps the order of the pool.
     """
 
-    emptiest_first: bool
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
-        """Balance sets of these weights, one for each, for one of several workers that start in different places."""
-
-    def order(self, candidates: Candidates) -> Candidates:
-        """The candidates in the order in which they are to be asked."""
-
-    def preview(self, candidates: Candidates) -> Candidates:
-        """The order that the next request would get, as far as it is known before; takes no turn."""
-
-
-class RoundRobin:
-    """One after the other, beginning with that of the worker's index."""
-
-    emptiest_first = False
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:  # noqa: ARG002 - as all have it
-        self._turn = count(worker_index).__next__  # one step of the interpreter, so that it needs no lock
-        self._next = worker_index
-
-    def order(self, candidates: Candidates) -> Candidates:
-        """Whoever is next, then those behind it."""
-        turn = self._turn()
-        self._next = turn + 1
-        start = turn % len(candidates)  # as `_from` does, which is a call more
-        return (*candidates[start:], *candidates[:start]) if start else candidates
-
-    def preview(self, candidates: Candidates) -> Candidates:
-        """Whoever is next."""
-        return _from(self._next, candidates)
-
-
-class Random:
-    """Any order."""
-
     emptiest_first = False
 
     def __init__(self, weights: Sequence[float], worker_index: int) -> None:
-        """Neither matters."""
+        self.weights = weights
+        self.worker_index = worker_index
 
     def order(self, candidates: Candidates) -> Candidates:
-        """A new order each time."""
-        return sorted(candidates, key=lambda _: random())
+        """The candidates in the order in which they are tried."""
+        return candidates
 
     def preview(self, candidates: Candidates) -> Candidates:
-        """Nobody knows."""
+        """The order of the next request, as far as it can be known; changes nothing."""
         return candidates
 
 
-class Weighted:
-    """Any order, in which each set is as often first as its weight says."""
+class RoundRobin(Balancer):
+    """Each set in turn, starting at the worker's index."""
 
-    emptiest_first = False
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:  # noqa: ARG002 - as all have it
-        self._weights = weights
+    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
+        super().__init__(weights, worker_index)
+        self._turns = count(worker_index)  # `next` of it is atomic
+        self._next = worker_index
 
     def order(self, candidates: Candidates) -> Candidates:
-        """A race of exponential times: each is the next with the share that it has of the weights left."""
-        weights = self._weights
-        return sorted(candidates, key=lambda index: -log(1 - random()) / weights[index])
+        """See `Balancer.order`."""
+        turn = next(self._turns)
+        self._next = turn + 1
+        return _rotated(candidates, turn)
 
     def preview(self, candidates: Candidates) -> Candidates:
-        """The likeliest."""
-        return sorted(candidates, key=lambda index: -self._weights[index])
+        """See `Balancer.preview`."""
+        return _rotated(candidates, self._next)
 
 
 class LeastLoaded(RoundRobin):
-    """That of which the largest share is free; among equals they take turns."""
+    """The set with the largest free share; equal ones in turn."""
 
     emptiest_first = True
 
 
-class Failover:
-    """The first that admits, in the order of the pool."""
-
-    emptiest_first = False
-
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
-        """Neither matters."""
+class Random(Balancer):
+    """A random order, which cannot be predicted."""
 
     def order(self, candidates: Candidates) -> Candidates:
-        """As they are."""
-        return candidates
-
-    preview = order
+        """See `Balancer.order`."""
+        return sorted(candidates, key=lambda _: random())
 
 
-def _from(turn: int, candidates: Candidates) -> Candidates:
+class Weighted(Balancer):
+    """A random order in which each set is first in proportion to its weight."""
+
+    def order(self, candidates: Candidates) -> Candidates:
+        """See `Balancer.order`. Sorts by exponential times with the weights as rates."""
+        return sorted(candidates, key=lambda index: -log(1 - random()) / self.weights[index])
+
+    def preview(self, candidates: Candidates) -> Candidates:
+        """The most likely first."""
+        return sorted(candidates, key=lambda index: -self.weights[index])
+
+
+def _rotated(candidates: Candidates, turn: int) -> Candidates:
     start = turn % len(candidates)
     return (*candidates[start:], *candidates[:start]) if start else candidates
 
@@ -127,12 +104,12 @@ _BALANCERS: Final[Mapping[str, type[Balancer]]] = {
     "random": Random,
     "weighted": Weighted,
     "least_loaded": LeastLoaded,
-    "failover": Failover,
+    "failover": Balancer,
 }
 
 
 def balancer_named(name: str) -> type[Balancer]:
-    """The balancer of a name; ValueError lists what there is."""
+    """The balancer of that name; ValueError lists the valid names."""
     balancer = _BALANCERS.get(name)
     if balancer is None:
         raise ValueError(f"load_balancing {name!r} must be one of {', '.join(_BALANCERS)}")
@@ -140,7 +117,7 @@ def balancer_named(name: str) -> type[Balancer]:
 
 
 def checked_weights(weights: Sequence[float] | None, count_of_sets: int) -> tuple[float, ...]:
-    """One weight for each set, 1 unless they are given; InvalidRequest for what is none."""
+    """One weight for each set, by default 1; InvalidRequest unless all are finite numbers above 0."""
     given = (1,) * count_of_sets if weights is None else tuple(weights)
     if len(given) != count_of_sets:
         raise InvalidRequest(f"weights must be one for each of the {count_of_sets} limit sets, not {shown(given)}")
@@ -148,3 +125,82 @@ def checked_weights(weights: Sequence[float] | None, count_of_sets: int) -> tupl
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= float_info.max:
             raise InvalidRequest(f"a weight must be a number above 0, not {shown(weight)}")
     return given
+
+
+class BalancerState:
+    """A balancer and the cool-downs of its sets; pools with the same sets, each known by a name, may share one."""
+
+    def __init__(self, load_balancing: str, weights: Sequence[float], worker_index: int = 0) -> None:
+        self.load_balancing = load_balancing
+        self.weights = tuple(weights)
+        self.worker_index = worker_index
+        self._balancer = balancer_named(load_balancing)(self.weights, worker_index)
+        self.emptiest_first = self._balancer.emptiest_first
+        self.cooling_until: MutableMapping[Hashable, int] = {}
+        """By name: the end of the cool-down, in microseconds of the clock of the set's store."""
+
+    def order(self, candidates: Candidates) -> Candidates:
+        """See `Balancer.order`."""
+        return self._balancer.order(candidates)
+
+    def preview(self, candidates: Candidates) -> Candidates:
+        """See `Balancer.preview`."""
+        return self._balancer.preview(candidates)
+
+    def cool_down(self, name: Hashable, duration_us: int, store: Store) -> None:
+        """Do not use a set for so many microseconds."""
+        self.cooling_until[name] = store.clock() + duration_us
+
+    def cooling_us(self, name: Hashable, store: Store) -> int:
+        """Microseconds until a set has cooled down; 0 where it is in use."""
+        until = self.cooling_until.get(name)
+        if until is None:
+            return 0
+        left = until - store.clock()
+        if left <= 0:
+            self.cooling_until.pop(name, None)
+            return 0
+        return left
+
+
+class EligibleSets:
+    """Finds the sets of a pool that have all rates that a request names, and caches them by the request's keys."""
+
+    def __init__(self, limit_sets: Sequence[LimitSet]) -> None:
+        self._sets = limit_sets
+        self._rates = [frozenset(one.rates) for one in limit_sets]
+        # A request that names nothing leaves rates alone, so it takes nothing from a set that has nothing else.
+        self._only_rates = [bool(one.rates) and len(one.rates) == len(one) for one in limit_sets]
+        known = {key for one in limit_sets for key in one.keys}
+        self._optional = {CallLimit.key, *known}.difference(*self._rates)
+        self._found: dict[tuple[str, ...] | None, Candidates] = {}
+
+    def find(self, requested: Requested) -> Candidates:
+        """The indexes of the eligible sets; InvalidRequest where there are none."""
+        try:
+            return self._found[None if requested is None else tuple(requested)]
+        except (KeyError, TypeError):
+            return self._search(requested)
+
+    def _search(self, requested: Requested) -> Candidates:
+        found: list[int] = []
+        if requested is None:
+            found = [index for index, rates in enumerate(self._rates) if not rates]
+        elif isinstance(requested, Mapping):
+            needed = [key for key in requested if key not in self._optional]
+            found = [index for index, rates in enumerate(self._rates) if rates.issuperset(needed)]
+            if not found:
+                raise self._not_eligible(needed)
+            if not requested:
+                found = [index for index in found if not self._only_rates[index]]
+        if not found:
+            self._sets[0].prepare(requested)  # raises the error that says why
+        if len(self._found) >= _MOST_SHAPES:
+            self._found.clear()
+        result = self._found[None if requested is None else tuple(requested)] = tuple(found)
+        return result
+
+    def _not_eligible(self, needed: Sequence[object]) -> InvalidRequest:
+        names = ", ".join(map(shown, needed))
+        existing = " | ".join(dict.fromkeys([", ".join(one.keys) or "nothing" for one in self._sets]))
+        return InvalidRequest(f"no limit set of the pool has all that is requested: {names}; sets have: {existing}")

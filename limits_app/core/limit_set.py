@@ -9,7 +9,7 @@ from weakref import ref
 
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount, check_amounts, shown
-from limits_app.core.choosing import Choice
+from limits_app.core.blocking import checked_timeout, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
@@ -20,8 +20,8 @@ from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.planning import Plans
 from limits_app.core.record import schema_of
 from limits_app.core.stats import Stats, stats_of
+from limits_app.core.steps import Alternatives
 from limits_app.core.store import RemoteStore, Store, is_remote
-from limits_app.core.turns import seconds_of, wait_in_task, wait_in_thread
 
 __all__ = ["LimitSet", "Unlimited", "forget_warnings"]
 
@@ -173,12 +173,12 @@ class LimitSet:
         """
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
-        acquisition, seconds = self.prepare(requested), seconds_of(timeout)
+        acquisition, seconds = self.prepare(requested), checked_timeout(timeout)
         may_try = seconds == 0 or not self.store.line.busy
         if not (may_try and self.store.acquire(acquisition.claim)):
             if seconds == 0:
                 raise LimitTimeout.of(acquisition)
-            wait_in_thread(Choice(wanted=(acquisition,)), seconds)
+            wait_in_thread(Alternatives([acquisition]), seconds)
         if acquisition.claim.plan.permits:
             acquisition.track()
         return acquisition
@@ -199,7 +199,7 @@ class LimitSet:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
-        store, seconds, admitted = self.store, seconds_of(timeout), False
+        store, seconds, admitted = self.store, checked_timeout(timeout), False
         may_try = seconds == 0 or not store.line.busy
         if is_remote(store):
             acquisition = await self._aprepare(requested, store)
@@ -210,7 +210,7 @@ class LimitSet:
         if not admitted:
             if seconds == 0:
                 raise LimitTimeout.of(acquisition)
-            await wait_in_task(Choice(wanted=(acquisition,)), seconds)
+            await wait_in_task(Alternatives([acquisition]), seconds)
         if acquisition.claim.plan.permits:
             acquisition.track()
         return acquisition
@@ -283,7 +283,7 @@ class LimitSet:
         self, free: Acquisition, requested: Mapping[str, Amount] | None, timeout: float | None = None
     ) -> Acquisition:
         """Return the acquisition of a set without limits; raises as usual for an invalid request."""
-        seconds_of(timeout)
+        checked_timeout(timeout)
         if requested is not None:
             check_amounts("requested", requested)
             for key in requested:

@@ -30,8 +30,10 @@ class Store(Protocol):
     """Renews the permits that this process holds."""
     lease_us: int
     """How long a permit is leased without renewal."""
-    patience_us: int | None
-    """How long a waiter for a permit may sleep before it asks again, since a holder can die; None: no bound."""
+    poll_us: tuple[int, int] | None
+    """The shortest and the longest time after which a waiter for a permit tries again without being woken, since
+    another process may release a permit, or die with it, without a message; None: it sleeps until it is woken.
+    """
 
     remote: bool
     """Whether another machine answers; then the store is a RemoteStore."""

@@ -1,280 +1,287 @@
-"""Who waits: first come, first served for each bucket, without polling.
+"""The waiting line of a store in this process: a FIFO queue for each bucket, without polling.
 
-A waiter stands in the lines of the buckets that refused it. Only the first of a line asks the store,
-and sleeps until the moment that the store named; the others sleep until somebody before them leaves.
-Whoever gives something back, in this process or another, wakes the first of the lines it may help.
-Lines do not keep waiters alive: one that was interrupted before it could leave is gone all the same.
+A waiter queues for the buckets that refused it.
+Only the first of a queue asks the store, and sleeps until the time that the store named; the others sleep until they
+are woken. A release, a refund or a change wakes the first of each queue that it may help.
+
+A signal handler may raise at any point of any method. Locks are therefore only held in `with` blocks around C locks,
+which CPython always releases, and each change may be repeated: `leave` after an interrupted `enqueue` or `leave`
+removes everything. A waiter that was interrupted there as well is removed after its garbage collection.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from itertools import count
-from operator import itemgetter
-from threading import Event, Lock
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from functools import partial
+from threading import RLock
 from weakref import ref
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Bucket
 from limits_app.core.runtime import on_fork
+from limits_app.core.waiters import Waiter
 
-__all__ = ["TaskWaiter", "ThreadWaiter", "Waiter", "WaitingLine"]
+__all__ = ["WaitingLine"]
 
 logger = logging.getLogger("limits_app")
 
-_TICKETS: Final = count(1)
+
+class _Place:
+    """The buckets for which a waiter queues; it does not keep the waiter alive."""
+
+    def __init__(self, waiter: Waiter, died: Callable[[object], None]) -> None:
+        self.reference = ref(waiter, died)
+        self.buckets: tuple[Bucket, ...] = ()
+
+    def waiter(self) -> Waiter | None:
+        """The waiter, if it still waits."""
+        waiter = self.reference()
+        return waiter if waiter is not None and waiter.is_waiting() else None
 
 
-class Waiter(Protocol):
-    """Somebody who sleeps until woken."""
-
-    ticket: int
-    standing: tuple[Bucket, ...]
-
-    def wake(self) -> None:
-        """End its sleep, or its next one; from any thread."""
-
-    def gone(self) -> bool:
-        """Whether it will never take its turn, nor leave the line by itself."""
-
-
-class ThreadWaiter:
-    """A thread that waits."""
-
-    __slots__ = ("__weakref__", "_event", "standing", "ticket")
-
-    def __init__(self) -> None:
-        self.ticket = next(_TICKETS)
-        self.standing: tuple[Bucket, ...] = ()
-        self._event = Event()
-
-    def wake(self) -> None:
-        """End the sleep, or the next one."""
-        self._event.set()
-
-    def gone(self) -> bool:
-        """A thread takes its turn for as long as it waits."""
-        return False
-
-    def sleep(self, seconds: float | None) -> None:
-        """Sleep for at most `seconds` (None: until woken)."""
-        self._event.wait(seconds)
-        self._event.clear()
-
-
-class TaskWaiter:
-    """A task of a running event loop that waits."""
-
-    __slots__ = ("__weakref__", "_event", "_loop", "standing", "ticket")
-
-    def __init__(self) -> None:
-        import asyncio  # only programs that use it pay for its import
-
-        self.ticket = next(_TICKETS)
-        self.standing: tuple[Bucket, ...] = ()
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-
-    def wake(self) -> None:
-        """End the sleep, or the next one; from any thread."""
-        # Raised when the loop was closed under its tasks.
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._event.set)
-
-    def gone(self) -> bool:
-        """A loop that was closed under its tasks runs them never again."""
-        return self._loop.is_closed()
-
-    async def sleep(self, seconds: float | None) -> None:
-        """Sleep for at most `seconds` (None: until woken) without blocking the loop."""
-        timer = None if seconds is None else self._loop.call_later(seconds, self._event.set)
-        try:
-            await self._event.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-        self._event.clear()
-
-
-_Line = list[tuple[int, "ref[Waiter]"]]
-"""Tickets, in their order, and whose they are."""
-
-_TICKET: Final = itemgetter(0)
-
-
-def _ignore(scope: str) -> None:
-    """Nobody else has to know."""
+def _do_nothing(scope: str) -> None:
+    """For stores that only this process uses."""
 
 
 class WaitingLine:
     """The waiters of one process for one store.
 
-    `watch` and `unwatch` are told when the first waiter of a scope comes and the last one goes,
-    for stores that must ask other processes to wake this one. To unwatch must not take long: tasks leave in their loop.
+    `watch` is called when the first waiter of a scope arrives and `unwatch` when the last one leaves, for stores in
+    which other processes wake this one. Both may be called again with the same scope. `unwatch` must be fast, since
+    tasks leave the line in their event loop.
     """
 
     def __init__(
-        self,
-        watch: Callable[[str], None] = _ignore,
-        unwatch: Callable[[str], None] = _ignore,
+        self, watch: Callable[[str], None] | None = None, unwatch: Callable[[str], None] | None = None
     ) -> None:
-        self._watch = watch
-        self._unwatch = unwatch
+        self._watch = _do_nothing if watch is None else watch
+        self._unwatch = _do_nothing if unwatch is None else unwatch
+        self._announces = watch is not None or unwatch is not None
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Nobody of the parent waits in a child."""
-        self._lock = Lock()
-        self._lines: dict[str, dict[str, _Line]] = {}
-        self._deserted: list[str] = []
-        self._dead: deque[object] = deque()
+        """A child process starts without the waiters of its parent."""
+        # Reentrant: a signal handler or a finalizer that runs in a locked block may release permits.
+        self._lock = RLock()
+        self._places: dict[int, _Place] = {}
+        self._queues: dict[str, dict[str, list[int]]] = {}
+        """By scope and key of the limit: the numbers of the waiters, in rising order."""
+        self._watched: dict[str, bool] = {}
+        """True: `watch` was called. False: a call is under way, or was interrupted. Missing: not watched."""
+        self._unsettled: set[str] = set()
+        """Scopes that may have to be watched or unwatched by the next waiter that arrives or leaves."""
+        self._dead: deque[int] = deque()
+        self._competitors: dict[Bucket, int] = {}
+        """Buckets for which waiters of other processes compete, until a time of the store's clock."""
         self.busy = False
+        """Whether anything waits, or competitors were noted."""
 
-    def stand(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
-        """Stand in the lines of `buckets` and no others; whoever becomes first in a line that is left is woken."""
-        wanted = tuple(buckets)
-        with self._alone():
-            left = [bucket for bucket in waiter.standing if bucket not in wanted]
-            joined = [bucket for bucket in wanted if bucket not in waiter.standing]
-            # If it is interrupted in between, it may leave more lines than it stands in, but none is forgotten.
-            waiter.standing = (*waiter.standing, *joined)
-            came = [scope for scope, key in joined if self._enter(scope, key, waiter)]
-            gone = [scope for scope, key in left if self._leave(scope, key, waiter.ticket)]
-            waiter.standing = wanted
-            gone, self._deserted = gone + self._deserted, []
-            self.busy = bool(self._lines)
-        for scope in dict.fromkeys([*came, *gone]):
-            self._tell(scope)
+    def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
+        """Queue for `buckets` and for no others, at the place of the waiter's number.
+
+        The next waiter is woken in each queue whose first one leaves.
+        """
+        wanted = tuple(dict.fromkeys(buckets))
+        scopes: set[str] = set()
+        try:
+            with self._lock:
+                self._remove_dead()
+                # The wait may have ended while another thread was about to call this.
+                self._queue(waiter, wanted if waiter.is_waiting() else (), scopes)
+                scopes |= self._unsettled
+                self._unsettled -= scopes
+                self.busy = bool(self._queues or self._competitors)
+            if self._announces:
+                for scope in scopes:
+                    self._announce(scope)
+        except BaseException:
+            self._unsettled.update(scopes)
+            raise
+
+    def leave(self, waiter: Waiter) -> None:
+        """Leave all queues; calling it again does nothing."""
+        self.enqueue(waiter, ())
 
     def ahead(self, waiter: Waiter, buckets: Iterable[Bucket]) -> list[Bucket]:
-        """The buckets for which somebody has waited longer than `waiter`."""
-        with self._alone():
-            return [
-                (scope, key)
-                for scope, key in buckets
-                if (first := self._first(scope, key)) is not None and first.ticket < waiter.ticket
-            ]
+        """The buckets for which another waiter has a lower number."""
+        found = []
+        with self._lock:
+            for scope, key in buckets:
+                first = self._first(scope, key)
+                if first is not None and first.number < waiter.number:
+                    found.append((scope, key))
+        return found
 
     def notify(self, scopes: Iterable[str]) -> None:
-        """Something was given back in these scopes: wake the first of each of their lines."""
-        with self._alone():
+        """Wake the first waiter of each queue of these scopes, since something was released there."""
+        with self._lock:
             for scope in scopes:
-                for key in list(self._lines.get(scope, ())):
-                    self._wake_first(scope, key)
+                for key in list(self._queues.get(scope, ())):
+                    first = self._first(scope, key)
+                    if first is not None:
+                        first.wake()
 
     def notify_all(self) -> None:
-        """Anything may have changed: wake the first of every line."""
-        with self._alone():
-            scopes = list(self._lines)
-        self.notify(scopes)
+        """Wake the first waiter of every queue, since anything may have changed."""
+        self.notify(list(self._queues))
 
-    def moved(self, now: int) -> None:  # noqa: ARG002 - as `Paced` has it
-        """The clock was moved by hand: everybody looks whether its time has come."""
-        with self._alone():
-            for lines in self._lines.values():
-                for line in lines.values():
-                    for _, reference in line:
-                        waiter = reference()
-                        if waiter is not None:
-                            waiter.wake()
+    def moved(self, now: int) -> None:  # noqa: ARG002 - the signature of `Paced`
+        """A test has moved the clock: wake all waiters, which compare their times with it."""
+        self._wake_all()
 
-    def watched(self) -> list[str]:
-        """The scopes in which somebody waits."""
-        with self._alone():
-            return list(self._lines)
+    def note_competitors(self, buckets: Iterable[Bucket], until: int) -> None:
+        """Waiters of other processes compete for these buckets, presumably until a time of the store's clock."""
+        with self._lock:
+            self._competitors.update(dict.fromkeys(buckets, until))
+            self.busy = True
 
-    def _tell(self, scope: str) -> None:
-        """Tell whether somebody waits in a scope, until that is so still: others come and go, and tell, meanwhile."""
-        told = None
-        while (waited := self._is_waited(scope)) is not told:
-            told = waited
+    def has_competitors(self, buckets: Iterable[Bucket], now: int) -> bool:
+        """Whether waiters of other processes compete for one of these buckets."""
+        if not self._competitors:
+            return False
+        with self._lock:
+            for bucket, until in list(self._competitors.items()):
+                if until <= now:
+                    self._competitors.pop(bucket, None)
+            self.busy = bool(self._queues or self._competitors)
+            return any(bucket in self._competitors for bucket in buckets)
+
+    def scopes(self) -> list[str]:
+        """The scopes that have waiters."""
+        return list(self._queues)
+
+    def buckets_of(self, waiter: Waiter) -> tuple[Bucket, ...]:
+        """The buckets for which a waiter queues."""
+        place = self._places.get(waiter.number)
+        return () if place is None else place.buckets
+
+    def _queue(self, waiter: Waiter, wanted: tuple[Bucket, ...], scopes: set[str]) -> None:
+        """Join and leave queues; adds the scopes of both to `scopes`."""
+        number = waiter.number
+        place = self._places.get(number)
+        if place is None:
+            if not wanted:
+                return
+            place = self._places[number] = _Place(waiter, partial(self._died, number))
+        before = place.buckets
+        scopes.update([scope for scope, _ in before], [scope for scope, _ in wanted])
+        # Until all is done, the place lists old and new buckets, so that `leave` finds every queue.
+        place.buckets = tuple(dict.fromkeys((*before, *wanted)))
+        for scope, key in wanted:
+            queue = self._queues.setdefault(scope, {}).setdefault(key, [])
+            if number not in queue:
+                insort(queue, number)
+        for scope, key in before:
+            if (scope, key) not in wanted:
+                self._remove_from(scope, key, number)
+        place.buckets = wanted
+        if not wanted:
+            self._places.pop(number, None)
+
+    def _remove_from(self, scope: str, key: str, number: int) -> None:
+        """Remove a number from a queue, if it is there, and wake the next waiter when it was the first."""
+        keys = self._queues.get(scope, {})
+        queue = keys.get(key, [])
+        if number in queue:
+            # Woken before the removal: if this is interrupted, repeating it wakes the next waiter again.
+            if queue[0] == number:
+                self._wake_next(queue)
+            queue.remove(number)
+        if not queue:
+            keys.pop(key, None)
+        if not keys:
+            self._queues.pop(scope, None)
+
+    def _wake_next(self, queue: list[int]) -> None:
+        for number in queue[1:]:
+            waiter = self._waiter(number)
+            if waiter is not None:
+                waiter.wake()
+                return
+
+    def _waiter(self, number: int) -> Waiter | None:
+        place = self._places.get(number)
+        return None if place is None else place.waiter()
+
+    def _first(self, scope: str, key: str) -> Waiter | None:
+        """The first waiter of a queue; removes those before it that do not wait any more."""
+        while queue := self._queues.get(scope, {}).get(key):
+            number = queue[0]
+            waiter = self._waiter(number)
+            if waiter is not None:
+                return waiter
+            self._remove(number)
+            self._remove_from(scope, key, number)
+        return None
+
+    def _remove(self, number: int) -> None:
+        """Remove a waiter that did not leave by itself."""
+        place = self._places.get(number)
+        if place is not None:
+            for scope, key in place.buckets:
+                self._unsettled.add(scope)
+                self._remove_from(scope, key, number)
+            self._places.pop(number, None)
+        self.busy = bool(self._queues or self._competitors)
+
+    def _remove_dead(self) -> None:
+        while self._dead:
+            self._remove(self._dead[0])
+            self._dead.popleft()
+
+    def _died(self, number: int, _reference: object) -> None:
+        """A waiter was garbage collected before it could leave.
+
+        This may run in any thread at any time, also while the lock is held, and so it takes no lock:
+        all others are woken, and the first of them removes the dead waiter.
+        """
+        self._dead.append(number)
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for place in list(self._places.values()):
+            waiter = place.waiter()
+            if waiter is not None:
+                waiter.wake()
+
+    def _announce(self, scope: str) -> None:
+        """Have a scope watched if it has waiters, and else unwatched.
+
+        Repeated until that is still right afterwards, since other waiters arrive and leave at the same time.
+        """
+        announced: bool | None = None
+        while True:
+            with self._lock:
+                waited = scope in self._queues
+                if announced is None:
+                    done = self._watched.get(scope) is (True if waited else None)
+                else:
+                    done = announced is waited
+                if done and waited:
+                    self._watched[scope] = True
+                elif done:
+                    self._watched.pop(scope, None)
+                else:
+                    self._watched[scope] = False
+            if done:
+                return
+            self._call(scope, waited=waited)
+            announced = waited
+
+    def _call(self, scope: str, *, waited: bool) -> None:
+        """Call `watch` or `unwatch`."""
+        try:
             if waited:
                 self._watch(scope)
             else:
-                self._stop_watching(scope)
-
-    def _is_waited(self, scope: str) -> bool:
-        with self._alone():
-            return scope in self._lines
-
-    def _stop_watching(self, scope: str) -> None:
-        try:
-            self._unwatch(scope)
-        except StoreUnavailable:  # who leaves has what was waited for; to be woken for nobody does no harm
-            logger.warning("that nobody waits any more could not be told", exc_info=True)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let one thread at a time go to the lines; who died meanwhile is taken out of them after that."""
-        try:
-            with self._lock:
-                yield
-        finally:
-            self._bury()
-
-    def _died(self, reference: object) -> None:
-        """A waiter is gone that has not left: told by whatever thread was the last to know it, wherever it was then."""
-        self._dead.append(reference)
-        self._bury()
-
-    def _bury(self) -> None:
-        """Take the dead out of all lines, unless somebody is at the lines, who does so after that."""
-        while self._dead and self._lock.acquire(blocking=False):
-            try:
-                self._dead.clear()
-                for scope, lines in list(self._lines.items()):
-                    for key, line in list(lines.items()):
-                        dead = [ticket for ticket, reference in line if reference() is None]
-                        self._deserted += [scope for ticket in dead if self._leave(scope, key, ticket)]
-                self.busy = bool(self._lines)
-            finally:
-                self._lock.release()
-
-    def _wake_first(self, scope: str, key: str) -> None:
-        first = self._first(scope, key)
-        if first is not None:
-            first.wake()
-
-    def _first(self, scope: str, key: str) -> Waiter | None:
-        """The first of a line; those who are gone without having left are taken out of all their lines."""
-        while line := self._lines.get(scope, {}).get(key):
-            ticket, reference = line[0]
-            waiter = reference()
-            if waiter is not None and not waiter.gone():
-                return waiter
-            standing = [(scope, key)]
-            if waiter is not None:
-                standing, waiter.standing = list(waiter.standing), ()
-            self._deserted += [left for left, name in standing if self._leave(left, name, ticket)]
-            self.busy = bool(self._lines)
-        return None
-
-    def _enter(self, scope: str, key: str, waiter: Waiter) -> bool:
-        first = scope not in self._lines
-        line = self._lines.setdefault(scope, {}).setdefault(key, [])
-        insort(line, (waiter.ticket, ref(waiter, self._died)), key=_TICKET)
-        return first
-
-    def _leave(self, scope: str, key: str, ticket: int) -> bool:
-        """Take a ticket out of a line, if it is there; says whether it was the last one in the scope."""
-        lines = self._lines.get(scope, {})
-        line = lines.get(key, [])
-        place = bisect_left(line, ticket, key=_TICKET)
-        if place == len(line) or line[place][0] != ticket:
-            return False
-        del line[place]
-        if line:
-            if place == 0:
-                self._wake_first(scope, key)
-            return False
-        del lines[key]
-        if lines:
-            return False
-        del self._lines[scope]
-        return True
+                self._unwatch(scope)
+        except BaseException as error:
+            self._watched[scope] = False  # another waiter may have finished a call meanwhile
+            if waited or not isinstance(error, StoreUnavailable):
+                raise
+            # The waiter has its result, and a wake-up without waiters does no harm.
+            logger.warning("the store could not stop watching a scope without waiters", exc_info=True)

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar, cast
 from asgiref.sync import iscoroutinefunction
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.turns import seconds_of
 from limits_app.integrations.amounts import Report
 from limits_app.integrations.blocks import aenter, aheld, aleave, enter, leave
 from limits_app.integrations.calls import BLOCK, Call
@@ -77,7 +77,7 @@ class limited:  # noqa: N801 - used like a function
         usage: Callable[[Any], Amounts] | None = None,
         counts: Callable[[Any], bool] | None = None,
     ) -> None:
-        seconds_of(timeout)
+        checked_timeout(timeout)
         who = entity if entity is None or callable(entity) else _literal(entity)
         self._terms = Terms(check_resource(resource), requested, who, timeout, Report(usage, counts))
 

@@ -12,8 +12,7 @@ from itertools import product
 from math import prod
 from typing import Final, cast
 
-from limits_app.core.balancing import Candidates
-from limits_app.core.desk import Desk
+from limits_app.core.balancing import BalancerState, Candidates
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
@@ -54,9 +53,10 @@ class JoinedSupply:
         }
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> BalancerState:
         """Where each pool says whose turn it is."""
-        return _JoinedDesk([supply.desk for supply in self.supplies], [list(supply.scoped) for supply in self.supplies])
+        names = [list(supply.scoped) for supply in self.supplies]
+        return _JoinedState([supply.desk for supply in self.supplies], names)
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> JoinedSupply:
         """The same members with other limits."""
@@ -77,38 +77,38 @@ def joined_supply(supplies: Iterable[Supply]) -> Supplying | None:
     return JoinedSupply(pools) if len(pools) > 1 else next(iter(pools), None)
 
 
-class _JoinedDesk(Desk):
-    """The desks of several pools as one; a combination rests while one of its members does.
+class _JoinedState(BalancerState):
+    """The balancers of several pools as one; a combination cools down while one of its members does.
 
-    With a pool that wants the emptiest member, the emptiest combination is wanted.
+    Where one of the pools wants the emptiest member, the emptiest combination is wanted.
     """
 
-    def __init__(self, desks: Sequence[Desk], names: Sequence[Sequence[Hashable]]) -> None:
+    def __init__(self, desks: Sequence[BalancerState], names: Sequence[Sequence[Hashable]]) -> None:
         super().__init__(desks[0].load_balancing, [1] * prod(map(len, names)))
         self._desks = desks
         self._names = names
         self._places = list(product(*[range(len(some)) for some in names]))
         self._indexes = {place: index for index, place in enumerate(self._places)}
-        self.order = self._order
-        self.preview = self._preview
         self.emptiest_first = any(desk.emptiest_first for desk in desks)
-        self.resting = ChainMap(*[desk.resting for desk in desks])
+        self.cooling_until = ChainMap(*[desk.cooling_until for desk in desks])
 
-    def rest_us(self, name: Hashable, store: Store) -> int:
-        """See `Desk.rest_us`."""
+    def cooling_us(self, name: Hashable, store: Store) -> int:
+        """See `BalancerState.cooling_us`."""
         names = cast("tuple[Hashable, ...]", name)
-        return max([self._rest_us(*one, store) for one in zip(self._desks, self._names, names, strict=True)])
+        return max([self._cooling_us(*one, store) for one in zip(self._desks, self._names, names, strict=True)])
 
     @staticmethod
-    def _rest_us(desk: Desk, names: Sequence[Hashable], name: Hashable, store: Store) -> int:
-        """For how long a member is put aside; when all of a pool are, none is."""
-        rest = desk.rest_us(name, store)
-        return rest if rest and not all(desk.rest_us(one, store) for one in names) else 0
+    def _cooling_us(desk: BalancerState, names: Sequence[Hashable], name: Hashable, store: Store) -> int:
+        """Microseconds until a member has cooled down; 0 when all members of its pool cool down."""
+        rest = desk.cooling_us(name, store)
+        return rest if rest and not all(desk.cooling_us(one, store) for one in names) else 0
 
-    def _order(self, candidates: Candidates) -> Candidates:
+    def order(self, candidates: Candidates) -> Candidates:
+        """See `Balancer.order`."""
         return self._combined(candidates, [desk.order for desk in self._desks])
 
-    def _preview(self, candidates: Candidates) -> Candidates:
+    def preview(self, candidates: Candidates) -> Candidates:
+        """See `Balancer.preview`."""
         return self._combined(candidates, [desk.preview for desk in self._desks])
 
     def _combined(self, candidates: Candidates, orders: Sequence[Callable[[Candidates], Candidates]]) -> Candidates:

@@ -91,7 +91,7 @@ def explained_pool(found: PooledSet, requested: Requested) -> tuple[Outcome, Exp
 def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float, *, whole: bool) -> ExplainedMember:
     if not member.enabled:
         return ExplainedMember(member.name, member.weight, MemberStanding.DISABLED)
-    claim = next((one for one in foreseen.able if _name_of(one) == member.name), None)
+    claim = next((one for one in foreseen.eligible if _name_of(one) == member.name), None)
     if claim is None:
         return ExplainedMember(member.name, member.weight, MemberStanding.UNABLE, cooling_seconds=cooling_seconds)
     outcome = claim.outcome
@@ -112,7 +112,7 @@ def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float
 def _standing(claim: Acquisition, outcome: Outcome, foreseen: Foreseen, cooling_seconds: float) -> MemberStanding:
     if claim is foreseen.chosen:
         return MemberStanding.SERVES
-    if cooling_seconds and claim not in foreseen.asked:
+    if cooling_seconds and claim not in foreseen.tried:
         return MemberStanding.COOLING_DOWN
     if outcome.never:
         return MemberStanding.NEVER

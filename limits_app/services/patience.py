@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
-from limits_app.core.turns import seconds_of
 from limits_app.resolver import resolver
 from limits_app.services.watching import waiting
 
@@ -18,7 +18,7 @@ __all__ = ["countdown", "while_it_holds"]
 
 def countdown(timeout: float | None) -> Callable[[], float | None]:
     """What is left of a timeout, whenever it is asked."""
-    seconds = seconds_of(timeout)
+    seconds = checked_timeout(timeout)
     deadline = None if seconds is None else monotonic() + seconds
     return lambda: None if deadline is None else max(deadline - monotonic(), 0)
 

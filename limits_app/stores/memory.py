@@ -43,7 +43,7 @@ class MemoryStore:
 
     remote = False
     counting = True
-    patience_us: int | None = None
+    poll_us: tuple[int, int] | None = None
 
     def __init__(self, *, clock: Callable[[], int] = monotonic_us, lease_seconds: float = LEASE_US / 1e6) -> None:
         self.clock = as_clock(clock)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from limits_app.core.holding import holding_here
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible, StaleConfiguration
@@ -430,7 +429,7 @@ def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: WatchedSto
         first = await pool.aacquire()
         second = await pool.atry_acquire()
         assert [first.config["name"], second.config["name"]] == ["a", "b"]
-        assert first.number in holding_here().held
+        assert first in store.renewer.held()
         assert not await pool.atry_acquire({"db": 1})
         with pytest.raises(LimitTimeout):
             await pool.aacquire({"db": 1}, timeout=0)

@@ -15,7 +15,8 @@ from limits_app.core.errors import LimitTimeout, NeverAdmissible, StoreUnavailab
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.core.plan import Amounts, Claim
-from limits_app.core.waiting import Waiter, WaitingLine
+from limits_app.core.waiters import Waiter
+from limits_app.core.waiting import WaitingLine
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set
@@ -39,10 +40,10 @@ class FarLine(WaitingLine):
         super().__init__()
         self.came = threading.Event()
 
-    def stand(self, waiter: Waiter, buckets: Collection[tuple[str, str]]) -> None:  # type: ignore[override]
+    def enqueue(self, waiter: Waiter, buckets: Collection[tuple[str, str]]) -> None:  # type: ignore[override]
         if buckets:  # to leave takes no time
             not_in_a_loop()
-        super().stand(waiter, buckets)
+        super().enqueue(waiter, buckets)
         self.came.set()
 
 

@@ -22,13 +22,14 @@ from limits_app.core.keys import scope_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Amounts, Bucket, Claim, ScopedLimits
+from limits_app.core.plan import Amounts, Claim, ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.core.waiting import Waiter, WaitingLine
+from limits_app.core.waiters import Waiter
+from limits_app.core.waiting import WaitingLine
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, reported, used, used_up
-from tests.core.watched import Caller, WatchedStore
+from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedLine, WatchedStore
 
 TEN = RateLimit("tpm", 10, 10)
 """One unit per second."""
@@ -56,7 +57,7 @@ def test_a_waiter_is_admitted_at_the_very_moment_and_not_before(
     clock.move(round(told * 1_000_000) - 1)
     store.until_refused()
     clock.move(1)
-    assert waiter.result().decided_at == start + round(told * 1_000_000)
+    assert waiter.result().claim.decided_at == start + round(told * 1_000_000)
     store.until_waiting(0)
     assert not store.line.busy
 
@@ -176,9 +177,9 @@ def test_a_big_request_is_not_starved_by_small_ones(store: WatchedStore, clock: 
     for _ in range(10):
         assert big.is_alive()
         clock.advance(1)
-    assert big.result().decided_at == start + 10_000_000
+    assert big.result().claim.decided_at == start + 10_000_000
     clock.advance(3)
-    assert all(one.result().decided_at == start + 13_000_000 for one in small)
+    assert all(one.result().claim.decided_at == start + 13_000_000 for one in small)
 
 
 def test_waiters_for_something_else_are_not_held_up(store: WatchedStore) -> None:
@@ -233,9 +234,9 @@ def test_whoever_waited_longest_comes_first_in_every_line_that_he_joins(store: W
     clock.advance(1)
     store.until_waiting(2, "rpm")
     clock.advance(4)
-    assert older.result().decided_at == start + 5_000_000
+    assert older.result().claim.decided_at == start + 5_000_000
     clock.advance(5)
-    assert younger.result().decided_at == start + 10_000_000
+    assert younger.result().claim.decided_at == start + 10_000_000
 
 
 def test_a_try_does_not_wait_for_those_who_do(store: WatchedStore, clock: FakeClock) -> None:
@@ -266,7 +267,7 @@ def test_a_release_wakes_the_first(store: WatchedStore, clock: FakeClock) -> Non
     held = limits.acquire({"db": 3})
     waiter = held_up(store, limits, {"db": 2})
     held.release()
-    assert waiter.result().decided_at == clock.now_us
+    assert waiter.result().claim.decided_at == clock.now_us
     assert used(limits) == {"db": 2}
 
 
@@ -287,7 +288,7 @@ def test_a_refund_wakes_the_first(store: WatchedStore, clock: FakeClock) -> None
     taken = used_up(limits, "tpm")
     waiter = held_up(store, limits, {"tpm": 4})
     reported(taken, {"tpm": 6})
-    assert waiter.result().decided_at == clock.now_us
+    assert waiter.result().claim.decided_at == clock.now_us
 
 
 def test_a_failed_block_wakes_the_first(store: WatchedStore) -> None:
@@ -374,7 +375,7 @@ def test_permits_of_somebody_who_forgot_them_come_back_when_their_lease_ends(
     clock.move(9_999_999)
     store.until_refused()
     clock.move(1)
-    assert waiter.result().decided_at == start + 10_000_000
+    assert waiter.result().claim.decided_at == start + 10_000_000
 
 
 # -------------------------------------------------------------------------------------------- interruptions
@@ -476,7 +477,7 @@ def test_what_a_store_does_not_take_back_hides_no_interruption(
 
     store = OutOfReach(clock=clock)
     interrupted_after_a_wait(store, limit_set(store, TEN, DB))
-    assert "what was waited for could not be given back" in caplog.text
+    assert "an acquisition could not be cancelled after an interrupted wait" in caplog.text
     assert not store.line.busy
 
 
@@ -516,7 +517,7 @@ def test_real_time(algorithm: RateLimitAlgorithm) -> None:
     callers = [Caller(work) for _ in range(4)]
     for caller in callers:
         caller.result()
-    moments = sorted(one.decided_at for one in admitted)
+    moments = sorted(one.claim.decided_at for one in admitted)
     assert len(moments) == 12
     spans = [later - earlier for earlier, later in zip(moments, moments[4:], strict=False)]
     if algorithm is RateLimitAlgorithm.SLIDING_WINDOW:
@@ -553,8 +554,7 @@ def test_real_waiters_for_a_permit_ask_again_when_the_store_says_so() -> None:
     class Impatient(MemoryStore):
         """A store that cannot tell its waiters when a holder has died."""
 
-        patience_us = 5000
-
+        poll_us = (5000, 5000)
         asked = 0
 
         def acquire(self, claim: Claim) -> bool:
@@ -573,251 +573,327 @@ def test_real_waiters_for_a_permit_ask_again_when_the_store_says_so() -> None:
 # ------------------------------------------------------------------------------------------------ the line
 
 
-class Somebody:
-    """A waiter that remembers who woke it."""
+class CountingWaiter:
+    """A waiter that counts how often it was woken."""
 
-    def __init__(self, ticket: int) -> None:
-        self.ticket = ticket
-        self.standing: tuple[tuple[str, str], ...] = ()
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.woken = 0
+        self.active = True
 
     def wake(self) -> None:
         self.woken += 1
 
-    def gone(self) -> bool:
-        return self.woken < 0
+    def is_waiting(self) -> bool:
+        return self.active
 
 
-def test_stores_are_told_when_the_first_comes_and_the_last_goes() -> None:
-    told: list[str] = []
-    line = WaitingLine(lambda scope: told.append(f"+{scope}"), lambda scope: told.append(f"-{scope}"))
-    one, other = Somebody(1), Somebody(2)
-    line.stand(one, [("a", "tpm"), ("b", "tpm")])
-    line.stand(other, [("a", "tpm"), ("a", "rpm")])
-    assert line.watched() == ["a", "b"]
-    line.stand(one, [("a", "tpm")])
-    line.stand(one, ())
+A, B, C = ("a", "tpm"), ("b", "tpm"), ("c", "tpm")
+
+
+def waiters(number: int) -> list[CountingWaiter]:
+    return [CountingWaiter(index) for index in range(number)]
+
+
+def woken(some: Iterable[CountingWaiter]) -> list[int]:
+    return [one.woken for one in some]
+
+
+def recording(calls: list[str]) -> WaitingLine:
+    """A line that records when scopes are watched and unwatched."""
+    return WaitingLine(lambda scope: calls.append(f"+{scope}"), lambda scope: calls.append(f"-{scope}"))
+
+
+def test_a_scope_is_watched_while_it_has_waiters() -> None:
+    calls: list[str] = []
+    line, one, other = recording(calls), CountingWaiter(1), CountingWaiter(2)
+    line.enqueue(one, [A, B])
+    line.enqueue(other, [A, ("a", "rpm")])
+    assert line.scopes() == ["a", "b"]
+    assert sorted(calls) == ["+a", "+b"]
+    line.enqueue(one, [A])
+    line.leave(one)
     assert line.busy
-    line.stand(other, [("a", "tpm")])
-    line.stand(other, ())
-    assert told == ["+a", "+b", "-b", "-a"]
-    assert line.watched() == []
+    line.enqueue(other, [A])
+    line.leave(other)
+    assert calls[2:] == ["-b", "-a"]
+    assert line.scopes() == []
     assert not line.busy
 
 
 @pytest.mark.parametrize("verb", ["+", "-"])
-def test_who_comes_or_goes_while_a_store_is_told_is_told_of_in_the_end(verb: str) -> None:
-    told: list[str] = []
-    one, other = Somebody(1), Somebody(2)
+def test_a_scope_is_watched_correctly_when_waiters_arrive_or_leave_during_the_call(verb: str) -> None:
+    calls: list[str] = []
+    one, other = CountingWaiter(1), CountingWaiter(2)
 
-    def tell(sign: str) -> None:
-        if sign == verb and sign not in told:
-            told.append(sign)
+    def call(sign: str) -> None:
+        if sign == verb and sign not in calls:
+            calls.append(sign)
             meanwhile()
-        told.append(sign)
+        calls.append(sign)
 
     def meanwhile() -> None:
         if verb == "-":
-            line.stand(other, [("a", "tpm")])
+            line.enqueue(other, [A])
         else:
-            line.stand(one, ())
+            line.leave(one)
 
-    line = WaitingLine(lambda scope: tell("+"), lambda scope: tell("-"))
-    line.stand(one, [("a", "tpm")])
-    line.stand(one, ())
-    assert told[-1] == ("+" if line.watched() else "-")
-    assert line.watched() == (["a"] if verb == "-" else [])
+    line = WaitingLine(lambda scope: call("+"), lambda scope: call("-"))
+    line.enqueue(one, [A])
+    line.leave(one)
+    assert calls[-1] == ("+" if line.scopes() else "-")
+    assert line.scopes() == (["a"] if verb == "-" else [])
 
 
-def test_a_scope_that_the_dead_have_deserted_is_watched_for_who_comes_next() -> None:
-    told: list[str] = []
-    line = WaitingLine(lambda scope: told.append("+"), lambda scope: told.append("-"))
-    line.stand(Somebody(1), [("a", "tpm")])
+def test_a_scope_stays_watched_when_its_only_waiter_died_and_another_one_arrives() -> None:
+    calls: list[str] = []
+    line = recording(calls)
+    line.enqueue(CountingWaiter(1), [A])
     gc.collect()
-    alive = Somebody(2)
-    line.stand(alive, [("a", "tpm")])
-    assert told[-1] == "+"
-    assert line.watched() == ["a"]
+    alive = CountingWaiter(2)
+    line.enqueue(alive, [A])
+    assert calls[-1] == "+a"
+    assert line.scopes() == ["a"]
 
 
-def test_who_leaves_does_not_mind_that_a_store_cannot_be_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_scope_whose_only_waiter_died_is_unwatched_by_the_next_waiter() -> None:
+    calls: list[str] = []
+    line, alive = recording(calls), CountingWaiter(2)
+    line.enqueue(CountingWaiter(1), [A])
+    gc.collect()
+    line.enqueue(alive, [B])
+    assert sorted(calls) == ["+a", "+b", "-a"]
+    assert line.scopes() == ["b"]
+
+
+def test_leaving_succeeds_when_the_store_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> None:
     def unwatch(scope: str) -> None:
         raise StoreUnavailable(f"out of reach: {scope}")
 
-    line, one = WaitingLine(unwatch=unwatch), Somebody(1)
-    line.stand(one, [("a", "tpm"), ("b", "tpm")])
-    line.stand(one, ())
+    line, one = WaitingLine(unwatch=unwatch), CountingWaiter(1)
+    line.enqueue(one, [A, B])
+    line.leave(one)
     assert not line.busy
     assert len(caplog.records) == 2
 
 
-def test_an_interruption_while_leaving_the_line_gives_back_what_was_admitted(
-    store: WatchedStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_scope_is_unwatched_after_a_failed_watch_and_watched_for_the_next_waiter() -> None:
+    calls: list[str] = []
+
+    def watch(scope: str) -> None:
+        calls.append("+")
+        if len(calls) == 1:
+            raise StoreUnavailable("out of reach")
+
+    line, one, other = WaitingLine(watch, lambda scope: calls.append("-")), CountingWaiter(1), CountingWaiter(2)
+    with pytest.raises(StoreUnavailable):
+        line.enqueue(one, [A])
+    line.leave(one)
+    assert calls == ["+", "-"]
+    line.enqueue(other, [A])
+    assert calls == ["+", "-", "+"]
+
+
+@pytest.mark.parametrize("verb", ["watch", "unwatch"])
+def test_a_call_that_was_interrupted_is_repeated(verb: str) -> None:
+    calls: list[str] = []
+
+    def call(name: str) -> None:
+        calls.append(name)
+        if name == verb and calls.count(name) == 1:
+            raise Interrupt
+
+    line = WaitingLine(lambda scope: call("watch"), lambda scope: call("unwatch"))
+    one, other = CountingWaiter(1), CountingWaiter(2)
+    if verb == "unwatch":
+        line.enqueue(one, [A])
+    with pytest.raises(Interrupt):
+        line.enqueue(one, [A] if verb == "watch" else ())
+    line.leave(one)
+    assert calls[-1] == "unwatch"
+    assert calls.count("unwatch") == (1 if verb == "watch" else 2)
+    line.enqueue(other, [A])
+    assert calls[-1] == "watch"
+
+
+def test_an_interruption_while_leaving_the_line_gives_back_what_was_admitted(store: WatchedStore) -> None:
     def unwatch(_scope: str) -> None:
         raise Interrupt
 
-    limits, watching = limit_set(store, TEN, DB), store.line._unwatch
+    line = store.line = store.watched = WatchedLine(store.told, unwatch=unwatch)
+    limits = limit_set(store, TEN, DB)
     held = limits.acquire({"db": 3})
     waiter = Caller(limits.acquire, {"tpm": 4, "db": 2})
     store.until_waiting(1)
-    store.line._unwatch = unwatch
     held.release()
     with pytest.raises(Interrupt):
         waiter.result()
-    store.line._unwatch = watching
     assert used(limits) == {"tpm": 0, "db": 0}
-    assert not store.line.busy
+    assert not line.busy
 
 
-def test_only_the_first_of_a_line_is_woken() -> None:
-    line, crowd = WaitingLine(), [Somebody(ticket) for ticket in range(4)]
-    for one in reversed(crowd):
-        line.stand(one, [("a", "tpm")])
-    line.stand(crowd[3], [("a", "tpm"), ("b", "tpm")])
-    assert line.ahead(crowd[0], [("a", "tpm")]) == []
-    assert line.ahead(crowd[2], [("a", "tpm"), ("b", "tpm"), ("c", "tpm")]) == [("a", "tpm")]
-    line.notify(["a", "nobody"])
-    assert [one.woken for one in crowd] == [1, 0, 0, 0]
+def test_only_the_first_of_a_queue_is_woken() -> None:
+    line, some = WaitingLine(), waiters(4)
+    for one in reversed(some):
+        line.enqueue(one, [A])
+    line.enqueue(some[3], [A, B])
+    assert line.ahead(some[0], [A]) == []
+    assert line.ahead(some[2], [A, B, C]) == [A]
+    line.notify(["a", "unknown"])
+    assert woken(some) == [1, 0, 0, 0]
     line.notify_all()
-    assert [one.woken for one in crowd] == [2, 0, 0, 1]
+    assert woken(some) == [2, 0, 0, 1]
     line.moved(0)
-    assert [one.woken for one in crowd] == [3, 1, 1, 3]
+    assert woken(some) == [3, 1, 1, 2]
 
 
-def test_whoever_becomes_the_first_is_woken() -> None:
-    line, crowd = WaitingLine(), [Somebody(ticket) for ticket in range(4)]
-    for one in crowd:
-        line.stand(one, [("a", "tpm")])
-    line.stand(crowd[2], ())
-    assert [one.woken for one in crowd] == [0, 0, 0, 0]
-    line.stand(crowd[0], ())
-    assert [one.woken for one in crowd] == [0, 1, 0, 0]
-    line.stand(crowd[1], ())
-    assert [one.woken for one in crowd] == [0, 1, 0, 1]
+def test_the_next_first_waiter_is_woken() -> None:
+    line, some = WaitingLine(), waiters(4)
+    for one in some:
+        line.enqueue(one, [A])
+    line.leave(some[2])
+    assert woken(some) == [0, 0, 0, 0]
+    line.leave(some[0])
+    assert woken(some) == [0, 1, 0, 0]
+    line.leave(some[1])
+    assert woken(some) == [0, 1, 0, 1]
 
 
-def test_those_who_are_gone_without_leaving_are_passed_over() -> None:
-    told: list[str] = []
-    line = WaitingLine(unwatch=told.append)
-    crowd = [Somebody(ticket) for ticket in range(4)]
-    for one in crowd[:3]:
-        line.stand(one, [("a", "tpm"), ("b", "tpm")])
-    crowd[0].woken = crowd[1].woken = -100
+def test_leaving_twice_or_without_having_queued_does_nothing() -> None:
+    line, some = WaitingLine(), waiters(3)
+    for one in some[:2]:
+        line.enqueue(one, [A])
+    line.leave(some[2])
+    line.leave(some[1])
+    line.leave(some[1])
+    assert line.buckets_of(some[0]) == (A,)
+    assert woken(some) == [0, 0, 0]
+
+
+def test_waiters_that_ended_without_leaving_are_passed_over() -> None:
+    calls: list[str] = []
+    line, some = recording(calls), waiters(4)
+    for one in some[:3]:
+        line.enqueue(one, [A, B])
+    some[0].active = some[1].active = False
     line.notify(["b"])
-    assert crowd[2].woken > 0
-    assert crowd[3].woken == 0
-    crowd[2].woken = -100
-    assert line.ahead(crowd[3], [("a", "tpm")]) == []
+    assert some[2].woken > 0
+    assert some[3].woken == 0
+    some[2].active = False
+    assert line.ahead(some[3], [A]) == []
     assert not line.busy
-    line.stand(crowd[3], [("c", "tpm")])
-    line.stand(crowd[2], ())
-    assert told == ["a", "b"]
-    assert line.watched() == ["c"]
-    crowd[3].woken = -100
+    line.enqueue(some[3], [C])
+    line.leave(some[2])
+    assert sorted(calls[2:]) == ["+c", "-a", "-b"]
+    assert line.scopes() == ["c"]
+    some[3].active = False
     line.notify_all()
-    assert line.watched() == []
+    assert line.scopes() == []
 
 
-def test_those_who_died_in_line_are_taken_out_and_the_next_is_woken() -> None:
-    told: list[str] = []
-    line = WaitingLine(unwatch=told.append)
-    crowd = [Somebody(ticket) for ticket in range(3)]
-    for one in crowd[:2]:
-        line.stand(one, [("a", "tpm"), ("b", "tpm")])
-    line.stand(crowd[2], [("a", "tpm")])
+def test_waiters_that_died_are_removed_and_the_next_one_is_woken() -> None:
+    line, some = WaitingLine(), waiters(3)
+    for one in some[:2]:
+        line.enqueue(one, [A, B])
+    line.enqueue(some[2], [A])
     del one
-    del crowd[0]
-    assert [one.woken for one in crowd] == [2, 0], "it is the first of two lines now"
-    assert line.ahead(crowd[1], [("a", "tpm")]) == [("a", "tpm")]
-    del crowd[0]
-    assert crowd[0].woken == 1
-    assert line.watched() == ["a"]
-    last = crowd.pop()
-    line.stand(last, ())
+    del some[0]
+    assert min(woken(some)) > 0, "the first of the others removes it"
+    assert line.ahead(some[0], [A, B]) == []
+    assert line.ahead(some[1], [A]) == [A]
+    before = some[1].woken
+    del some[0]
+    assert some[0].woken > before
+    assert line.scopes() == ["a", "b"]
+    line.leave(some[0])
+    assert line.scopes() == []
     assert not line.busy
-    assert sorted(told) == ["a", "b"]
 
 
-def test_who_dies_while_others_are_at_the_lines_is_taken_out_after_that() -> None:
-    line, crowd = WaitingLine(), [Somebody(ticket) for ticket in range(3)]
-    for one in crowd[:2]:
-        line.stand(one, [("a", "tpm")])
+def test_a_waiter_that_dies_while_the_lock_is_held_is_removed_later() -> None:
+    line, some = WaitingLine(), waiters(3)
+    for one in some[:2]:
+        line.enqueue(one, [A])
     del one
 
-    class Dying(Somebody):
-        """Somebody in whose place in line another one dies."""
+    class Killing(CountingWaiter):
+        """A waiter during whose turn another one dies."""
 
-        def gone(self) -> bool:
-            if len(crowd) == 3:
-                del crowd[0]
-            return False
+        def is_waiting(self) -> bool:
+            if len(some) == 3:
+                del some[0]
+            return True
 
-    dying = Dying(-1)
-    line.stand(dying, [("a", "tpm")])
-    assert line.ahead(crowd[-1], [("a", "tpm")]) == [("a", "tpm")]
-    assert len(crowd) == 2
-    line.stand(dying, ())
-    assert crowd[0].woken == 1
-    line.stand(crowd[0], ())
-    assert line.watched() == []
+    killing = Killing(-1)
+    line.enqueue(killing, [A])
+    assert line.ahead(some[-1], [A]) == [A]
+    assert len(some) == 2
+    line.leave(killing)
+    assert some[0].woken > 0
+    line.leave(some[0])
+    assert line.scopes() == []
 
 
-def test_who_dies_while_all_are_woken_is_passed_over() -> None:
-    line, crowd = WaitingLine(), [Somebody(2), Somebody(3)]
+def test_a_waiter_that_dies_while_all_are_woken_is_passed_over() -> None:
+    line, some = WaitingLine(), [CountingWaiter(2), CountingWaiter(3)]
 
-    class Killing(Somebody):
-        """Somebody who takes another one along when woken."""
+    class Killing(CountingWaiter):
+        """A waiter whose wake-up ends another one."""
 
         def wake(self) -> None:
             super().wake()
-            del crowd[0]
+            if len(some) == 2:
+                del some[0]
 
     killing = Killing(1)
-    for one in (killing, *crowd):
-        line.stand(one, [("a", "tpm")])
+    for one in (killing, *some):
+        line.enqueue(one, [A])
     del one
     line.moved(0)
-    assert (killing.woken, [one.woken for one in crowd]) == (1, [1])
+    assert killing.woken > 0
+    assert min(woken(some)) > 0
 
 
-def test_the_dead_at_the_head_of_a_line_are_never_the_first() -> None:
-    line, crowd = WaitingLine(), [Somebody(1), Somebody(2)]
-    for one in crowd:
-        line.stand(one, [("a", "tpm")])
-    del one
-    with line._alone():  # so that nobody takes the dead out
-        del crowd[0]
-        assert line._first("a", "tpm") is crowd[0]
+def test_a_release_inside_of_the_line_does_not_deadlock() -> None:
+    line, other = WaitingLine(), CountingWaiter(2)
+
+    class Notifying(CountingWaiter):
+        """A waiter whose wake-up releases something."""
+
+        def wake(self) -> None:
+            super().wake()
+            if self.woken == 1:
+                line.notify(["a", "b"])
+
+    one = Notifying(1)
+    line.enqueue(one, [A])
+    line.enqueue(other, [B])
+    line.notify(["a"])
+    assert (one.woken, other.woken) == (2, 1)
 
 
-def test_one_may_leave_lines_in_which_one_does_not_stand() -> None:
-    line, one, other = WaitingLine(), Somebody(1), Somebody(2)
-    line.stand(other, [("a", "tpm")])
-    one.standing = (("a", "tpm"), ("b", "tpm"))
-    line.stand(one, ())
-    assert line.watched() == ["a"]
+def test_a_child_process_starts_without_waiters() -> None:
+    line, one = WaitingLine(), CountingWaiter(1)
+    line.enqueue(one, [A])
+    line.after_fork()
+    line.leave(one)
+    assert line.scopes() == []
+    assert not line.busy
 
 
-@pytest.mark.parametrize("moment", range(3))
-def test_an_interrupt_while_leaving_the_line_holds_up_nobody(moment: int) -> None:
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interruption_while_leaving_delays_no_other_waiter(moment: str) -> None:
     class Interrupted(WaitingLine):
-        """A line that one cannot leave undisturbed."""
+        """A line whose first call of `leave` is interrupted."""
 
-        left = 0
+        calls = 0
 
-        def stand(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
-            if buckets:
-                super().stand(waiter, buckets)
-                return
-            self.left += 1
-            if self.left == 1 and moment == 0:
+        def leave(self, waiter: Waiter) -> None:
+            self.calls += 1
+            if self.calls == 1 and moment == "before":
                 raise KeyboardInterrupt
-            if self.left == 1 and moment == 1:
-                waiter.standing = ()  # as if it had not been noted yet
-                raise KeyboardInterrupt
-            super().stand(waiter, buckets)
-            if self.left == 1:
+            super().leave(waiter)
+            if self.calls == 1:
                 raise KeyboardInterrupt
 
     store = MemoryStore()
@@ -827,8 +903,8 @@ def test_an_interrupt_while_leaving_the_line_holds_up_nobody(moment: int) -> Non
     with pytest.raises(KeyboardInterrupt):
         limits.acquire({"db": 1}, timeout=0.01)
     held.release()
+    limits.acquire({"db": 3}, timeout=PATIENCE_SECONDS).release()
     assert not store.line.busy
-    limits.acquire({"db": 3}, timeout=0).release()
 
 
 def test_waiting_is_not_logged(store: WatchedStore, clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:

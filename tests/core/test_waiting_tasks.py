@@ -66,7 +66,7 @@ async def test_a_waiter_is_admitted_at_the_very_moment_and_not_before(
     await settled()
     assert not waiter.done()
     clock.move(1)
-    assert (await waiter).decided_at == clock.now_us
+    assert (await waiter).claim.decided_at == clock.now_us
     assert not store.line.busy
 
 
@@ -314,5 +314,5 @@ async def test_real_time_is_up() -> None:
 async def test_real_time() -> None:
     limits = LimitSet([CallLimit(4, 0.06)], store=MemoryStore())
     admitted = await asyncio.gather(*[started(limits.aacquire()) for _ in range(12)])
-    moments = sorted(one.decided_at for one in admitted)
+    moments = sorted(one.claim.decided_at for one in admitted)
     assert all(moments[4 + number] - moments[0] >= 15_000 * (number + 1) for number in range(8))

@@ -7,7 +7,8 @@ from threading import Condition, Thread
 from typing import Any
 
 from limits_app.core.plan import Bucket, Claim
-from limits_app.core.waiting import Waiter, WaitingLine
+from limits_app.core.waiters import Waiter
+from limits_app.core.waiting import WaitingLine
 from limits_app.stores.memory import MemoryStore
 
 PATIENCE_SECONDS = 20
@@ -17,15 +18,15 @@ PATIENCE_SECONDS = 20
 class WatchedLine(WaitingLine):
     """A line that knows how many stand in it."""
 
-    def __init__(self, told: Condition) -> None:
+    def __init__(self, told: Condition, unwatch: Callable[[str], None] | None = None) -> None:
         self.told = told
         self.waiting: set[Waiter] = set()
-        super().__init__()
+        super().__init__(unwatch=unwatch)
 
-    def stand(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
-        super().stand(waiter, buckets)
+    def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
+        super().enqueue(waiter, buckets)
         with self.told:
-            if waiter.standing:
+            if self.buckets_of(waiter):
                 self.waiting.add(waiter)
             else:
                 self.waiting.discard(waiter)
@@ -54,7 +55,7 @@ class WatchedStore(MemoryStore):
         """Wait until so many stand in line, for a limit's key or for any."""
 
         def standing() -> int:
-            keys = [{None, *[name for _, name in waiter.standing]} for waiter in self.watched.waiting]
+            keys = [{None, *[name for _, name in self.watched.buckets_of(waiter)]} for waiter in self.watched.waiting]
             return sum(key in one for one in keys)
 
         self.until(lambda: standing() == number)

@@ -20,7 +20,7 @@ class FailingStore:
         self.line = store.line
         self.renewer = store.renewer
         self.lease_us = store.lease_us
-        self.patience_us = store.patience_us
+        self.poll_us = store.poll_us
         self.remote = store.remote
         self.counting = store.counting
         self.down = False

@@ -15,7 +15,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitTimeout, StaleConfiguration
 from limits_app.core.keys import short_key
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.waiting import ThreadWaiter
+from limits_app.core.waiters import ThreadWaiter
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.presence import ID_LENGTH, MESSAGE_LENGTH, Presence, is_alive, wake
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, Lookout, entries, limits_of, running, until
@@ -33,7 +33,7 @@ def waiting(pipe: Connection, directory: Path, limit: RateLimit | ResourceLimit,
     clock = Lookout()
     store = clock.store = ProcessStore(directory, map_megabytes=2, clock=clock)
     # So that nothing but a wake-up ends its sleep.
-    store.patience_us = None
+    store.poll_us = None
     limits = limits_of(store, limit, version=store.version())
     requested = {"tpm": 5} if isinstance(limit, RateLimit) else None
     with ThreadPoolExecutor(1) as executor:
@@ -164,10 +164,10 @@ class TestWaitersOfOneProcess:
         with limits.acquire():
             waiter = ThreadWaiter()
             scope = limits.scoped[0].scope.key
-            process_store.line.stand(waiter, [(scope, "db")])
+            process_store.line.enqueue(waiter, [(scope, "db")])
             assert wake(process_store._file.directory, process_store._file.identity(), short_key(scope))
             until(waiter._event.is_set)
-            process_store.line.stand(waiter, [])
+            process_store.line.leave(waiter)
         assert entries(process_store, b"watch") == []
 
 

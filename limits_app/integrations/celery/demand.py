@@ -10,9 +10,9 @@ from string import Formatter
 from typing import Any
 
 from limits_app.core.amounts import Amount
+from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.turns import seconds_of
 from limits_app.integrations.amounts import one_of_each
 from limits_app.integrations.identity import sound
 from limits_app.services import Share
@@ -45,7 +45,7 @@ class Demand:
 
     def __post_init__(self) -> None:
         check_resource(self.resource)
-        seconds_of(self.patience_seconds)
+        checked_timeout(self.patience_seconds)
         if isinstance(self.entity, str):
             check_entity(self.entity)
 

@@ -44,7 +44,7 @@ __all__ = ["DatabaseStore", "open_database_store"]
 C = TypeVar("C", bound=Claim)
 T = TypeVar("T")
 
-_PATIENCE_US: Final = 250_000
+_POLL_US: Final = (5_000, 250_000)
 _RENEWED_TOGETHER: Final = 100
 
 
@@ -60,7 +60,7 @@ class DatabaseStore(AskedInThread):
 
     remote = True
     counting = True
-    patience_us: int | None = _PATIENCE_US
+    poll_us: tuple[int, int] | None = _POLL_US
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ __all__ = ["ProcessStore", "open_process_store"]
 
 C = TypeVar("C", bound=Claim)
 
-_PATIENCE_US: Final = 250_000
+_POLL_US: Final = (250_000, 250_000)
 _SECOND: Final = 1_000_000
 
 
@@ -44,7 +44,7 @@ class ProcessStore:
 
     remote = False
     counting = True
-    patience_us: int | None = _PATIENCE_US
+    poll_us: tuple[int, int] | None = _POLL_US
 
     def __init__(
         self,

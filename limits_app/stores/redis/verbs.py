@@ -53,7 +53,7 @@ __all__ = ["Heard", "Verbs"]
 
 C = TypeVar("C", bound=Claim)
 
-_PATIENCE_US: Final = 1_000_000
+_POLL_US: Final = (1_000_000, 1_000_000)
 _MOST_UNSETTLED: Final = 10_000
 
 Heard = Callable[[bytes], Claim | None]
@@ -65,7 +65,7 @@ class Verbs:
 
     remote = True
     counting = True
-    patience_us: int | None = _PATIENCE_US
+    poll_us: tuple[int, int] | None = _POLL_US
     settle_later: Callable[[Claim, Amounts], object] | None
     """See `RemoteStore.settle_later`."""
 

@@ -329,7 +329,7 @@ def test_a_waiter_is_woken_by_a_release_through_another_store(redis: RedisServer
     name = prefix()
     mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
     held = taken(limits_of(other, ResourceLimit("db", 1)))
-    mine.patience_us = None
+    mine.poll_us = None
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits_of(mine, ResourceLimit("db", 1)).acquire)
         until(lambda: mine.line.busy and mine._watching._listening.is_set())

@@ -1,0 +1,229 @@
+"""Blocking acquires: wait, in a thread or a task, until one of several acquisitions is admitted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from random import random
+from time import monotonic_ns
+from typing import Final
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.algorithms.rule import NEVER_US
+from limits_app.core.amounts import shown
+from limits_app.core.clock import Clock
+from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
+from limits_app.core.limits import Blocked
+from limits_app.core.plan import Bucket
+from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_in_task
+from limits_app.core.store import Store
+from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
+
+__all__ = ["checked_timeout", "wait_in_task", "wait_in_thread"]
+
+logger = logging.getLogger("limits_app")
+
+_SECOND: Final = 1_000_000
+_JITTER_US: Final = 500
+_LONGEST_SLEEP_SECONDS: Final = 3600.0
+
+
+def checked_timeout(timeout: float | None, rule: str = "timeout must be None or seconds") -> float | None:
+    """The timeout in seconds, or None where it never ends; InvalidRequest unless it is None or a number, 0 or more."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidRequest(f"{rule}, 0 or more, not {shown(timeout)}")
+    return None if timeout >= NEVER_US / _SECOND else float(timeout)
+
+
+def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisition:
+    """Wait until one acquisition is admitted and return it, for at most `timeout` seconds.
+
+    Raises LimitTimeout when the time is up, and LimitExceeded immediately where waiting cannot help.
+    When it raises, or a signal handler does, the waiter has left all queues and nothing stays charged.
+    """
+    waiter, stores = ThreadWaiter(), alternatives.stores()
+    try:
+        admitted = run(_wait(alternatives, waiter, timeout), waiter.sleep)
+        _leave(stores, waiter)
+    except BaseException:
+        waiter.active = False
+        try:
+            _leave(stores, waiter)
+        finally:
+            _cancel(alternatives.acquisitions)
+        raise
+    return admitted
+
+
+async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acquisition:
+    """`wait_in_thread` for asyncio, without blocking the event loop.
+
+    Nothing is awaited after the admission, so that a cancelled task never keeps what was charged for it.
+    """
+    waiter, stores = TaskWaiter(), alternatives.stores()
+    try:
+        admitted = await run_in_task(_wait(alternatives, waiter, timeout), waiter.sleep)
+        _leave(stores, waiter)
+    except BaseException:
+        waiter.active = False
+        try:
+            _leave(stores, waiter)
+        finally:
+            # A remote store refunds by itself what a cancelled task was charged.
+            _cancel([one for one in alternatives.acquisitions if not one.limit_set.store.remote])
+        raise
+    return admitted
+
+
+def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
+    """Leave all queues; fast, since it also runs in event loops."""
+    for store in stores:
+        store.line.leave(waiter)
+
+
+def _cancel(acquisitions: Iterable[Acquisition]) -> None:
+    """Refund what was admitted; an error of the store does not hide the exception that ended the wait."""
+    for one in acquisitions:
+        try:
+            one.cancel()
+        except Exception:
+            logger.warning("an acquisition could not be cancelled after an interrupted wait", exc_info=True)
+
+
+def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> Steps[Acquisition]:
+    """The procedure of a wait: queue, try while no other waiter is ahead, and sleep until it is worth trying again."""
+    if all(_is_hopeless(one) for one in alternatives.acquisitions):
+        raise LimitExceeded.of((yield from alternatives.refused()))
+    stores = alternatives.stores()
+    clock = stores[0].clock
+    deadline, polls = _Deadline(clock, timeout), _Polls()
+    while True:
+        left_us = deadline.left_us()
+        is_last = left_us is not None and left_us <= 0
+        available, cooling_us = alternatives.available()
+        # Queued before the store is asked, so that every later release wakes this waiter.
+        yield from _enqueue(stores, waiter, [(one, one.claim.plan.buckets) for one in available])
+        queues: dict[Acquisition, Sequence[Bucket]] = {
+            one: one.limit_set.store.line.ahead(waiter, one.claim.plan.buckets) for one in available
+        }
+        first = {one: 0 if is_last else polls.early_us(one) for one in available if not queues[one]}
+        free = [one for one, early_us in first.items() if not early_us]
+        admitted = (yield from alternatives.acquire(free)) if free else None
+        if admitted is not None:
+            return admitted
+        if is_last:
+            raise LimitTimeout.of((yield from alternatives.refused()))
+        pauses_us = [left_us, cooling_us]
+        for one, early_us in first.items():
+            queues[one], pause_us = (one.claim.plan.buckets, early_us) if early_us else polls.next_try(one)
+            pauses_us.append(pause_us)
+        yield from _enqueue(stores, waiter, queues.items())
+        yield Sleep(_seconds(pauses_us) if clock.moves_by_itself else None)
+
+
+def _enqueue(
+    stores: Iterable[Store], waiter: Waiter, wanted: Iterable[tuple[Acquisition, Iterable[Bucket]]]
+) -> Steps[None]:
+    """Queue for the buckets of each acquisition, and for no others."""
+    for store in stores:
+        mine = [bucket for one, buckets in wanted if one.limit_set.store is store for bucket in buckets]
+        yield Enqueue(store, waiter, mine)
+
+
+def _is_hopeless(acquisition: Acquisition) -> bool:
+    """Whether waiting cannot help: it is blocked, and no date is known at which that may change."""
+    if acquisition.limit_set.changes_at is not None:
+        return False
+    return any(isinstance(limit.rule.limit, Blocked) for limit in acquisition.claim.plan.limits)
+
+
+def _seconds(pauses_us: Iterable[int | None]) -> float | None:
+    """The shortest of the pauses in seconds; None where all are None."""
+    shortest = min([pause_us for pause_us in pauses_us if pause_us is not None], default=None)
+    return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_SLEEP_SECONDS)
+
+
+class _Deadline:
+    """The end of a timeout by the clock of the store, or by the monotonic clock where that is earlier.
+
+    So a clock that is set back makes no timeout longer.
+    """
+
+    def __init__(self, clock: Clock, timeout: float | None) -> None:
+        self._clock = clock
+        self._timeout_us = None if timeout is None else round(timeout * _SECOND)
+        self._start_us = clock()
+        self._monotonic_start_us = monotonic_ns() // 1000
+
+    def left_us(self) -> int | None:
+        """Microseconds until the end, None without a timeout."""
+        if self._timeout_us is None:
+            return None
+        elapsed = self._clock() - self._start_us
+        if self._clock.moves_by_itself:
+            elapsed = max(elapsed, monotonic_ns() // 1000 - self._monotonic_start_us)
+        return self._timeout_us - elapsed
+
+
+class _Poll:
+    """The polling of one acquisition: the last holders that it found, the interval after it, and its end."""
+
+    def __init__(self, due_at: int) -> None:
+        self.fences: list[int] = []
+        self.interval_us = 0
+        self.due_at = due_at
+
+
+class _Polls:
+    """When a waiter tries acquisitions again without being woken.
+
+    A store with `poll_us` is polled for permits. Where its two intervals differ, they start at the shortest one and
+    double with every refusal that finds the same holders. Other holders than before mean that processes compete.
+    Then no waiter of this process tries before its interval has passed, not even after a release in this process:
+    otherwise the process that has just released a permit would nearly always be the first that tries again.
+    """
+
+    def __init__(self) -> None:
+        self._polls: dict[Acquisition, _Poll] = {}
+
+    def early_us(self, acquisition: Acquisition) -> int:
+        """Microseconds until an acquisition may be tried."""
+        store, plan = acquisition.limit_set.store, acquisition.claim.plan
+        if not plan.permits or store.poll_us is None:
+            return 0
+        now = store.clock()
+        if not store.line.has_competitors([limit.bucket for limit in plan.permits], now):
+            return 0
+        if acquisition not in self._polls:
+            self._polls[acquisition] = _Poll(now + _spread(store.poll_us[0]))
+        return max(self._polls[acquisition].due_at - now, 0)
+
+    def next_try(self, refused: Acquisition) -> tuple[Sequence[Bucket], int]:
+        """The buckets that refused, and after how many microseconds to try again at the latest."""
+        store, claim = refused.limit_set.store, refused.claim
+        buckets, wait_us = claim.refusal()
+        until = claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
+        if claim.plan.permits and store.poll_us is not None:
+            until = min(until, self._next_poll(refused, *store.poll_us))
+        return buckets, until - store.clock()
+
+    def _next_poll(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
+        claim, line = refused.claim, refused.limit_set.store.line
+        poll = self._polls.setdefault(refused, _Poll(0))
+        fences = [claim.states[limit.place][2] for limit in claim.plan.permits]
+        if fences == poll.fences:
+            poll.interval_us = min(2 * poll.interval_us, longest_us)
+        else:
+            if poll.fences and shortest_us < longest_us:
+                buckets = [limit.bucket for limit in claim.plan.permits]
+                line.note_competitors(buckets, claim.decided_at + 2 * longest_us)
+            poll.fences, poll.interval_us = fences, shortest_us
+        poll.due_at = claim.decided_at + _spread(poll.interval_us)
+        return poll.due_at
+
+
+def _spread(interval_us: int) -> int:
+    """An interval between half and one and a half times as long, so that processes do not poll in step."""
+    return round(interval_us * (0.5 + random()))

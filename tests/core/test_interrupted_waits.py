@@ -1,0 +1,170 @@
+"""Waits that are interrupted by exceptions at any point: no lock stays locked, and no waiter stays in the line."""
+
+from __future__ import annotations
+
+import dis
+import signal
+import sys
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from random import Random
+from threading import Event
+from time import monotonic
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import limits_app.core
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.plan import Claim
+from limits_app.stores.memory import MemoryStore
+from limits_app.testing import FakeClock
+from tests.core.sets import limit_set
+from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
+
+CORE = str(Path(limits_app.core.__file__).parent)
+DB = ResourceLimit("db", 1)
+TPM = RateLimit("tpm", 1000, 3600)
+AFTER_THE_LEASE = 11
+"""Seconds after which the permit of an acquisition that no caller received is free again."""
+
+
+class Interruption(BaseException):
+    """Raised at any point, as a signal handler may do."""
+
+
+class Interrupter:
+    """A trace function that raises at the n-th call, line or return in `limits_app.core`.
+
+    It leaves out the ends of `with` blocks: CPython runs no signal handler between a block and `__exit__` of a C lock.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        self.where: str | None = None
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(CORE):
+            return None
+        if event in {"call", "line", "return"} and frame.f_lasti not in block_ends(frame.f_code):
+            self.left -= 1
+            if self.left == 0:
+                self.where = f"{event} in {frame.f_code.co_qualname}, line {frame.f_lineno}"
+                raise Interruption(self.where)
+        return self
+
+
+@cache
+def block_ends(code: CodeType) -> frozenset[int]:
+    """Where `with` blocks end: the instructions that load `None, None, None` for `__exit__`."""
+    found = list(dis.get_instructions(code))
+    loads = [one.opname == "LOAD_CONST" and one.argval is None for one in found]
+    return frozenset(one.offset for index, one in enumerate(found) if loads[index : index + 3] == [True] * 3)
+
+
+def interrupted(acquire: Callable[[], Acquisition], number: int) -> str | None:
+    """Acquire in this thread, interrupted at one point; where that was, or None where it ended before."""
+    interrupter = Interrupter(number)
+    sys.settrace(interrupter)
+    try:
+        acquired = acquire()
+    except Interruption:
+        return interrupter.where
+    finally:
+        sys.settrace(None)
+    # Python ignores exceptions in the finalizer of a generator, so the wait may have gone on.
+    acquired.cancel()
+    return interrupter.where
+
+
+class ReleasingStore(WatchedStore):
+    """A store whose permit is released by another thread as soon as a waiter was refused."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock=clock)
+        self.limits = limit_set(self, TPM, DB)
+        self.held = self.limits.acquire({"db": 1})
+
+    def acquire(self, claim: Claim) -> bool:
+        admitted = super().acquire(claim)
+        if not admitted:
+            Caller(self.held.release).result()
+        return admitted
+
+
+def of_a_set(stores: list[ReleasingStore]) -> Callable[[], Acquisition]:
+    """Wait for a set."""
+    return lambda: stores[0].limits.acquire({"tpm": 1, "db": 1}, timeout=60)
+
+
+def of_a_pool(stores: list[ReleasingStore]) -> Callable[[], Acquisition]:
+    """Wait for a pool of two stores."""
+    return lambda: LimitPool([store.limits for store in stores]).acquire({"tpm": 1, "db": 1}, timeout=60)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("waiting", [of_a_set, of_a_pool])
+def test_a_wait_that_is_interrupted_at_any_point_leaves_nothing(
+    waiting: Callable[[list[ReleasingStore]], Callable[[], Acquisition]],
+) -> None:
+    for number in count(1):
+        clock = FakeClock()
+        stores = [ReleasingStore(clock), ReleasingStore(clock)]
+        where = Caller(interrupted, waiting(stores), number).result()
+        if where is None:
+            break
+        for store in stores:
+            assert store.line.scopes() == [], where
+            store.held.release()
+        clock.advance(AFTER_THE_LEASE)
+        for store in stores:
+            again = Caller(store.limits.acquire, {"tpm": 1, "db": 1}, timeout=60)
+            again.join(3)
+            assert not again.is_alive(), where
+            again.result().cancel()
+            assert not store.line.busy, where
+    assert number > 100
+
+
+INTERRUPTIONS = 2000
+SECONDS = 5.0
+
+
+def test_waits_that_signals_interrupt_leave_nothing() -> None:
+    store = MemoryStore(lease_seconds=0.5)
+    limits = limit_set(store, ResourceLimit("db", 2))
+    done, random = Event(), Random(1)
+
+    def contend() -> None:
+        while not done.is_set():
+            limits.acquire(timeout=PATIENCE_SECONDS).release()
+
+    def raise_interruption(_number: int, _frame: object) -> None:
+        raise Interruption
+
+    contenders = [Caller(contend) for _ in range(3)]
+    interruptions, end = 0, monotonic() + SECONDS
+    before = signal.signal(signal.SIGALRM, raise_interruption)
+    try:
+        while interruptions < INTERRUPTIONS and monotonic() < end:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 2e-3))
+                limits.acquire({"db": 2}, timeout=PATIENCE_SECONDS).release()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interruption:
+                interruptions += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        done.set()
+    for contender in contenders:
+        contender.result()
+    assert interruptions > 100
+    limits.acquire({"db": 2}, timeout=PATIENCE_SECONDS).release()
+    assert store.line.scopes() == []
+    assert not store.line.busy
