@@ -107,7 +107,7 @@ def _check_private(path: Path, *, is_state: bool) -> None:
         raise StoreUnavailable(f"{path} belongs to another user: set LIMITS['STATE_DIR'] to a directory of your own")
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and not is_state:
         raise StoreUnavailable(
-            f"{path} can be written by all users: remove that permission, or set LIMITS['STATE_DIR'] to another directory"
+            f"{path} can be written by all users: remove that permission, or set LIMITS['STATE_DIR']"
         )
 
 

@@ -8,7 +8,7 @@ hour and the amounts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from functools import lru_cache, partial
 from struct import Struct, error
 from typing import Final, cast
@@ -149,12 +149,6 @@ class Codec(SchemaCodec):
             if not log.is_stored:
                 txn.put(scope + suffix, log.pack())
 
-    def load_logs(self, states: Sequence[State]) -> None:
-        """Read the logs of states that are used after their transaction."""
-        for index, _ in self._logs:
-            log: Log = states[index][-1]
-            log.arrays()
-
 
 class Prepared:
     """What a plan needs in the file: its version as bytes, and of each scope the key, the codec and the limits."""
@@ -166,7 +160,7 @@ class Prepared:
         self.version = plan.version.to_bytes(VERSION_LENGTH) if plan.version else None
         self.scopes: list[tuple[bytes, Codec, ScopedLimits]] = []
         for scope, scoped in zip(plan.short_keys(), plan.scopes, strict=True):
-            self.scopes.append((scope, _CODECS.of(scoped.schema), scoped))
+            self.scopes.append((scope, _CODECS[scoped.schema], scoped))
 
 
 def prepared(plan: Plan) -> Prepared:
@@ -243,7 +237,7 @@ class Records:
     def put(self, txn: Txn, scope: bytes, record: Record, codec: Codec | None = None) -> None:
         """Write a record; a log only when it has changed. `codec` is that of its schema, where it is known."""
         if codec is None or codec.schema is not record.schema:
-            codec = _CODECS.of(record.schema)
+            codec = _CODECS[record.schema]
         if codec.name not in self._defined:
             self._define(txn, codec)
         txn.put(scope, codec.encode(record))

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
 from limits_app.core import engine
+from limits_app.core.algorithms.window_log import Log
 from limits_app.core.clock import as_clock, system_us
 from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
@@ -34,8 +35,6 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.1
 _MAX_LOOKED: Final = 1024
 _NUMBER_LENGTH: Final = 8
 _VERSION: Final = b"version"
-
-C = TypeVar("C", bound=Claim)
 
 
 class ProcessStore:
@@ -86,10 +85,12 @@ class ProcessStore:
         """See `Store.acquire`."""
         return self._file.transact(self._acquire, claim, undo=_undecide)
 
-    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+    def acquire_first(
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
         """See `Store.acquire_first`."""
 
-        def acquire_first(txn: Txn, claims: Sequence[C]) -> C | None:
+        def acquire_first(txn: Txn, claims: Sequence[Claim]) -> Claim | None:
             if emptiest_first:
                 for claim in claims:
                     self._peek(txn, claim)
@@ -111,7 +112,7 @@ class ProcessStore:
             admitted = engine.charge(claim, records, now, holder)
         self._save(txn, plan, records, now)
         if not admitted:
-            _load_logs(plan, claim)
+            _load_logs(claim)
         return admitted
 
     def _holder(self, claim: Claim) -> bytes:
@@ -151,24 +152,30 @@ class ProcessStore:
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
-        settling = _Settling(claim, changes)
+        if not claim.settled:
+            self._settle_in_step(_Settling(claim, changes))
+
+    def _settle_in_step(self, settling: _Settling) -> None:
+        """Settle a claim, or have it settled after the step that the calling thread is in the middle of."""
+        claim = settling.claim
         try:
             others = self._file.transact(self._settle, settling, undo=_Settling.undo)
         except InStep:
-            self._file.do_later(partial(self.settle, claim, changes))
+            settling.is_deferred = True
+            self._file.do_later(partial(self._settle_in_step, settling))
             return
-        if settling.lost:
+        if settling.lost_lease:
             claim.lose_lease()
         if others or self.line.busy:
             self._waking.notify(claim.plan.scope_keys, others)
 
     def _settle(self, txn: Txn, settling: _Settling) -> Sequence[Watcher]:
         claim = settling.claim
-        if claim.settled:
+        if settling.is_done or (claim.settled and not settling.is_deferred):
             return ()
         plan, now = prepared(claim.plan), self._now()
         records = self._records.load_present(txn, plan)
-        settling.lost = not engine.settle(claim, records, settling.changes, now, self._holder(claim))
+        settling.lost_lease = not engine.settle(claim, records, settling.changes, now, self._holder(claim))
         self._save(txn, plan, records, now)
         settling.mark()
         return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
@@ -195,9 +202,9 @@ class ProcessStore:
     def _peek(self, txn: Txn, claim: Claim) -> None:
         plan = prepared(claim.plan)
         _check_version(txn, claim, plan)
-        claim.decided_at = now = self._now()
-        claim.states = [engine.current_states(record, now) for record in self._records.load(txn, plan, now)]
-        _load_logs(plan, claim)
+        now = self._now()
+        engine.peek(claim, self._records.load(txn, plan, now), now)
+        _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -255,25 +262,31 @@ class ProcessStore:
 
 
 class _Settling:
-    """A claim with its changes; `undo` makes it unsettled again when the step that settled it was undone.
+    """A claim that is settled with `changes`.
 
-    `lost` says that a lease of the claim had run out.
+    `is_deferred` says that this was put off during a step of the same thread: the claim counts as settled already.
+    `lost_lease` says that a lease of the claim had run out.
     """
 
-    __slots__ = ("_marked", "changes", "claim", "lost")
+    __slots__ = ("changes", "claim", "is_deferred", "is_done", "lost_lease")
 
     def __init__(self, claim: Claim, changes: Amounts) -> None:
         self.claim = claim
         self.changes = changes
-        self.lost = False
-        self._marked = False
+        self.is_deferred = False
+        self.is_done = False
+        self.lost_lease = False
 
     def mark(self) -> None:
-        self._marked = self.claim.settled = True
+        """Note that the claim is settled; before the commit, so that it is never settled twice."""
+        self.is_done = True
+        self.claim.settled = True
 
     def undo(self) -> None:
-        if self._marked:
-            self._marked = self.claim.settled = False
+        """Note that the step had no effect."""
+        if self.is_done:
+            self.is_done = False
+            self.claim.settled = self.is_deferred
 
 
 def _undecide(claim: Claim) -> None:
@@ -291,10 +304,12 @@ def _check_version(txn: Txn, claim: Claim, plan: Prepared) -> None:
         raise StaleConfiguration
 
 
-def _load_logs(plan: Prepared, claim: Claim) -> None:
+def _load_logs(claim: Claim) -> None:
     """Read the logs in the states of a claim, which are used after the transaction."""
-    for (_, codec, _), states in zip(plan.scopes, claim.states, strict=True):
-        codec.load_logs(states)
+    for limit, state in zip(claim.plan.limits, claim.states, strict=True):
+        if limit.rule.has_log:
+            log: Log = state[-1]
+            log.arrays()
 
 
 def _version_in(txn: Txn) -> int:
