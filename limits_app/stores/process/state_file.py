@@ -147,7 +147,7 @@ class StateFile:
         """
         thread = get_ident()
         if thread in self._steps:
-            raise InStep("a store cannot be used by a signal handler in the middle of a step of its thread")
+            raise InStep("the process store cannot be called from a finalizer or signal handler within a step")
         lock = self.fork_lock
         try:
             self._steps[thread] = None
