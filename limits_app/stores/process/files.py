@@ -111,25 +111,28 @@ def _check_private(path: Path, *, is_state: bool) -> None:
         )
 
 
-def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
-    """Open the file of a state directory; an unreadable one is set aside with a warning.
+def open_environment(state: Path, map_megabytes: int, opened: list[lmdb.Environment]) -> None:
+    """Open the file of a state directory, and append the environment to `opened`, also when it is interrupted then.
 
-    The whole map is reserved on disk before it is used, so that a full disk raises StoreUnavailable here and never
-    ends the process later, when a page is written. A file that is larger already keeps its size.
+    An unreadable file is set aside with a warning. The whole map is reserved on disk before it is used, so that a full
+    disk raises StoreUnavailable here and never ends the process later, when a page is written. A file that is larger
+    already keeps its size.
     """
-    return exclusively(state, lambda: _open_reserved(state, map_megabytes))
+    exclusively(state, lambda: _open_reserved(state, map_megabytes, opened))
 
 
-def _open_reserved(state: Path, map_megabytes: int) -> lmdb.Environment:
+def _open_reserved(state: Path, map_megabytes: int, opened: list[lmdb.Environment]) -> None:
     size = _size(state)
     megabytes = max(map_megabytes, size // _MEGABYTE)
     try:
         try:
-            return _open(state, megabytes)
+            _open(state, megabytes, opened)
         except UNREADABLE as error:
             _set_aside(state, error)
-            return _open(state, megabytes)
+            _open(state, megabytes, opened)
     except OSError as error:
+        for environment in opened:
+            environment.close()
         if _size(state) > size:
             os.truncate(state / _DATA, size)
         raise StoreUnavailable(
@@ -138,33 +141,31 @@ def _open_reserved(state: Path, map_megabytes: int) -> lmdb.Environment:
         ) from error
 
 
-def _open(state: Path, megabytes: int) -> lmdb.Environment:
+def _open(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
     """Open the file with its space reserved; OSError when there is too little."""
-    if not _can_allocate():
-        _reserve_by_writing(state, megabytes)
-        return _environment(state, megabytes)
-    environment = _environment(state, megabytes)
-    try:
+    if _can_allocate():
+        _open_with_lmdb(state, megabytes, opened)
         _allocate(state / _DATA, megabytes * _MEGABYTE)
-    except BaseException:
-        environment.close()
-        raise
-    return environment
+    else:
+        _reserve_by_writing(state, megabytes)
+        _open_with_lmdb(state, megabytes, opened)
 
 
-def _environment(state: Path, megabytes: int) -> lmdb.Environment:
+def _open_with_lmdb(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
     try:
-        return lmdb.open(
-            str(state),
-            map_size=megabytes * _MEGABYTE,
-            mode=0o600,
-            writemap=True,
-            map_async=True,
-            sync=False,
-            metasync=False,
-            meminit=False,
-            readahead=False,
-            max_readers=1024,
+        opened.append(
+            lmdb.open(
+                str(state),
+                map_size=megabytes * _MEGABYTE,
+                mode=0o600,
+                writemap=True,
+                map_async=True,
+                sync=False,
+                metasync=False,
+                meminit=False,
+                readahead=False,
+                max_readers=1024,
+            )
         )
     except UNREADABLE:
         raise
@@ -183,9 +184,9 @@ def _reserve_by_writing(state: Path, megabytes: int) -> None:
         for name in (_DATA, _LOCK):
             (new / name).unlink(missing_ok=True)
         new.mkdir(mode=0o700, exist_ok=True)
-        _environment(new, 1).close()
-        content = (new / _DATA).read_bytes()
-        _write_at(new / _DATA, 0, content)
+        with lmdb.open(str(new), map_size=_MEGABYTE, mode=0o600, writemap=True):
+            pass
+        (new / _DATA).write_bytes((new / _DATA).read_bytes())
         (new / _DATA).replace(state / _DATA)
     _write_zeros(state / _DATA, megabytes * _MEGABYTE)
 
@@ -281,13 +282,6 @@ def _write_zeros(path: Path, size: int) -> None:
         while missing > 0:
             missing -= file.write(_CHUNK[:missing])
         os.fsync(file.fileno())
-
-
-def _write_at(path: Path, start: int, content: bytes) -> None:
-    """Write over a part of a file."""
-    with path.open("r+b") as file:
-        file.seek(start)
-        file.write(content)
 
 
 def make_pipe(path: Path) -> int | None:

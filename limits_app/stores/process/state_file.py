@@ -72,6 +72,7 @@ class StateFile:
         self._make_room = make_room
         self._on_open = on_open
         self.environment: lmdb.Environment | None = None
+        self._opened: list[lmdb.Environment] = []
         self.presence: Presence | None = None
         self.fork_lock = RLock()
         """Held during every step, so that no transaction is open when the process forks; never taken twice."""
@@ -203,11 +204,19 @@ class StateFile:
 
     def _open(self) -> lmdb.Environment:
         if self.environment is None:
+            self._close()  # what an interrupted call has left open
             self._on_open()
-            environment = open_environment(self.directory, self._map_megabytes)
-            self._opened = file_number(self.directory)
-            self.environment = environment
+            open_environment(self.directory, self._map_megabytes, self._opened)
+            self._file_number = file_number(self.directory)
+            self.environment = self._opened[0]
         return self.environment
+
+    def _close(self) -> None:
+        """Close the file; the next step opens it, or the one that has replaced it."""
+        self.environment = None
+        for environment in self._opened:
+            environment.close()
+        self._opened.clear()
 
     def _check_readers(self) -> None:
         self._open().reader_check()
@@ -216,12 +225,6 @@ class StateFile:
         if self.presence is None:
             self.presence = Presence(self.directory)
         return self.presence
-
-    def _close(self) -> None:
-        """Close the file; the next step opens it, or the one that has replaced it."""
-        environment, self.environment = self.environment, None
-        if environment is not None:
-            environment.close()
 
     def _leave(self) -> None:
         presence, self.presence = self.presence, None
@@ -232,7 +235,7 @@ class StateFile:
     def _replace(self, error: Exception) -> None:
         """Begin with a new file, because this one is damaged."""
         self._close()
-        set_aside(self.directory, error, self._opened)
+        set_aside(self.directory, error, self._file_number)
 
     def _mend(self, error: lmdb.Error, *, possible: bool) -> None:
         """Prepare the file for another attempt, or raise what its error means to the caller."""
