@@ -51,7 +51,9 @@ def txn(tmp_path: Path) -> Iterator[Txn]:
 
 
 @pytest.mark.parametrize("counts", [False, True], ids=["not_counting", "counting"])
-@pytest.mark.parametrize("limits", [*((limit,) for limit in LIMITS), (Blocked(),), (), (LIMITS[0], LIMITS[2], LIMITS[-1])], ids=repr)
+@pytest.mark.parametrize(
+    "limits", [*((limit,) for limit in LIMITS), (Blocked(),), (), (LIMITS[0], LIMITS[2], LIMITS[-1])], ids=repr
+)
 def test_a_record_is_read_as_it_was_written(limits: tuple[Limit, ...], counts: bool, txn: Txn) -> None:
     codec = Codec(schema_of(limits, counts_usage=counts))
     record = new_record(codec.schema)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from limits_app.core.record import schema_of
 from limits_app.core.limits import Blocked, CallLimit, Limit
+from limits_app.core.record import schema_of
 from limits_app.stores import codecs
 from limits_app.stores.codecs import Codecs, SchemaCodec, definitions_of, schema_from
 from tests.stores.test_codec import LIMITS

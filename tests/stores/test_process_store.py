@@ -13,19 +13,18 @@ from threading import Event
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of, short_key
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores import codecs
 from limits_app.stores.process import ProcessStore, open_process_store, records
 from limits_app.stores.process import store as store_module
-from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.records import Prepared
+from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.waking import Waking
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, taken
