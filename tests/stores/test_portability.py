@@ -252,6 +252,6 @@ class TestForeignFiles:
     ) -> None:
         monkeypatch.setattr("secrets.token_bytes", lambda length: b"\7" * length)
         (process_store.directory / "state" / f"{'07' * 8}.alive").mkdir()
-        with pytest.raises(StoreUnavailable, match="0707070707070707.alive"):
+        with pytest.raises(StoreUnavailable, match=r"0707070707070707\.alive"):
             limits_of(process_store, RateLimit("x", 5, 60), DB).try_acquire({"x": 1})
         assert used(limits_of(process_store, RateLimit("x", 5, 60), DB), "x") == 0

@@ -105,19 +105,21 @@ class ProcessStore:
     def _acquire(self, txn: Txn, claim: Claim) -> bool:
         plan = prepared(claim.plan)
         _check_version(txn, claim, plan)
-        now, holder = self._now(), self._holder(claim)
+        now = self._now()
+        self._name_holder(claim)
         records = self._records.load(txn, plan, now)
-        admitted = engine.charge(claim, records, now, holder)
+        admitted = engine.charge(claim, records, now)
         if not admitted and claim.plan.permits and self._reclaim_from_dead(claim.plan, records, now):
-            admitted = engine.charge(claim, records, now, holder)
+            admitted = engine.charge(claim, records, now)
         self._save(txn, plan, records, now)
         if not admitted:
             _load_logs(claim)
         return admitted
 
-    def _holder(self, claim: Claim) -> bytes:
-        """The name of a claim in leases: its process, and its number there."""
-        return self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH) if claim.number else b""
+    def _name_holder(self, claim: Claim) -> None:
+        """Name a claim in leases by this process, which is another one after a fork, and by its number there."""
+        if claim.number:
+            claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
 
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones."""
@@ -174,8 +176,9 @@ class ProcessStore:
         if settling.is_done or (claim.settled and not settling.is_deferred):
             return ()
         plan, now = prepared(claim.plan), self._now()
+        self._name_holder(claim)
         records = self._records.load_present(txn, plan)
-        settling.lost_lease = not engine.settle(claim, records, settling.changes, now, self._holder(claim))
+        settling.lost_lease = not engine.settle(claim, records, settling.changes, now)
         self._save(txn, plan, records, now)
         settling.mark()
         return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
@@ -188,8 +191,9 @@ class ProcessStore:
         now, lost = self._now(), []
         for claim in claims:
             plan = prepared(claim.plan)
+            self._name_holder(claim)
             records = self._records.load_present(txn, plan)
-            if engine.renew(claim, records, now, self._holder(claim)):
+            if engine.renew(claim, records, now):
                 self._save(txn, plan, records, now)
             else:
                 lost.append(claim)
