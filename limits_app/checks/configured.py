@@ -47,6 +47,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
     return reported(
         _local_without_processes,
         _shared_directories,
+        _no_file_locks,
         _ignored_exceptions,
         _middleware_order,
         missing_databases,
@@ -131,6 +132,19 @@ def _shared_directories() -> Iterator[CheckMessage]:
                 f"the process stores {first!r} and {alias!r} are one and the same, since they share a directory",
                 hint=f"Give {alias!r} a STATE_DIR of its own.",
                 id="limits_app.W041",
+            )
+
+
+def _no_file_locks() -> Iterator[CheckMessage]:
+    if find_spec("fcntl") is not None or find_spec("msvcrt") is not None:
+        return
+    for alias in conf.get(conf.STORES):
+        if conf.store_settings(alias).kind is StoreKind.PROCESS:
+            yield Warning(
+                f"the process store {alias!r} is on a system whose Python has neither fcntl nor msvcrt",
+                hint="Without file locks, the permits of a process that was killed return when their leases expire, and "
+                "two processes must not open the store for the first time at the same time; use another store.",
+                id="limits_app.W057",
             )
 
 

@@ -17,13 +17,20 @@ from limits_app.conf import StoreKind, StoreSettings
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import Store
-from limits_app.stores.memory import MemoryStore
 
 __all__ = ["forget_caches", "instead", "process_store", "shared_store", "state_directory", "store"]
 
 
+# Stores are imported when they are opened: a site need not install what its stores do not use.
+
+
+def _memory(chosen: StoreSettings) -> Store:  # noqa: ARG001 - it takes no options
+    from limits_app.stores.memory import MemoryStore
+
+    return MemoryStore()
+
+
 def _process(chosen: StoreSettings) -> Store:
-    # Imported on use: a store that is not used is not imported.
     from limits_app.stores.process import open_process_store
 
     megabytes = chosen.map_megabytes or conf.get(conf.MAP_MEGABYTES)
@@ -79,7 +86,7 @@ def shared_store() -> Store:
 
 
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {
-    StoreKind.MEMORY: lambda chosen: MemoryStore(),  # noqa: ARG005 - it takes no options
+    StoreKind.MEMORY: _memory,
     StoreKind.PROCESS: _process,
     StoreKind.REDIS: _redis,
     StoreKind.DATABASE: _database,

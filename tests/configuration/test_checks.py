@@ -111,6 +111,15 @@ def test_a_database_that_only_one_connection_sees_is_reported(
     assert ids(checks.check_hazards()) == found
 
 
+@pytest.mark.parametrize(("has_locks", "found"), [(False, ["W057"]), (True, [])])
+def test_a_process_store_without_file_locks(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, has_locks: bool, found: list[str]
+) -> None:
+    monkeypatch.setattr("limits_app.checks.configured.find_spec", lambda name: name if has_locks else None)
+    settings.LIMITS = {"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}}
+    assert ids(checks.check_hazards()) == found
+
+
 @pytest.mark.parametrize(("pooled", "found"), [(True, ["W052"]), (False, [])])
 def test_a_database_behind_a_pool_of_transactions_is_reported(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, pooled: bool, found: list[str]

@@ -1,38 +1,151 @@
-"""Definitions in the file: every layout is read as it was written, also by versions that came later."""
+"""Records as bytes: all kinds of limits are read as they were written, also by processes that did not know them."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from pathlib import Path
 
+import lmdb
 import pytest
 
-from limits_app.core.record import schema_of
+from limits_app.core import engine
 from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.stores.definitions import layout_from
-from limits_app.stores.process.codec import Codec
+from limits_app.core.record import HourlyUsage, Lease, Record, new_record, schema_of
+from limits_app.stores.process import ProcessStore
+from limits_app.stores.process.records import Codec, StoredLeases
+from limits_app.stores.process.state_file import Txn
+from tests.stores.support import limits_of, used
 
+DAY = 86_400
+SCOPE = b"s" * 16
+HOLDER = b"processs" + b"number 1"
 LIMITS: list[Limit] = [
     RateLimit("k", 10, 60),
     RateLimit("k", 0.5, 60, RateLimitAlgorithm.GCRA, 2.5, soft=True),
     CallLimit(10, 60, RateLimitAlgorithm.SLIDING_WINDOW),
-    CallLimit(10, 60, soft=True),
+    CallLimit(10, 60, RateLimitAlgorithm.FIXED_WINDOW, soft=True),
     QuotaLimit.per_month("k", 10, "Europe/Berlin"),
     QuotaLimit.per_session("k", 10, 0.5, soft=True),
     ResourceLimit("db", 3, 2.5),
 ]
+SETS: dict[str, tuple[Limit | Blocked, ...]] = {
+    "limits": (CallLimit(10, DAY), RateLimit("x", 100, DAY), ResourceLimit("db", 2)),
+    "other_order": (ResourceLimit("db", 2), RateLimit("x", 100, DAY), CallLimit(10, DAY)),
+    "other_algorithms": (
+        CallLimit(10, DAY, RateLimitAlgorithm.SLIDING_WINDOW),
+        RateLimit("x", 100, DAY, RateLimitAlgorithm.GCRA),
+        ResourceLimit("db", 2),
+    ),
+    "other_kinds": (QuotaLimit("x", 100, "day"), ResourceLimit("call", 5)),
+    "blocked": (Blocked(),),
+    "unlimited": (),
+    "one": (CallLimit(10, DAY),),
+}
 
 
-@pytest.mark.parametrize("limit", [*LIMITS, Blocked()], ids=repr)
-def test_a_layout_is_read_as_it_was_written(limit: Limit) -> None:
-    layout = schema_of((limit,), 10_000_000)
-    assert layout_from(Codec(layout).definitions) is layout
+@pytest.fixture
+def txn(tmp_path: Path) -> Iterator[Txn]:
+    """A transaction of a file."""
+    with lmdb.open(str(tmp_path)) as environment, environment.begin(write=True) as transaction:
+        yield transaction
 
 
-def test_limits_of_one_kind_that_differ_have_names_that_differ() -> None:
-    names = {Codec(schema_of((limit,))).name for limit in LIMITS}
-    assert len(names) == len(LIMITS)
+@pytest.mark.parametrize("counts", [False, True], ids=["not_counting", "counting"])
+@pytest.mark.parametrize(
+    "limits", [*((limit,) for limit in LIMITS), (Blocked(),), (), (LIMITS[0], LIMITS[2], LIMITS[-1])], ids=repr
+)
+def test_a_record_is_read_as_it_was_written(limits: tuple[Limit, ...], counts: bool, txn: Txn) -> None:
+    codec = Codec(schema_of(limits, counts_usage=counts))
+    record = new_record(codec.schema)
+    record.states = [
+        (*[number + 5 for number in state[:-1]], state[-1]) if rule.has_log else tuple([n + 5 for n in state])
+        for rule, state in zip(codec.schema.rules, record.states, strict=True)
+    ]
+    if counts:
+        record.usage = HourlyUsage(3_600_000_000, [7] * len(limits))
+    txn.put(SCOPE, codec.encode(record))
+    codec.put_logs(txn, SCOPE, record)
+    again = read(codec, txn)
+    assert codec.encode(again) == codec.encode(record)
+    assert [len(state) for state in again.states] == [len(state) for state in record.states]
+    assert (again.usage is None) is not counts
 
 
-def test_hard_limits_are_written_as_before_there_were_soft_ones() -> None:
-    written = Codec(schema_of((RateLimit("k", 10, 60),), 10_000_000)).definitions
-    assert json.loads(written) == [10_000_000, [["rate", "k", 10, 60, "token_bucket", None]]]
+def read(codec: Codec, txn: Txn) -> Record:
+    """The record of the scope."""
+    record = codec.decode(txn.get(SCOPE) or b"", txn, SCOPE)
+    assert record is not None
+    return record
+
+
+def test_a_log_is_read_when_it_is_needed_and_written_when_it_has_changed(txn: Txn) -> None:
+    codec = Codec(schema_of((CallLimit(10, 60, RateLimitAlgorithm.SLIDING_WINDOW),)))
+    record = new_record(codec.schema)
+    [rule] = codec.schema.rules
+    for now in (10**15, 10**15 + 10**6):
+        state = rule.take(record.states[0], now, rule.parts_per_unit)
+        assert state is not None
+        record.states = [state]
+    txn.put(SCOPE, codec.encode(record))
+    codec.put_logs(txn, SCOPE, record)
+    [key] = [key for key, _ in txn.cursor() if key.startswith(SCOPE + b"g")]
+    assert len(record.states[0][-1]) == 1
+    again = read(codec, txn)
+    assert again.states[0][-1].is_stored
+    txn.put(key, b"")
+    codec.put_logs(txn, SCOPE, again)
+    assert txn.get(key) == b""
+    assert len(again.states[0][-1]) == 0
+
+
+def test_a_record_of_another_schema_is_not_read(txn: Txn) -> None:
+    codec, other = Codec(schema_of((CallLimit(10, 60),))), Codec(schema_of((CallLimit(11, 60),)))
+    stored = codec.encode(new_record(codec.schema))
+    assert other.decode(stored, txn, SCOPE) is None
+    assert codec.decode(stored[:-1], txn, SCOPE) is None
+
+
+def test_leases_are_entries_of_the_scope(txn: Txn) -> None:
+    leases, others = StoredLeases(txn, SCOPE), StoredLeases(txn, b"t" * 16)
+    lease = Lease(2, 30, 40)
+    assert leases.pop(("db", HOLDER), None) is None
+    leases["db", HOLDER] = lease
+    leases["gr\u00f6\u00dfe", HOLDER] = Lease(1, 2, 3)
+    assert list(others) == []
+    assert sorted(leases) == [("db", HOLDER), ("gr\u00f6\u00dfe", HOLDER)]
+    found = leases["db", HOLDER]
+    assert (found.amount, found.expires_at, found.ends_at) == (2, 30, 40)
+    assert len(leases) == 2
+    del leases["gr\u00f6\u00dfe", HOLDER]
+    with pytest.raises(KeyError):
+        del leases["gr\u00f6\u00dfe", HOLDER]
+    assert leases.pop(("db", HOLDER)).amount == 2
+    assert list(leases) == []
+
+
+@pytest.mark.parametrize("then", SETS)
+@pytest.mark.parametrize("first", SETS)
+def test_records_of_earlier_limits_are_read_whatever_the_limits_are_now(
+    process_store: ProcessStore, first: str, then: str
+) -> None:
+    before, after = limits_of(process_store, *SETS[first]), limits_of(process_store, *SETS[then])
+    keys = {limit.key for limit in SETS[first]}
+    held = before.try_acquire({"x": 3} if "x" in keys else None)
+    for limits in (after, before, after):
+        limits.get_stats()
+        limits.try_acquire({"x": 1} if "x" in {limit.key for limit in limits} else None).release()
+    held.release()
+    process_store.reset([before.scoped[0].scope.key] if before.scoped else [])
+    if "x" in keys:
+        assert used(before, "x") == 0
+
+
+def test_a_limit_that_was_removed_and_added_again_keeps_its_permits(process_store: ProcessStore) -> None:
+    with_permits, without = limits_of(process_store, *SETS["limits"]), limits_of(process_store, *SETS["one"])
+    held = with_permits.try_acquire({"x": 1, "db": 2})
+    assert without.try_acquire()
+    assert not with_permits.try_acquire({"x": 1})
+    assert without.try_acquire()
+    held.release()
+    assert with_permits.try_acquire({"x": 1})
+    assert engine.restored_at(new_record(schema_of(SETS["one"]))) == 0

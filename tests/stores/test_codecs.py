@@ -1,43 +1,56 @@
-"""The codecs that a store has met: one for each layout, found by layout, by name and by definitions."""
+"""The codecs that a store has met: one for each schema, found by schema, by name and by definitions."""
 
 from __future__ import annotations
 
 import pytest
 
+from limits_app.core.limits import Blocked, CallLimit, Limit
 from limits_app.core.record import schema_of
-from limits_app.core.limits import CallLimit
 from limits_app.stores import codecs
-from limits_app.stores.codecs import Codecs, LayoutCodec
+from limits_app.stores.codecs import Codecs, SchemaCodec, definitions_of, schema_from
+from tests.stores.test_codec import LIMITS
 
 
 @pytest.fixture
-def met() -> Codecs[LayoutCodec]:
+def met() -> Codecs[SchemaCodec]:
     """Codecs whose names have 8 bytes."""
-    return Codecs(lambda layout: LayoutCodec(layout, 8))
+    return Codecs(lambda schema: SchemaCodec(schema, 8))
 
 
-def test_a_layout_has_one_codec_however_it_is_found(met: Codecs[LayoutCodec]) -> None:
-    layout = schema_of((CallLimit(5, 60),))
-    assert met.get(layout) is None
-    codec = met[layout]
-    assert met[layout] is met.get(layout) is met.named(codec.name) is met.defined(codec.definitions) is codec
+def test_a_schema_has_one_codec_however_it_is_found(met: Codecs[SchemaCodec]) -> None:
+    schema = schema_of((CallLimit(5, 60),))
+    assert met.get(schema) is None
+    codec = met[schema]
+    assert met[schema] is met.get(schema) is met.named(codec.name) is met.defined(codec.definitions) is codec
 
 
-def test_a_layout_that_was_never_met_is_read_from_its_definitions(met: Codecs[LayoutCodec]) -> None:
-    stored = LayoutCodec(schema_of((CallLimit(6, 60),)), 8)
+def test_a_schema_that_was_never_met_is_read_from_its_definitions(met: Codecs[SchemaCodec]) -> None:
+    stored = SchemaCodec(schema_of((CallLimit(6, 60),)), 8)
     assert met.named(stored.name) is None
     assert met.defined(stored.definitions) is met.named(stored.name)
 
 
-@pytest.mark.parametrize("definitions", [None, b"[1, [[]]]", b'[1, [["newer", 1]]]', b"?"])
-def test_what_nobody_here_can_read_has_no_codec(met: Codecs[LayoutCodec], definitions: bytes | None) -> None:
+@pytest.mark.parametrize("definitions", [None, b"[1, [[]]]", b'[1, [["newer", 1]]]', b"?", b"1"])
+def test_what_cannot_be_read_has_no_codec(met: Codecs[SchemaCodec], definitions: bytes | None) -> None:
     assert met.defined(definitions) is None
 
 
-def test_as_many_as_there_are_at_most_and_then_anew(met: Codecs[LayoutCodec], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "_MOST", 2)
-    layouts = [schema_of((CallLimit(most, 60),)) for most in (1, 2, 3)]
-    first, *_, last = [met[layout] for layout in layouts]
+def test_as_many_as_there_are_at_most_and_then_again(met: Codecs[SchemaCodec], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "_MAX_CODECS", 2)
+    schemas = [schema_of((CallLimit(most, 60),)) for most in (1, 2, 3)]
+    first, *_, last = [met[schema] for schema in schemas]
     assert met.named(first.name) is None
-    assert [*met] == [layouts[-1]]
+    assert [*met] == [schemas[-1]]
     assert met.named(last.name) is last
+
+
+@pytest.mark.parametrize("limit", [*LIMITS, Blocked()], ids=repr)
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_schema_is_read_as_it_was_written(limit: Limit, counts: bool) -> None:
+    schema = schema_of((limit,), 10_000_000, counts)
+    assert schema_from(definitions_of(schema)) is schema
+
+
+def test_limits_of_one_kind_that_differ_have_names_that_differ() -> None:
+    names = {SchemaCodec(schema_of((limit,)), 8).name for limit in LIMITS}
+    assert len(names) == len(LIMITS)

@@ -102,7 +102,7 @@ class TestAChildOfAProcessStore:
         with running(looking, limits) as child:
             assert child.hear() == (True, 2, False)
             assert child.ended() == 0
-        assert not held.settled
+        assert not held.claim.settled
         assert limits_of(process_store, TWO).try_acquire()
         assert not limits_of(process_store, TWO).try_acquire()
 

@@ -113,7 +113,7 @@ def test_what_could_not_be_settled_for_want_of_room_is_settled_later(tiny: Proce
         except StoreUnavailable:
             without_room.append(one)
     assert without_room
-    assert not any(one.settled for one in without_room)
+    assert not any(one.claim.settled for one in without_room)
     clock.advance(2 * HOUR)
     for one in without_room:
         one.release()

@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 
 from limits_app.core.store import Store
-from limits_app.stores.process import ProcessStore, open_process_store, places
+from limits_app.stores.process import ProcessStore, open_process_store
 from limits_app.testing import FakeClock, StoreConformance
-from limits_app.testing.conformance.atomicity import Atomicity
-from limits_app.testing.conformance.bounds import Bounds
 from limits_app.testing.conformance.counting import Counting
-from limits_app.testing.conformance.leases import Leases
-from limits_app.testing.conformance.permits import Permits
-from limits_app.testing.conformance.settling import Settling
 from tests.stores.support import count_entries
 
 
@@ -46,12 +41,3 @@ class _InAFile:
 
 class TestProcessStore(_InAFile, Counting, StoreConformance):
     """Everything."""
-
-
-class TestPlaces(_InAFile, Atomicity, Settling, Leases, Permits, Bounds, Counting):
-    """What reads and writes records, while they change places all the time."""
-
-    @pytest.fixture(autouse=True)
-    def _little_room(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(places, "_ASKED_UNTIL_HOT", 2)
-        monkeypatch.setattr(places, "_MOST_HOT", 2)

@@ -13,19 +13,19 @@ from threading import Event
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of, short_key
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.waiters import ThreadWaiter
 from limits_app.stores import codecs
-from limits_app.stores.process import ProcessStore, deciding, open_process_store
-from limits_app.stores.process.one_scope import Way
+from limits_app.stores.process import ProcessStore, open_process_store, records
+from limits_app.stores.process import store as store_module
+from limits_app.stores.process.records import Prepared
 from limits_app.stores.process.state_file import StateFile
-from limits_app.stores.process.watching import Watching
+from limits_app.stores.process.waking import Waking
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, taken
 from limits_app.testing.conformance.counts import collected, counting
@@ -70,6 +70,13 @@ def test_a_reset_reads_them_too(process_store: ProcessStore) -> None:
         assert holders(limits, "gpu") == 1
 
 
+@pytest.fixture
+def _no_schema_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Definitions have to be read from the file."""
+    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(records.Codec))
+
+
+@pytest.mark.usefixtures("_no_schema_is_known")
 def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: ProcessStore) -> None:
     with running(writing, process_store.directory) as other:
         assert other.hear()
@@ -82,10 +89,13 @@ def test_a_record_whose_definitions_are_lost_counts_as_unused(process_store: Pro
     assert not limits.try_acquire({"gcra": 1})
 
 
-def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(process_store: ProcessStore) -> None:
+def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(
+    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert counting(process_store, CallLimit(5, DAY)).try_acquire()
     process_store.close()
     reopened = ProcessStore(process_store.directory, map_megabytes=2)
+    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(records.Codec))
     assert entries(reopened, short_key("open"))
     with reopened._file.open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:
@@ -146,7 +156,7 @@ def test_threads_that_need_a_name_or_a_file_first_get_the_same(process_store: Pr
     file = process_store._file
     with ThreadPoolExecutor(4) as executor:
         # Nobody gets further than to see that there is none.
-        with file._lock:
+        with file.fork_lock:
             names = [executor.submit(file.identity) for _ in range(2)]
             opened = [executor.submit(file.open) for _ in range(2)]
             assert not Event().wait(0.05)
@@ -158,7 +168,7 @@ def test_opening_anew_what_is_not_open_is_harmless(process_store: ProcessStore) 
     limits = limits_of(process_store, CallLimit(5, DAY))
     assert limits.try_acquire()
     for _ in range(2):
-        process_store._file._reopen()
+        process_store._file._close()
     assert used(limits) == pytest.approx(1, abs=0.01)
 
 
@@ -173,17 +183,12 @@ class ClosedMeanwhile(StateFile):
 
 def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: Path) -> None:
     file = ClosedMeanwhile(tmp_path, 1, lambda: None)
-    line, waiter = Watching(file).line, ThreadWaiter()
+    line, waiter = Waking(file).line, ThreadWaiter()
     line.stand(waiter, [("scope", "key")])
     assert line.watched() == ["scope"]
     line.stand(waiter, ())
     assert not line.busy
     file.close()
-
-
-def test_a_layout_has_one_codec(process_store: ProcessStore) -> None:
-    layout = schema_of((CallLimit(5, DAY),), process_store.lease_us)
-    assert process_store._records._codecs[layout] is process_store._records._codecs[layout]
 
 
 def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStore) -> None:
@@ -199,7 +204,7 @@ def test_a_record_that_was_cut_short_counts_as_unused(process_store: ProcessStor
 def test_more_definitions_than_are_remembered_are_read_again(
     process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codecs, "_MOST", 3)
+    monkeypatch.setattr(codecs, "_MAX_CODECS", 3)
     for _ in range(2):
         for capacity in range(10, 30):
             assert limits_of(process_store, CallLimit(capacity, DAY)).try_acquire({"call_count": 0})
@@ -207,38 +212,26 @@ def test_more_definitions_than_are_remembered_are_read_again(
     assert used(limits_of(process_store, CallLimit(12, DAY))) == pytest.approx(1, abs=0.01)
 
 
-def test_a_plan_is_written_out_when_it_comes_again_and_for_one_store(
-    process_store: ProcessStore, tmp_path: Path
-) -> None:
+def test_a_plan_may_be_used_with_two_stores(process_store: ProcessStore, tmp_path: Path) -> None:
     limits = limits_of(process_store, CallLimit(30, DAY))
-    for number in range(3):  # so that the layout is known
-        assert limits_of(process_store, CallLimit(30, DAY), entity=f"{number}").try_acquire()
-    plan, amounts, memos = claim_of(limits).plan, claim_of(limits).amounts, []
-    for _ in range(3):
-        assert process_store.acquire(Claim(plan, amounts))
-        memos.append(plan.memo)
-    first, second, third = memos
-    assert isinstance(first, Way)
-    assert first.owner is None
-    assert isinstance(second, Way)
-    assert second.owner is process_store._deciding._one_scope
-    assert third is second
+    plan, amounts = claim_of(limits).plan, claim_of(limits).amounts
     with closing(open_process_store(tmp_path / "other", map_megabytes=1)) as other:
-        assert other.acquire(Claim(plan, amounts))
-    assert process_store.acquire(Claim(plan, amounts))
-    assert used(limits) == pytest.approx(4, abs=0.01)
+        for store in (process_store, other, process_store):
+            assert store.acquire(Claim(plan, amounts))
+            assert isinstance(plan.store_cache, Prepared)
+    assert used(limits) == pytest.approx(2, abs=0.01)
 
 
 def test_more_scopes_than_are_remembered_are_looked_after(
     process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deciding, "_MOST_LOOKED", 3)
+    monkeypatch.setattr(store_module, "_MAX_LOOKED", 3)
     for number in range(10):
         limits = limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}")
         held = limits.try_acquire()
         assert not limits_of(process_store, ResourceLimit("db", 1), entity=f"{number}").try_acquire()
         held.release()
-    assert len(process_store._deciding._looked) <= 3
+    assert len(process_store._looked) <= 3
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
@@ -280,14 +273,14 @@ def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClo
     assert store._file.environment is not None
     # What another thread would find if this one closed the file at the wrong moment.
     store._file.environment.close()
-    for verb in (limits.get_stats, store.version, store.advance_version, lambda: store.renew([acquired])):
+    for verb in (limits.get_stats, store.version, store.advance_version, lambda: store.renew([acquired.claim])):
         with pytest.raises(StoreUnavailable, match="cannot be used"):
             verb()
     with pytest.raises(StoreUnavailable, match="cannot be used"):
         limits.try_acquire({"x": 1})
     with pytest.raises(StoreUnavailable, match="cannot be used"):
         acquired.cancel()
-    assert not acquired.settled
+    assert not acquired.claim.settled
     store._file.environment = None
     acquired.cancel()
     assert (used(limits, "x"), holders(limits)) == (0, 0)
@@ -295,11 +288,11 @@ def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClo
 
 
 def test_a_count_that_is_too_large_to_be_written_is_the_largest_that_can_be(process_store: ProcessStore) -> None:
-    layout = schema_of((RateLimit("bytes", 10**12, 3600),), process_store.lease_us, counts=True)
+    schema = schema_of((RateLimit("bytes", 10**12, 3600),), process_store.lease_us, counts_usage=True)
     limits = LimitSet.composed([ScopedLimits(scope_of("tests", "huge"), schema)], process_store)
     claims = [taken(limits, {"bytes": 1}) for _ in range(3)]
     for claim in claims:
         process_store.settle(claim, [2**62])
     batch = process_store.collect_counts()
     assert batch is not None
-    assert batch.counts[0].amounts["bytes"] == (2**63 - 1) * 1000 // layout.rules[0].parts_per_unit
+    assert batch.counts[0].amounts["bytes"] == (2**63 - 1) * 1000 // schema.rules[0].parts_per_unit

@@ -38,7 +38,7 @@ def test_nobody_is_admitted_in_the_middle_of_a_step(kind: str, tmp_path: Path) -
     limits = LimitSet([CallLimit(2, 3600)], store=store)
 
     def ask() -> None:
-        with pytest.raises(StoreUnavailable, match="in the middle of a step"):
+        with pytest.raises(StoreUnavailable, match="within a step"):
             limits.try_acquire()
 
     clock.deed = ask
@@ -59,6 +59,6 @@ def test_a_file_may_be_opened_anew_before_it_is_open(tmp_path: Path) -> None:
     limits = LimitSet([CallLimit(2, 3600)], store=store)
     assert limits.try_acquire()
     for _ in range(2):
-        store._file._reopen()
+        store._file._close()
     assert [bool(limits.try_acquire()) for _ in range(2)] == [True, False]
     store.close()

@@ -16,10 +16,10 @@ import lmdb
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, default_process_store
 from limits_app.stores.process.files import default_directory
@@ -93,7 +93,7 @@ def lost_elsewhere(limits: LimitSet) -> Claim:
     return taken(limits_of(MemoryStore(), *limits, ResourceLimit("db", 1)))
 
 
-def finding_damage(_: Txn) -> None:
+def finding_damage(_txn: Txn, _: None) -> None:
     """A step that finds the file damaged."""
     raise lmdb.CorruptedError("a page of another kind")
 
@@ -182,25 +182,25 @@ class TestADamagedFile:
             assert process.ended() == 0
         assert len(list(path.parent.glob("data.mdb.unreadable-*"))) == 1
 
-    @pytest.mark.parametrize("ask", ["read", "write"])
+    @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
     def test_damage_that_is_found_again_is_an_error_that_names_the_file_and_says_what_to_do(
-        self, process_store: ProcessStore, ask: str
+        self, process_store: ProcessStore, write: bool
     ) -> None:
         path = process_store.directory / "state" / "data.mdb"
         with pytest.raises(StoreUnavailable, match=rf"{path} cannot be used .*stop all processes .* and delete it"):
-            getattr(process_store._file, ask)(finding_damage)
+            process_store._file.transact(finding_damage, None, write=write)
         assert len(list(path.parent.glob("data.mdb.unreadable-*"))) == 1
 
     def test_the_file_of_a_step_that_is_under_way_stays(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, LIMIT)
         assert limits.try_acquire()
 
-        def looking(txn: Txn) -> None:
-            with pytest.raises(StoreUnavailable, match="cannot be used"):
-                process_store._file.read(finding_damage)
+        def looking(txn: Txn, _: None) -> None:
+            with pytest.raises(StoreUnavailable, match="within a step"):
+                process_store._file.transact(finding_damage, None, write=False)
             assert txn.get(b"version") is None
 
-        process_store._file.write(looking)
+        process_store._file.transact(looking, None)
         assert used(limits) == 1
 
     def test_what_is_known_of_a_file_is_not_taken_for_granted_in_the_next_one(self, tmp_path: Path) -> None:

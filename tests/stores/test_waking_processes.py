@@ -12,11 +12,11 @@ from time import monotonic
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.errors import LimitTimeout, StaleConfiguration
+from limits_app.core.errors import LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.core.waiters import ThreadWaiter
-from limits_app.stores.process import ProcessStore
+from limits_app.stores.process import ProcessStore, waking
 from limits_app.stores.process.presence import ID_LENGTH, MESSAGE_LENGTH, Presence, is_alive, wake
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, Lookout, entries, limits_of, running, until
 from tests.threads import no_more_threads
@@ -139,7 +139,7 @@ class TestWaitersOfOneProcess:
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(limits.acquire, None, PATIENCE)
             until(lambda: process_store.line.busy)
-            process_store._watching._hear(b"?" * 16)
+            process_store._waking._receive(b"?" * 16)
             assert process_store.line.busy
             held.release()
             assert future.result(PATIENCE)
@@ -156,7 +156,7 @@ class TestWaitersOfOneProcess:
         process_store.advance_version()
         assert entries(process_store, b"watch") == []
         # Nobody is forgotten twice.
-        process_store._watching._remove([(b"?" * 16, b"\1" * ID_LENGTH)])
+        process_store._file.transact(waking._delete, [(b"?" * 16, b"\1" * ID_LENGTH)])
         assert entries(process_store, b"watch") == []
 
     def test_a_message_about_a_scope_wakes_the_first_of_its_line(self, process_store: ProcessStore) -> None:
@@ -197,7 +197,7 @@ class TestPresence:
     def test_a_pipe_that_cannot_be_used_is_an_error(self, tmp_path: Path) -> None:
         identity = b"\4" * ID_LENGTH
         (tmp_path / f"{identity.hex()}.pipe").mkdir()
-        with pytest.raises(IsADirectoryError):
+        with pytest.raises(StoreUnavailable, match=r"Is a directory.*LIMITS\['STATE_DIR'\]"):
             wake(tmp_path, identity, b"!" * MESSAGE_LENGTH)
 
     def test_it_listens_once_and_leaves_nothing(self, tmp_path: Path) -> None:
@@ -224,12 +224,10 @@ def present(pipe: Connection, directory: Path) -> None:
 
 def watch(txn: object, scope: str, process: bytes) -> None:
     """Write down that a process watches a scope."""
-    from limits_app.core.keys import short_key
-    from limits_app.stores.process import watching
 
     put: Callable[..., bool] = txn.put  # type: ignore[attr-defined]
-    put(watching._PREFIX + short_key(scope) + process, b"")
-    watching._count(txn, 1)  # type: ignore[arg-type]
+    put(waking._PREFIX + short_key(scope) + process, b"")
+    waking._count(txn, 1)  # type: ignore[arg-type]
 
 
 def test_a_permit_that_changes_hands_between_processes_is_never_held_twice(process_store: ProcessStore) -> None:
@@ -272,7 +270,7 @@ def test_calls_are_spaced_over_processes(process_store: ProcessStore) -> None:
 def calling(pipe: Connection, directory: Path) -> None:
     """Wait for calls that are evenly spaced, and say when each was admitted."""
     limits = limits_of(ProcessStore(directory, map_megabytes=2), CallLimit(100, 1, burst=1))
-    pipe.send([limits.acquire(timeout=PATIENCE).decided_at for _ in range(10)])
+    pipe.send([limits.acquire(timeout=PATIENCE).claim.decided_at for _ in range(10)])
 
 
 def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(

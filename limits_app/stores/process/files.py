@@ -1,36 +1,55 @@
-"""The state directory and the file in it: made private, reserved in full, and set aside when it cannot be read."""
+"""The state directory and the LMDB file in it: private to the user, reserved on disk, replaced when unreadable.
+
+What operating systems offer under different names or not at all is here too: file locks, reserved space, named pipes.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import getpass
 import logging
 import os
+import stat
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Final, TypeVar
 
 import lmdb
 
 from limits_app.core.errors import StoreUnavailable
 
+try:
+    import fcntl as _fcntl
+except ImportError:  # on Windows
+    _fcntl = None  # type: ignore[assignment]
+try:
+    import msvcrt as _msvcrt
+except ImportError:  # everywhere else
+    _msvcrt = None  # type: ignore[assignment]
+
 __all__ = [
     "UNREADABLE",
+    "can_lock",
     "data_file",
     "default_directory",
+    "exclusively",
     "file_number",
-    "guard",
+    "lock",
+    "make_pipe",
     "open_environment",
     "private_directory",
     "set_aside",
+    "try_lock",
 ]
 
 logger = logging.getLogger("limits_app")
 
+T = TypeVar("T")
+
 _MEGABYTE: Final = 1024 * 1024
-_DATA, _LOCK = "data.mdb", "lock.mdb"
+_DATA, _LOCK, _OPENING, _NEW = "data.mdb", "lock.mdb", "opening.lock", "new"
 UNREADABLE: Final = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
@@ -38,99 +57,165 @@ UNREADABLE: Final = (
     lmdb.PageNotFoundError,
     lmdb.PanicError,
 )
-"""What LMDB says of a file that is damaged, or none of its own."""
+"""What LMDB raises for a file that is damaged or was not written by LMDB."""
+fcntl: ModuleType | None = _fcntl
+msvcrt: ModuleType | None = _msvcrt
+
+_SECONDS_BETWEEN_TRIES: Final = 0.01
+_CHUNK: Final = bytes(1024 * 1024)
 
 
 def default_directory() -> Path:
-    """A directory of the user's own under the system's directory for temporary files."""
-    return Path(tempfile.gettempdir()) / f"limits_app-{os.geteuid()}"
+    """A directory for the current user below the system's directory for temporary files."""
+    return Path(tempfile.gettempdir()).resolve() / f"limits_app-{_user_name()}"
 
 
 def private_directory(directory: Path) -> Path:
-    """Make `directory/state`, which nobody but the user may enter; StoreUnavailable says what is in the way.
+    """Create `directory/state`, accessible only to the current user.
 
-    What is made on the way is private too, and the directories above must belong to the user or to the system:
-    their owner could put another one in its place.
+    Directories that are created on the way are private too. `state`, its parent and its grandparent must belong to
+    the current user or, above `state`, to the system. They must not be symbolic links, since the owner of a link
+    chooses where it leads. Raises StoreUnavailable, which says what to change.
     """
-    state = directory / "state"
+    state = directory.absolute() / "state"
     try:
         for path in reversed((state, *state.parents)):
             path.mkdir(mode=0o700, exist_ok=True)
-        for path in (state, directory, directory.parent):
-            if path.stat().st_uid not in {os.geteuid()} | ({0} if path != state else set()):
-                raise StoreUnavailable(
-                    f"{path} belongs to another user: set LIMITS['STATE_DIR'] to a directory of your own"
-                )
+        for path in (state.parent.parent, state.parent, state):
+            _check_private(path, is_state=path == state)
         if state.stat().st_mode & 0o077:
             state.chmod(0o700)
     except OSError as error:
         raise StoreUnavailable(
-            f"the state directory {state} cannot be used ({error.strerror}): set LIMITS['STATE_DIR'] to one that can"
+            f"the state directory {state} cannot be used ({error.strerror}): "
+            "set LIMITS['STATE_DIR'] to a directory that can be written"
         ) from error
     return state
 
 
-def open_environment(state: Path, map_megabytes: int) -> lmdb.Environment:
-    """Open the file of a state directory; one that cannot be read is set aside with a warning.
+def _check_private(path: Path, *, is_state: bool) -> None:
+    """Raise StoreUnavailable when another user could replace the content of a directory."""
+    found, user = path.lstat(), _user_id()
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreUnavailable(
+            f"{path} is a symbolic link to {os.path.realpath(path)}: "
+            "set LIMITS['STATE_DIR'] to the path of a directory without links, or remove the link"
+        )
+    if user is None:
+        return
+    if found.st_uid != user and (is_state or found.st_uid != 0):
+        raise StoreUnavailable(f"{path} belongs to another user: set LIMITS['STATE_DIR'] to a directory of your own")
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX and not is_state:
+        raise StoreUnavailable(
+            f"{path} can be written by all users: remove that permission, or set LIMITS['STATE_DIR']"
+        )
 
-    The whole map is reserved on disk first, so that a full disk is a StoreUnavailable here
-    and never a crash when a page is written later. A file that is larger already is taken as it is.
+
+def open_environment(state: Path, map_megabytes: int, opened: list[lmdb.Environment]) -> None:
+    """Open the file of a state directory, and append the environment to `opened`, also when it is interrupted then.
+
+    An unreadable file is set aside with a warning. The whole map is reserved on disk before it is used, so that a full
+    disk raises StoreUnavailable here and never ends the process later, when a page is written. A file that is larger
+    already keeps its size.
     """
-    with guard(state):
-        size = _size(state)
-        map_megabytes = max(map_megabytes, size // _MEGABYTE)
+    exclusively(state, lambda: _open_reserved(state, map_megabytes, opened))
+
+
+def _open_reserved(state: Path, map_megabytes: int, opened: list[lmdb.Environment]) -> None:
+    size = _size(state)
+    megabytes = max(map_megabytes, size // _MEGABYTE)
+    try:
         try:
-            environment = _open(state, map_megabytes)
+            _open(state, megabytes, opened)
         except UNREADABLE as error:
             _set_aside(state, error)
-            environment = _open(state, map_megabytes)
-        try:
-            _reserve(state, map_megabytes)
-        except OSError as error:
+            _open(state, megabytes, opened)
+    except OSError as error:
+        for environment in opened:
             environment.close()
+        if _size(state) > size:
             os.truncate(state / _DATA, size)
-            raise StoreUnavailable(
-                f"{map_megabytes} MB cannot be reserved in {state} ({error.strerror}): "
-                "free some space, or lower LIMITS['MAP_MEGABYTES']"
-            ) from error
-    return environment
+        raise StoreUnavailable(
+            f"{megabytes} MB cannot be reserved in {state} ({error.strerror}): "
+            "free some space, or lower LIMITS['MAP_MEGABYTES']"
+        ) from error
 
 
-def data_file(state: Path) -> Path:
-    """The file itself."""
-    return state / _DATA
+def _open(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
+    """Open the file with its space reserved; OSError when there is too little."""
+    if _can_allocate():
+        _open_with_lmdb(state, megabytes, opened)
+        _allocate(state / _DATA, megabytes * _MEGABYTE)
+    else:
+        _reserve_by_writing(state, megabytes)
+        _open_with_lmdb(state, megabytes, opened)
 
 
-def file_number(state: Path) -> int:
-    """What tells the file from another one in its place."""
-    return data_file(state).stat().st_ino
-
-
-def set_aside(state: Path, error: Exception, number: int) -> None:
-    """Put the file out of the way that turned out to be damaged, unless another process has done so already."""
-    with guard(state):
-        if file_number(state) == number:
-            _set_aside(state, error)
-
-
-def _open(state: Path, map_megabytes: int) -> lmdb.Environment:
+def _open_with_lmdb(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
     try:
-        return lmdb.open(
-            str(state),
-            map_size=map_megabytes * _MEGABYTE,
-            mode=0o600,
-            writemap=True,
-            map_async=True,
-            sync=False,
-            metasync=False,
-            meminit=False,
-            readahead=False,
-            max_readers=1024,
+        opened.append(
+            lmdb.open(
+                str(state),
+                map_size=megabytes * _MEGABYTE,
+                mode=0o600,
+                writemap=True,
+                map_async=True,
+                sync=False,
+                metasync=False,
+                meminit=False,
+                readahead=False,
+                max_readers=1024,
+            )
         )
     except UNREADABLE:
         raise
     except lmdb.Error as error:
         raise StoreUnavailable(f"the state file in {state} cannot be opened: {error}") from error
+
+
+def _reserve_by_writing(state: Path, megabytes: int) -> None:
+    """Make the file as large as the map, with every block written.
+
+    LMDB itself makes a file larger without writing it. So a new file is completed in another directory before other
+    processes see it, and a file that is in use only ever gets zeros at its end.
+    """
+    if not _size(state):
+        new = state / _NEW
+        for name in (_DATA, _LOCK):
+            (new / name).unlink(missing_ok=True)
+        new.mkdir(mode=0o700, exist_ok=True)
+        with lmdb.open(str(new), map_size=_MEGABYTE, mode=0o600, writemap=True):
+            pass
+        (new / _DATA).write_bytes((new / _DATA).read_bytes())
+        (new / _DATA).replace(state / _DATA)
+    _write_zeros(state / _DATA, megabytes * _MEGABYTE)
+
+
+def data_file(state: Path) -> Path:
+    """The path of the file."""
+    return state / _DATA
+
+
+def file_number(state: Path) -> int:
+    """The inode of the file, which differs when another file has replaced it."""
+    return data_file(state).stat().st_ino
+
+
+def set_aside(state: Path, error: Exception, number: int) -> None:
+    """Rename the damaged file with this inode, unless another process has already replaced it."""
+
+    def rename() -> None:
+        if file_number(state) == number:
+            _set_aside(state, error)
+
+    exclusively(state, rename)
+
+
+def _set_aside(state: Path, error: Exception) -> None:
+    aside = state / f"{_DATA}.unreadable-{time.time_ns()}"
+    (state / _DATA).rename(aside)
+    (state / _LOCK).unlink(missing_ok=True)
+    logger.warning("the state file could not be read (%s): it is now %s, and counting starts again", error, aside)
 
 
 def _size(state: Path) -> int:
@@ -140,29 +225,81 @@ def _size(state: Path) -> int:
         return 0
 
 
-def _reserve(state: Path, map_megabytes: int) -> None:
-    descriptor = os.open(state / _DATA, os.O_RDWR)
+def exclusively(state: Path, work: Callable[[], T]) -> T:
+    """Call `work` while no other process opens or replaces the file, or adds or removes files of processes."""
+    descriptor = os.open(state / _OPENING, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, map_megabytes * _MEGABYTE)
+        lock(descriptor)
+        return work()
     finally:
         os.close(descriptor)
 
 
-def _set_aside(state: Path, error: Exception) -> None:
-    aside = state / f"{_DATA}.unreadable-{time.time_ns()}"
-    (state / _DATA).rename(aside)
-    (state / _LOCK).unlink(missing_ok=True)
-    logger.warning(
-        "the state file could not be read (%s): it was set aside as %s, and counting starts anew", error, aside
-    )
+def can_lock() -> bool:
+    """Whether files can be locked, with locks that end with their process."""
+    return fcntl is not None or msvcrt is not None
 
 
-@contextmanager
-def guard(state: Path) -> Iterator[None]:
-    """One process at a time opens or replaces the file, comes or is taken away."""
-    descriptor = os.open(state / "opening.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+def lock(descriptor: int) -> None:
+    """Lock a file, and wait until it is free; does nothing where files cannot be locked."""
+    if fcntl is not None:
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
-        yield
+        return
+    while can_lock() and not try_lock(descriptor):
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock a file if it is free; False when another process has locked it, or files cannot be locked."""
+    try:
+        if fcntl is not None:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        elif msvcrt is not None:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    except OSError:
+        return False
+    return can_lock()
+
+
+def _can_allocate() -> bool:
+    """Whether the system reserves space for a file."""
+    return getattr(os, "posix_fallocate", None) is not None
+
+
+def _allocate(path: Path, size: int) -> None:
+    """Reserve the first `size` bytes of a file; OSError when there is too little space."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
+
+
+def _write_zeros(path: Path, size: int) -> None:
+    """Make a file `size` bytes large by writing zeros after its end; OSError when there is too little space."""
+    with path.open("r+b", buffering=0) as file:
+        missing = size - file.seek(0, os.SEEK_END)
+        while missing > 0:
+            missing -= file.write(_CHUNK[:missing])
+        os.fsync(file.fileno())
+
+
+def make_pipe(path: Path) -> int | None:
+    """Create a named pipe for reading, in the place of an older one; None where the system has no named pipes."""
+    if getattr(os, "mkfifo", None) is None:
+        return None
+    path.unlink(missing_ok=True)
+    os.mkfifo(path, 0o600)
+    # Open for writing too, so that reading never meets an end.
+    return os.open(path, os.O_RDWR)
+
+
+def _user_id() -> int | None:
+    """The number of the current user; None where users have no numbers."""
+    return os.geteuid() if getattr(os, "geteuid", None) is not None else None
+
+
+def _user_name() -> str:
+    """The number of the current user, or the name where users have no numbers."""
+    number = _user_id()
+    return getpass.getuser() if number is None else str(number)

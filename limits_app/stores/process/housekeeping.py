@@ -1,4 +1,4 @@
-"""Housekeeping: scopes that cannot be told from unused ones are forgotten, so that the file holds what is active."""
+"""Housekeeping: scopes whose records equal unused ones are deleted, so that the file holds what is active."""
 
 from __future__ import annotations
 
@@ -7,81 +7,73 @@ from typing import Final
 
 import lmdb
 
-from limits_app.core.layout import Layout
-from limits_app.core.unrolled import Record
+from limits_app.core import engine
+from limits_app.core.record import Record
 from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
-from limits_app.stores.process.leasing import Leasing
-from limits_app.stores.process.places import scope_in
-from limits_app.stores.process.records import Records
-from limits_app.stores.process.tallying import Tallying
+from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries
+from limits_app.stores.process.state_file import Txn
+from limits_app.stores.process.usage import Usage
 
 __all__ = ["Housekeeping"]
 
-_STEPS_PER_LOOK: Final = 8
+_ENTRIES_PER_SCOPE: Final = 8
 _BATCH: Final = 64
 
 
 class Housekeeping:
-    """Goes round the file, a few steps for every scope that is new."""
+    """Goes through the file in rounds, a few entries for every new scope."""
 
-    def __init__(self, records: Records, leasing: Leasing, tallying: Tallying, is_crowded: Callable[[], bool]) -> None:
-        self._is_crowded = is_crowded
+    def __init__(self, records: Records, usage: Usage, is_crowded: Callable[[], bool]) -> None:
         self._records = records
-        self._leasing = leasing
-        self._tallying = tallying
-        self._hand = b""
+        self._usage = usage
+        self._is_crowded = is_crowded
+        self._next = b""
 
-    def step(self, txn: lmdb.Transaction[bytes], now: int) -> None:
-        """Look at the next scopes, and forget those that have been idle for a minute.
+    def step(self, txn: Txn, now: int) -> None:
+        """Look at the next scopes, and delete those that have been idle for a minute.
 
-        Raises MapFullError while there is still room to forget in: a map that is really full lets nothing be changed.
+        Raises MapFullError while there is still room for deletions: in a map without any room nothing can be changed.
         """
         if self._is_crowded():
             raise lmdb.MapFullError("too few free pages")
         self._go(txn, now, looks=LOOKS_PER_NEWCOMER, grace_us=GRACE_US)
 
-    def make_room(self, txn: lmdb.Transaction[bytes], now: int) -> bool:
-        """Forget scopes that are idle right now, a batch of them; False once the round is complete."""
-        return self._go(txn, now, looks=_BATCH, grace_us=0)
+    def make_room(self, txn: Txn, now: int) -> bool:
+        """Delete scopes that are idle now, a batch of them; False when the round is complete."""
+        self._go(txn, now, looks=_BATCH, grace_us=0)
+        return bool(self._next)
 
     def start_over(self) -> None:
-        """Begin the round at the first scope."""
-        self._hand = b""
+        """Begin the round with the first scope."""
+        self._next = b""
 
-    def _go(self, txn: lmdb.Transaction[bytes], now: int, *, looks: int, grace_us: int) -> bool:
-        scopes, self._hand = _next_scopes(txn, self._hand, looks)
+    def _go(self, txn: Txn, now: int, *, looks: int, grace_us: int) -> None:
+        scopes, self._next = _scopes_from(txn, self._next, looks)
         for scope in scopes:
-            record = self._records.stored(txn, scope)
+            record = self._records.find(txn, scope)
             if record is None:
                 self._records.remove(txn, scope)
-            elif self._restored_at(txn, scope, record, now) + grace_us <= now:
-                self._tallying.close(txn, scope, record, now)
+            elif _idle_since(record, now) + grace_us <= now:
+                self._usage.close(txn, scope, record, now)
                 self._records.remove(txn, scope)
-        return bool(self._hand)
-
-    def _restored_at(self, txn: lmdb.Transaction[bytes], scope: bytes, record: Record, now: int) -> int:
-        """From when on a scope cannot be told from an unused one, once the leases in it that ran out have ended."""
-        layout: Layout = record[-1].layout
-        after = list(record)
-        for index, lease_key in layout.leases(scope):
-            if record[index][0]:
-                after[index] = self._leasing.reclaim(txn, lease_key, record[index], now)
-        if after != list(record):
-            self._records.write(txn, scope, after)
-        return layout.restored_at(after)
+            elif record.changed:
+                self._records.put(txn, scope, record)
 
 
-def _next_scopes(txn: lmdb.Transaction[bytes], start: bytes, looks: int) -> tuple[list[bytes], bytes]:
-    """Up to `looks` scopes from a key on, and the key to go on with (empty: from the beginning)."""
+def _idle_since(record: Record, now: int) -> int:
+    """The time from which a record equals an unused one, after leases that have run out were reclaimed."""
+    engine.reclaim(record, now)
+    # A limit that was removed may be added again while its permits are still held.
+    ends = [lease.expires_at for lease in record.leases.values()]
+    return max(engine.restored_at(record), *ends, 0)
+
+
+def _scopes_from(txn: Txn, start: bytes, most: int) -> tuple[list[bytes], bytes]:
+    """Up to `most` scopes that have records, from a key on, and the key to go on with (empty: from the beginning)."""
     scopes: list[bytes] = []
-    with txn.cursor() as cursor:
-        found = cursor.set_range(start) if start else cursor.first()
-        if not found:
-            return [], b""
-        for step, key in enumerate(cursor.iternext(keys=True, values=False)):
-            if len(scopes) == looks or step == looks * _STEPS_PER_LOOK:
-                return scopes, key
-            scope = scope_in(key)
-            if scope is not None:
-                scopes.append(scope)
+    for step, (key, _) in enumerate(entries(txn, b"", start)):
+        if len(scopes) == most or step == most * _ENTRIES_PER_SCOPE:
+            return scopes, key
+        if len(key) == SCOPE_LENGTH:
+            scopes.append(key)
     return scopes, b""

@@ -1,97 +1,118 @@
-"""Presence: what one process shows the others of the machine.
+"""Presence: how the processes of a machine see each other.
 
-A file that it keeps locked while it lives, since the kernel drops the lock however it ends;
-and a pipe by which the others wake its waiters.
+Each process keeps a file locked while it lives: the kernel drops the lock however the process ends.
+It reads a named pipe, through which other processes wake its waiters.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Final
+from typing import Final, TypeVar
 
-from limits_app.core.threads import started
-from limits_app.stores.process.files import guard
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.runtime import start_thread
+from limits_app.stores.process.files import can_lock, exclusively, lock, make_pipe, try_lock
 
 __all__ = ["ID_LENGTH", "MESSAGE_LENGTH", "Presence", "is_alive", "wake"]
+
+T = TypeVar("T")
 
 ID_LENGTH: Final = 8
 MESSAGE_LENGTH: Final = 16
 
 
 class Presence:
-    """This process, as the others see it; `identity` is 8 bytes that no other process has had."""
+    """The files of this process; `identity` is 8 bytes that no other process has had.
+
+    Without file locks no file is made: other processes cannot see whether this one lives, and its permits return when
+    their leases expire. Raises StoreUnavailable when the files cannot be made.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.identity = secrets.token_bytes(ID_LENGTH)
         self._directory = directory
-        self._pipe: int | None = None
-        self._lock = Lock()
-        with guard(directory):
-            _remove_dead(directory)
-            # Never opened again by this process: closing a second descriptor would drop the lock.
-            self._alive = os.open(_alive_file(directory, self.identity), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.lockf(self._alive, fcntl.LOCK_EX)
+        self._alive: int | None = None
+        self._listens = False
+        if can_lock():
+            _checked(directory, lambda: exclusively(directory, self._show))
 
-    def listen(self, told: Callable[[bytes], None]) -> None:
-        """From now on, call `told` with each message of 16 bytes that another process sends."""
-        with self._lock:
-            if self._pipe is None:
-                path = _pipe_file(self._directory, self.identity)
-                os.mkfifo(path, 0o600)
-                # Open for writing too, so that reading never meets an end.
-                pipe = os.open(path, os.O_RDWR)
-                if started(partial(self._hear, pipe, told), "limits-wake-up") is not None:
-                    self._pipe = pipe
-                    return
-                # Without being woken, a waiter asks when the store has said that it may fit.
+    def _show(self) -> None:
+        _remove_dead(self._directory)
+        # This process never opens the file again: to close a second descriptor would drop the lock.
+        self._alive = os.open(_alive_file(self._directory, self.identity), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        lock(self._alive)
+
+    def listen(self, receive: Callable[[bytes], None]) -> bool:
+        """From now on, call `receive` with each message of 16 bytes that another process sends.
+
+        Returns False where the system has no named pipes or no more threads: then waiters look again by themselves.
+        Not thread safe.
+        """
+        if not self._listens:
+            path = _pipe_file(self._directory, self.identity)
+            # One that is there already was made by a call that was interrupted.
+            pipe = _checked(self._directory, lambda: make_pipe(path))
+            if pipe is None:
+                return False
+            if start_thread(partial(self._receive, pipe, receive), "limits-wake-up") is None:
                 os.close(pipe)
-                path.unlink()
+                path.unlink(missing_ok=True)
+                return False
+            self._listens = True
+        return True
 
     def leave(self) -> None:
-        """Take the files away."""
-        for path in (_alive_file(self._directory, self.identity), _pipe_file(self._directory, self.identity)):
-            path.unlink(missing_ok=True)
+        """Remove the files."""
+        if os.name == "nt" and self._alive is not None:  # a file that is open cannot be removed on Windows
+            os.close(self._alive)
+        _checked(self._directory, lambda: _remove_files(self._directory, self.identity))
 
-    def _hear(self, pipe: int, told: Callable[[bytes], None]) -> None:
+    def _receive(self, pipe: int, receive: Callable[[bytes], None]) -> None:
         while True:
             messages = os.read(pipe, MESSAGE_LENGTH * 64)
             for start in range(0, len(messages), MESSAGE_LENGTH):
-                told(messages[start : start + MESSAGE_LENGTH])
+                receive(messages[start : start + MESSAGE_LENGTH])
 
 
 def is_alive(directory: Path, identity: bytes) -> bool:
-    """Whether the process still lives; never to be asked about the calling process. Removes what a dead one left."""
+    """Whether another process still lives, which must not be the calling one; removes the files of a dead process.
+
+    Where files cannot be locked, every process counts as alive.
+    """
     path = _alive_file(directory, identity)
+    if not can_lock():
+        return True
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise _unusable(directory, error) from error
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        is_dead = try_lock(descriptor)
     finally:
         os.close(descriptor)
-    path.unlink(missing_ok=True)
-    _pipe_file(directory, identity).unlink(missing_ok=True)
-    return False
+    if is_dead:
+        _checked(directory, lambda: _remove_files(directory, identity))
+    return not is_dead
 
 
 def wake(directory: Path, identity: bytes, message: bytes) -> bool:
-    """Send a message of 16 bytes; False when nobody listens any more. A full pipe means that it will wake anyway."""
+    """Send a message of 16 bytes to a process; False when it no longer listens.
+
+    A pipe that is full needs no further message: its process wakes anyway.
+    """
     try:
         pipe = os.open(_pipe_file(directory, identity), os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENXIO):
             return False
-        raise
+        raise _unusable(directory, error) from error
     try:
         os.write(pipe, message)
     except BlockingIOError:
@@ -102,9 +123,20 @@ def wake(directory: Path, identity: bytes, message: bytes) -> bool:
 
 
 def _remove_dead(directory: Path) -> None:
-    """Remove what processes have left that ended without leaving."""
+    """Remove the files of processes that ended without removing them."""
     for path in directory.glob("*.alive"):
-        is_alive(directory, bytes.fromhex(path.stem))
+        identity = _identity_in(path)
+        if identity is not None:
+            is_alive(directory, identity)
+
+
+def _identity_in(path: Path) -> bytes | None:
+    """The process that has made a file; None when no process has."""
+    try:
+        identity = bytes.fromhex(path.stem)
+    except ValueError:
+        return None
+    return identity if len(identity) == ID_LENGTH and _alive_file(path.parent, identity) == path else None
 
 
 def _alive_file(directory: Path, identity: bytes) -> Path:
@@ -113,3 +145,23 @@ def _alive_file(directory: Path, identity: bytes) -> Path:
 
 def _pipe_file(directory: Path, identity: bytes) -> Path:
     return directory / f"{identity.hex()}.pipe"
+
+
+def _remove_files(directory: Path, identity: bytes) -> None:
+    for path in (_alive_file(directory, identity), _pipe_file(directory, identity)):
+        path.unlink(missing_ok=True)
+
+
+def _checked(directory: Path, work: Callable[[], T]) -> T:
+    """Call `work`, whose OSErrors are about the files of a process."""
+    try:
+        return work()
+    except OSError as error:
+        raise _unusable(directory, error) from error
+
+
+def _unusable(directory: Path, error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the files in {directory} by which processes see each other cannot be used ({error}): "
+        "remove what is in the way, or set LIMITS['STATE_DIR'] to another directory"
+    )

@@ -1,114 +1,272 @@
-"""Records in the file: the states of each scope, and what is needed to read those of an older configuration.
+"""Records in the file, as bytes, and their leases and logs in entries of their own.
 
-Keys, with `scope` in 16 bytes: `scope g limit` the log of a sliding window, `d name` the definitions of a layout;
-records have `Places`.
+Keys, with the 16 bytes of a scope: `scope` its record, `scope g limit` the log of a sliding window, `scope l limit
+holder` a lease. `d name` are the definitions of a schema.
+A record is the name of its schema (8 bytes), the integers of all states, and where usage is counted the end of the
+hour and the amounts.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import Final
+from collections.abc import Iterator, MutableMapping
+from functools import lru_cache, partial
+from struct import Struct, error
+from typing import Final, cast
 
 import lmdb
 
-from limits_app.core.layout import Layout
-from limits_app.core.parts import Part
-from limits_app.core.unrolled import Record
-from limits_app.stores.codecs import Codecs
-from limits_app.stores.leases import counted
-from limits_app.stores.process.codec import NAME_LENGTH, Codec
-from limits_app.stores.process.leasing import LEASE
-from limits_app.stores.process.places import Places
-from limits_app.stores.process.scan import under
+from limits_app.core import engine
+from limits_app.core.algorithms import State
+from limits_app.core.algorithms.window_log import Log
+from limits_app.core.keys import short_key
+from limits_app.core.plan import Plan, ScopedLimits
+from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, new_record
+from limits_app.stores.codecs import Codecs, SchemaCodec
+from limits_app.stores.process.state_file import Txn
 
-__all__ = ["Records"]
+__all__ = [
+    "SCOPE_LENGTH",
+    "VERSION_LENGTH",
+    "Codec",
+    "Prepared",
+    "Records",
+    "StoredLeases",
+    "StoredUsage",
+    "entries",
+    "prepared",
+]
 
+SCOPE_LENGTH: Final = 16
+VERSION_LENGTH: Final = 8
+_NAME_LENGTH: Final = 8
+_HOLDER_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
+_LOG: Final = b"g"
+_LEASE: Final = b"l"
+_LEASE_FORM: Final = Struct("=3q")
+_MOST: Final = 2**63 - 1
+
+
+class StoredUsage(HourlyUsage):
+    """Usage as it was read from the file; the engine replaces it when an hour begins."""
+
+    __slots__ = ()
+
+
+class StoredLeases(MutableMapping[LeaseId, Lease]):
+    """The leases of a scope: each is one entry of the transaction."""
+
+    __slots__ = ("_scope", "_txn")
+
+    def __init__(self, txn: Txn, scope: bytes) -> None:
+        self._txn = txn
+        self._scope = scope
+
+    def __getitem__(self, lease_id: LeaseId) -> Lease:
+        value = self._txn.get(_lease_key(self._scope, lease_id))
+        if value is None:
+            raise KeyError(lease_id)
+        return Lease(*_LEASE_FORM.unpack_from(value))
+
+    def __setitem__(self, lease_id: LeaseId, lease: Lease) -> None:
+        numbers = _LEASE_FORM.pack(lease.amount, lease.expires_at, lease.ends_at)
+        self._txn.put(_lease_key(self._scope, lease_id), numbers + lease_id[0].encode())
+
+    def __delitem__(self, lease_id: LeaseId) -> None:
+        if not self._txn.delete(_lease_key(self._scope, lease_id)):
+            raise KeyError(lease_id)
+
+    def __iter__(self) -> Iterator[LeaseId]:
+        for key, value in entries(self._txn, self._scope + _LEASE):
+            yield value[_LEASE_FORM.size :].decode(), key[-_HOLDER_LENGTH:]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _lease_key(scope: bytes, lease_id: LeaseId) -> bytes:
+    key, holder = lease_id
+    return scope + _LEASE + _digest(key) + cast("bytes", holder)
+
+
+class Codec(SchemaCodec):
+    """Reads and writes the records of one schema."""
+
+    __slots__ = ("_form", "_has_permits", "_logs", "_spans", "_usage_at")
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema, _NAME_LENGTH)
+        self._spans: list[tuple[int, int]] = []
+        self._logs: list[tuple[int, bytes]] = []
+        end = 1  # after the name
+        for index, rule in enumerate(schema.rules):
+            start, end = end, end + len(rule.start) - rule.has_log
+            self._spans.append((start, end))
+            if rule.has_log:
+                self._logs.append((index, _LOG + _digest(rule.key)))
+        self._usage_at = end if schema.counts_usage else 0
+        self._has_permits = bool(schema.permits)
+        width = end - 1 + (len(schema.rules) + 1 if schema.counts_usage else 0)
+        self._form = Struct(f"={_NAME_LENGTH}s{width}q")
+
+    def decode(self, stored: bytes, txn: Txn, scope: bytes) -> Record | None:
+        """Return a record, whose logs are read when they are needed; None when another schema wrote it."""
+        if len(stored) != self._form.size:
+            return None
+        numbers = self._form.unpack(stored)
+        if numbers[0] != self.name:
+            return None
+        states: list[State] = []
+        for start, end in self._spans:
+            states.append(numbers[start:end])
+        for index, suffix in self._logs:
+            states[index] += (Log.stored(partial(txn.get, scope + suffix)),)
+        usage = None
+        if self._usage_at:
+            usage = StoredUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
+        return Record(self.schema, states, StoredLeases(txn, scope) if self._has_permits else {}, usage)
+
+    def encode(self, record: Record) -> bytes:
+        """Return a record as bytes, without its logs; numbers of more than 64 bits are stored as the largest."""
+        numbers: list[int] = []
+        for state in record.states:
+            numbers += state
+        if self._logs:
+            numbers = [number for number in numbers if not isinstance(number, Log)]
+        usage = record.usage
+        if usage is not None:
+            numbers.append(usage.until)
+            numbers += usage.amounts
+        try:
+            return self._form.pack(self.name, *numbers)
+        except error:
+            return self._form.pack(self.name, *[min(max(number, -_MOST), _MOST) for number in numbers])
+
+    def put_logs(self, txn: Txn, scope: bytes, record: Record) -> None:
+        """Write the logs that are not as they were read."""
+        for index, suffix in self._logs:
+            log: Log = record.states[index][-1]
+            if not log.is_stored:
+                txn.put(scope + suffix, log.pack())
+
+
+class Prepared:
+    """What a plan needs in the file: its version as bytes, and of each scope the key, the codec and the limits."""
+
+    __slots__ = ("scopes", "version")
+
+    def __init__(self, plan: Plan) -> None:
+        # Version 0 is that of a file without one.
+        self.version = plan.version.to_bytes(VERSION_LENGTH) if plan.version else None
+        self.scopes: list[tuple[bytes, Codec, ScopedLimits]] = []
+        for scope, scoped in zip(plan.short_keys(), plan.scopes, strict=True):
+            self.scopes.append((scope, _CODECS[scoped.schema], scoped))
+
+
+def prepared(plan: Plan) -> Prepared:
+    """Return the values of a plan, which are computed once."""
+    cached = plan.store_cache
+    if not isinstance(cached, Prepared):
+        cached = plan.store_cache = Prepared(plan)
+    return cached
+
+
+_CODECS: Final = Codecs(Codec)
 
 
 class Records:
-    """Reads and writes records through a transaction; knows the codec of every layout that it has met."""
+    """Reads and writes records in transactions. `met_new` is set when a record of an unused scope was loaded."""
 
     def __init__(self) -> None:
-        self._codecs = Codecs(Codec)
         self._defined: set[bytes] = set()
-        self.places = Places()
-        self.newcomer = False
-        """Whether states were asked for a scope that has none; for whoever keeps house."""
-        self.rebased: list[Part] = []
-        """The parts of which states were asked for that another layout has written."""
+        self.met_new = False
 
-    def begin_anew(self) -> None:
-        """The file may be another one, in which nothing is defined yet."""
+    def forget_definitions(self) -> None:
+        """The file may be another one, in which no schema is defined yet."""
         self._defined.clear()
 
-    def known(self, layout: Layout) -> Codec | None:
-        """The codec of a layout whose definitions have been seen in the file."""
-        codec = self._codecs.get(layout)
-        return None if codec is None or codec.name not in self._defined else codec
+    def load(self, txn: Txn, plan: Prepared, now: int) -> list[Record]:
+        """Return the records of a plan's scopes, migrated to its schemas."""
+        self.met_new = False
+        records = []
+        for scope, codec, _ in plan.scopes:
+            stored = txn.get(scope)
+            record = None if stored is None else codec.decode(stored, txn, scope)
+            if record is None:
+                record = self._other(txn, scope, stored, codec.schema)
+                if record.schema is not codec.schema:
+                    record = engine.migrate(record, codec.schema, now)
+            records.append(record)
+        return records
 
-    def usual(self, txn: lmdb.Transaction[bytes], part: Part) -> Record | None:
-        """The states of a scope if the part's layout has written them, as most are; fast."""
-        codec, (_, stored) = self._codecs.get(part.layout), self.places.find(txn, part.short_key)
-        return None if codec is None or stored is None else codec.decode(stored, txn, part.short_key)
+    def load_present(self, txn: Txn, plan: Prepared) -> list[Record]:
+        """Return the records of a plan's scopes under the schemas that wrote them."""
+        self.met_new = False
+        records = []
+        for scope, codec, _ in plan.scopes:
+            stored = txn.get(scope)
+            record = None if stored is None else codec.decode(stored, txn, scope)
+            records.append(record or self._other(txn, scope, stored, codec.schema))
+        return records
 
-    def record(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
-        """The states of a scope as the part's layout sees them, and its codec; writes nothing."""
-        codec = self._codecs.get(part.layout) or self._codecs[part.layout]
-        _, stored = self.places.find(txn, part.short_key)
+    def _other(self, txn: Txn, scope: bytes, stored: bytes | None, schema: Schema) -> Record:
+        """Return a record that another schema wrote, or a new one where there is none that can be read."""
+        record = None
         if stored is None:
-            self.newcomer = True
-            return (*part.layout.blank, codec)
-        record = codec.decode(stored, txn, part.short_key)
-        if record is not None:
-            return record
-        self.rebased.append(part)
-        record = self._decoded(txn, part.short_key, stored)
+            self.met_new = True
+        else:
+            record = self._decoded(txn, scope, stored)
         if record is None:
-            return (*part.layout.blank, codec)
-        states = part.layout.carried(record[-1].layout, record, now)
-        for index, lease_key in part.leases:
-            # Leases outlive a limit that was taken away and came back.
-            states[index] = counted(states[index], [LEASE.unpack(value) for _, value in under(txn, lease_key)])
-        return (*states, *part.layout.blank[len(states) :], codec)
+            record = new_record(schema)
+        record.leases = StoredLeases(txn, scope)
+        return record
 
-    def current(self, txn: lmdb.Transaction[bytes], part: Part, now: int) -> Record:
-        """The states of a scope under the layout that wrote them, or else those of a scope that has none."""
-        return self.usual(txn, part) or self.stored(txn, part.short_key) or self.record(txn, part, now)
+    def find(self, txn: Txn, scope: bytes) -> Record | None:
+        """Return the record of a scope under the schema that wrote it; None when it has none that can be read."""
+        stored = txn.get(scope)
+        record = None if stored is None else self._decoded(txn, scope, stored)
+        if record is not None:
+            record.leases = StoredLeases(txn, scope)
+        return record
 
-    def stored(self, txn: lmdb.Transaction[bytes], scope: bytes) -> Record | None:
-        """The states of a scope under the layout that wrote them, and its codec; None when there are none."""
-        _, stored = self.places.find(txn, scope)
-        return None if stored is None else self._decoded(txn, scope, stored)
+    def _decoded(self, txn: Txn, scope: bytes, stored: bytes) -> Record | None:
+        name = stored[:_NAME_LENGTH]
+        codec = _CODECS.named(name) or _CODECS.defined(txn.get(_DEFINITIONS + name))
+        return None if codec is None else codec.decode(stored, txn, scope)
 
-    def write(self, txn: lmdb.Transaction[bytes], scope: bytes, record: Record) -> None:
-        """Put the states of a scope; a log only when it is not the one that is there."""
-        codec: Codec = record[-1]
+    def put(self, txn: Txn, scope: bytes, record: Record, codec: Codec | None = None) -> None:
+        """Write a record; a log only when it has changed. `codec` is that of its schema, where it is known."""
+        if codec is None or codec.schema is not record.schema:
+            codec = _CODECS[record.schema]
         if codec.name not in self._defined:
             self._define(txn, codec)
-        try:
-            stored = codec.encode(record)
-        except struct.error:
-            stored = codec.encode(codec.saturated(record))
-        self.places.put(txn, scope, stored)
-        if codec.logs:
-            for key, packed in codec.changed_logs(scope, record):
-                txn.put(key, packed)
+        txn.put(scope, codec.encode(record))
+        codec.put_logs(txn, scope, record)
 
-    def remove(self, txn: lmdb.Transaction[bytes], scope: bytes) -> None:
-        """Forget the states and logs of a scope; leases have a life of their own."""
-        self.places.remove(txn, scope)
-        for key, _ in list(under(txn, scope + b"g")):
+    def remove(self, txn: Txn, scope: bytes) -> None:
+        """Delete the record, the logs and the leases of a scope."""
+        for key, _ in list(entries(txn, scope)):
             txn.delete(key)
 
-    def _define(self, txn: lmdb.Transaction[bytes], codec: Codec) -> None:
-        """Put the definitions of a layout; done once they are seen there, since a transaction may be given up."""
+    def _define(self, txn: Txn, codec: Codec) -> None:
+        """Write the definitions of a schema. It counts as defined when they are read, since a step may be undone."""
         if txn.get(_DEFINITIONS + codec.name) is None:
             txn.put(_DEFINITIONS + codec.name, codec.definitions)
         else:
             self._defined.add(codec.name)
 
-    def _decoded(self, txn: lmdb.Transaction[bytes], scope: bytes, stored: bytes) -> Record | None:
-        name = stored[:NAME_LENGTH]
-        codec = self._codecs.named(name) or self._codecs.defined(txn.get(_DEFINITIONS + name))
-        return None if codec is None else codec.decode(stored, txn, scope)
+
+def entries(txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over all entries whose key starts with a prefix, from `prefix + start` on."""
+    with txn.cursor() as cursor:
+        if cursor.set_range(prefix + start):
+            for key, value in cursor.iternext():
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+
+
+@lru_cache(maxsize=4096)
+def _digest(key: str) -> bytes:
+    """The name of a limit in keys, 8 bytes."""
+    return short_key(key)[:8]

@@ -1,7 +1,9 @@
-"""The open state file of one process: its transactions, its errors, and what becomes of it when the process forks."""
+"""The open state file of one process: its transactions, its errors, and what happens when the process forks."""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import lmdb
 
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.forking import around_fork
+from limits_app.core.runtime import around_fork
 from limits_app.stores.locking import acquire_patiently, unlock
 from limits_app.stores.process.files import (
     UNREADABLE,
@@ -23,26 +25,39 @@ from limits_app.stores.process.files import (
 )
 from limits_app.stores.process.presence import Presence, is_alive
 
-__all__ = ["StateFile", "Txn"]
+__all__ = ["InStep", "StateFile", "Txn"]
+
+logger = logging.getLogger("limits_app")
 
 if TYPE_CHECKING:
     Txn = lmdb.Transaction[bytes]
 else:
-    Txn = lmdb.Transaction  # it takes no parameters when the code runs
-C = TypeVar("C")
-D = TypeVar("D")
+    Txn = lmdb.Transaction  # not generic at run time
+A = TypeVar("A")
 T = TypeVar("T")
 
 _CROWDED: Final = 7 / 8
 
 _INHERITED: Final[list[object]] = []
-"""What parent processes show of themselves: closing one here would take locks away from this process."""
+"""The presence of parent processes: to close its file here would drop locks of this process."""
+
+
+def _nothing(argument: object) -> None:
+    """What has to be undone after most steps that have failed."""
+
+
+class InStep(StoreUnavailable):
+    """The calling thread is in the middle of a step already: the caller is a finalizer or a signal handler."""
 
 
 class StateFile:
-    """Opens the file when it is needed, and anew in a child process; `identity` names the process to others.
+    """Opens the file when it is needed, and again in a child process.
 
-    `opened` is called whenever that was done: what was known of the file need not hold any more.
+    Everything happens in steps: one thread at a time, in a transaction of its own. `on_open` is called whenever the
+    file was opened, since it may be another one. `make_room` is called, outside of a step, when the file is full.
+
+    An exception that a signal handler raises can come at any point of a step. It leaves the file unlocked and the
+    transaction either complete or without effect.
     """
 
     def __init__(
@@ -50,185 +65,220 @@ class StateFile:
         directory: Path,
         map_megabytes: int,
         make_room: Callable[[], None],
-        opened: Callable[[], None] = lambda: None,
+        on_open: Callable[[], None] = lambda: None,
     ) -> None:
         self.directory = private_directory(directory)
         self._map_megabytes = map_megabytes
         self._make_room = make_room
-        self._tell = opened
+        self._on_open = on_open
         self.environment: lmdb.Environment | None = None
+        self._opened: list[lmdb.Environment] = []
         self.presence: Presence | None = None
-        self._lock = RLock()
-        self.turn = RLock()
-        """Held inside of every transaction, so that none is under way when the process forks."""
-        self._stepping = 0
-        self._later: list[Callable[[], None]] = []
+        self.fork_lock = RLock()
+        """Held during every step, so that no transaction is open when the process forks; never taken twice."""
+        self._steps: dict[int, Txn | None] = {}
+        """The threads that are in a step, and their transactions as far as they have begun."""
+        self._later: deque[Callable[[], None]] = deque()
         self.open()
         around_fork(self)
 
     def before_fork(self) -> None:
-        """Close the file for a while: no transaction survives a fork, and neither process could open it twice."""
-        self.turn.acquire()
-        if self.environment is not None:
-            self.environment.close()
-            self.environment = None
+        """Close the file for a while: no transaction survives a fork, and no child may use the parent's descriptors."""
+        self.fork_lock.acquire()
+        self._close()
 
     def after_fork(self) -> None:
-        """A child shows itself under a name of its own."""
+        """Give a child process its own identity, and no step of its parent."""
         _INHERITED.append(self.presence)
         self.environment = None
         self.presence = None
-        self._lock = RLock()
-        self.turn = RLock()
-        self._stepping = 0
-        self._later = []
+        self.fork_lock = RLock()
+        self._steps = {}
+        self._later = deque()
 
     def open(self) -> lmdb.Environment:
-        """The environment, opened where it is not yet."""
-        with self._lock:
-            if self.environment is None:
-                self.environment = open_environment(self.directory, self._map_megabytes)
-                self._opened = file_number(self.directory)
-                self._tell()
-            return self.environment
+        """The environment, opened if it is closed."""
+        return self.environment or self._alone(self._open)
 
     def close(self) -> None:
-        """Close the file and take this process's traces away; what is used again opens it anew."""
-        with self._lock:
-            if self.presence is not None:
-                self.presence.leave()
-                self.presence = None
-            if self.environment is not None:
-                self.environment.close()
-                self.environment = None
+        """Close the file and remove the files of this process; the next step opens it again."""
+        self._alone(self._leave)
 
     def is_crowded(self) -> bool:
-        """Whether so much of the map is in use that the rest is needed for changing what is there."""
-        environment = self.environment or self.open()
+        """Whether so much of the map is in use that the rest is needed for changes of what is there."""
+        environment = self.environment or self._open()
         stat = environment.stat()
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         return pages * stat["psize"] > environment.info()["map_size"] * _CROWDED
 
     def forget_dead_readers(self) -> None:
-        """Let pages be used again that a process was reading when it was killed."""
-        with self.turn:
-            (self.environment or self.open()).reader_check()
-
-    def _replace(self, error: Exception) -> None:
-        """Begin with a new file, because this one is damaged."""
-        with self.turn:
-            self._reopen()
-            set_aside(self.directory, error, self._opened)
-
-    def _reopen(self) -> None:
-        """Open the file again, as it is now, when it is asked next."""
-        with self.turn:
-            if self.environment is not None:
-                self.environment.close()
-                self.environment = None
-
-    def shown(self) -> Presence:
-        """What this process shows the others."""
-        with self._lock:
-            if self.presence is None:
-                self.presence = Presence(self.directory)
-            return self.presence
+        """Make the pages available again that a process was reading when it was killed."""
+        self._alone(self._check_readers)
 
     def identity(self) -> bytes:
-        """What names this process to the others."""
-        return (self.presence or self.shown()).identity
+        """The 8 bytes that name this process to others."""
+        return (self.presence or self._alone(self._show)).identity
 
-    def is_alive(self, process: bytes) -> bool:
-        """Whether another process still lives."""
-        return is_alive(self.directory, process)
+    def listen(self, receive: Callable[[bytes], None]) -> bool:
+        """See `Presence.listen`."""
+        return self._alone(lambda: (self.presence or self._show()).listen(receive))
 
-    def transact(self, step: Callable[[Txn, C, D], T], claim: C, charges: D, *, mending: bool = True) -> T:
-        """Take one step in a write transaction, which it commits itself; fast, for what is asked all the time.
+    def is_gone(self, process: bytes) -> bool:
+        """Whether another process has ended; to be called in a step."""
+        return process != self.identity() and not is_alive(self.directory, process)
 
-        When the file is full, damaged, or was made larger elsewhere, it is made ready and the step is taken once more.
-        Raises StoreUnavailable when that does not help.
+    def do_later(self, deed: Callable[[], None]) -> None:
+        """Call `deed` after the current step."""
+        self._later.append(deed)
+
+    def transact(
+        self,
+        step: Callable[[Txn, A], T],
+        argument: A,
+        *,
+        undo: Callable[[A], None] = _nothing,
+        write: bool = True,
+        mending: bool = True,
+    ) -> T:
+        """Call `step` with a transaction, which is committed when it returns.
+
+        When it was not committed, whatever the reason, `undo` is called with the same argument. When the file is
+        full, damaged, or was made larger by another process, it is prepared and the step is called once more.
+        Raises StoreUnavailable when that does not help, and InStep in the middle of another step of the same thread.
         """
-        turn, thread = self.turn, get_ident()
+        thread = get_ident()
+        if thread in self._steps:
+            raise InStep("the process store cannot be called from a finalizer or signal handler within a step")
+        lock = self.fork_lock
         try:
-            if not turn.acquire(False):  # a keyword costs more
-                acquire_patiently(turn)
-            if self._stepping == thread:
-                raise StoreUnavailable("nobody can ask in the middle of a step")  # noqa: TRY301 - unlocked below
-            txn = (self.environment or self.open()).begin(None, None, True)  # a keyword costs more here, too
-            self._stepping = thread
-            try:
-                done = step(txn, claim, charges)
-            finally:
-                # Nothing after a commit, and all that is needed after anything else.
-                txn.abort()
-                self._stepping = 0
-        except lmdb.Error as error:
-            unlock(turn)
+            self._steps[thread] = None
+            if not lock.acquire(False):
+                acquire_patiently(lock)
+            txn = self._steps[thread] = (self.environment or self._open()).begin(None, None, write)
+            done = step(txn, argument)
+            txn.commit()
+            lock.release()
+            del self._steps[thread]
+        except BaseException as error:
+            self._abandon(thread, error, lambda: undo(argument))
+            if not isinstance(error, lmdb.Error):
+                raise
             self._mend(error, possible=mending)
-            return self.transact(step, claim, charges, mending=False)
-        except BaseException:
-            unlock(turn)
-            raise
-        turn.release()
+            return self.transact(step, argument, undo=undo, write=write, mending=False)
         if self._later:
             self._catch_up()
         return done
 
-    def write(self, step: Callable[[Txn], T], *, mending: bool = True) -> T:
-        """Take one step in a write transaction, which is committed at its end; for all else."""
-        return self.transact(_committed, step, None, mending=mending)
-
-    def read(self, step: Callable[[Txn], T], *, mending: bool = True) -> T:
-        """Take one step in a transaction that changes nothing; mends the file as `transact` does."""
+    def _abandon(self, thread: int, error: BaseException, undo: Callable[[], None]) -> None:
+        """End a step that was interrupted or has failed."""
         try:
-            with self.turn, (self.environment or self.open()).begin() as txn:
-                return step(txn)
-        except lmdb.Error as error:
-            self._mend(error, possible=mending)
-        return self.read(step, mending=False)
+            self._end(thread, error, undo)
+        finally:  # again, since the first one may be interrupted as well
+            self._end(thread, error, undo)
 
-    def _catch_up(self) -> None:
-        while (deed := self._next_deed()) is not None:
-            deed()
+    def _end(self, thread: int, error: BaseException, undo: Callable[[], None]) -> None:
+        if thread in self._steps:
+            txn = self._steps[thread]
+            if txn is None or isinstance(error, lmdb.Error) or not _has_ended(txn):
+                undo()
+            if txn is not None:
+                txn.abort()
+            self._steps.pop(thread, None)
+        unlock(self.fork_lock)
 
-    def _next_deed(self) -> Callable[[], None] | None:
-        with self.turn:
-            return self._later.pop(0) if self._later else None
+    def _alone(self, work: Callable[[], T]) -> T:
+        """Call `work` while no other thread takes a step, or within the step of the calling thread."""
+        thread = get_ident()
+        if thread in self._steps:
+            return work()
+        try:
+            self._steps[thread] = None
+            acquire_patiently(self.fork_lock)
+            done = work()
+            self.fork_lock.release()
+            del self._steps[thread]
+        except BaseException as error:
+            self._abandon(thread, error, lambda: None)
+            raise
+        return done
+
+    def _open(self) -> lmdb.Environment:
+        if self.environment is None:
+            self._close()  # what an interrupted call has left open
+            self._on_open()
+            open_environment(self.directory, self._map_megabytes, self._opened)
+            self._file_number = file_number(self.directory)
+            self.environment = self._opened[0]
+        return self.environment
+
+    def _close(self) -> None:
+        """Close the file; the next step opens it, or the one that has replaced it."""
+        self.environment = None
+        for environment in self._opened:
+            environment.close()
+        self._opened.clear()
+
+    def _check_readers(self) -> None:
+        self._open().reader_check()
+
+    def _show(self) -> Presence:
+        if self.presence is None:
+            self.presence = Presence(self.directory)
+        return self.presence
+
+    def _leave(self) -> None:
+        presence, self.presence = self.presence, None
+        if presence is not None:
+            presence.leave()
+        self._close()
+
+    def _replace(self, error: Exception) -> None:
+        """Begin with a new file, because this one is damaged."""
+        self._close()
+        set_aside(self.directory, error, self._file_number)
 
     def _mend(self, error: lmdb.Error, *, possible: bool) -> None:
-        """Make the file ready for another try, or raise what its error means to the caller."""
-        possible = possible and not self.is_stepping()
+        """Prepare the file for another attempt, or raise what its error means to the caller."""
         if possible and isinstance(error, lmdb.MapFullError):
             with suppress(StoreUnavailable):
                 self._make_room()
         elif possible and isinstance(error, lmdb.MapResizedError):
-            self._reopen()  # another process has made it larger
+            self._alone(self._close)  # another process has made it larger
         elif possible and isinstance(error, UNREADABLE):
-            self._replace(error)
+            self._alone(lambda: self._replace(error))
         else:
-            raise self.failure(error) from error
+            raise self._failure(error) from error
 
-    def is_stepping(self) -> bool:
-        """Whether the running thread is in the middle of a step: what asks now is a finalizer or a signal handler."""
-        return self._stepping != 0 and self._stepping == get_ident()
-
-    def do_later(self, deed: Callable[[], None]) -> None:
-        """Do something once the step that is under way has been taken."""
-        self._later.append(deed)
-
-    def failure(self, error: lmdb.Error) -> StoreUnavailable:
+    def _failure(self, error: lmdb.Error) -> StoreUnavailable:
         """What an error of the file means to the caller."""
         if isinstance(error, lmdb.MapFullError):
             return StoreUnavailable(
                 f"all {self._map_megabytes} MB of {self.directory} are in active use: raise LIMITS['MAP_MEGABYTES']"
             )
         return StoreUnavailable(
-            f"the state file {data_file(self.directory)} cannot be used ({error}): if that goes on, stop all processes "
-            "that use it and delete it, and counting starts anew"
+            f"the state file {data_file(self.directory)} cannot be used ({error}): if the error persists, stop all "
+            "processes that use it and delete it; counting starts again then"
         )
 
+    def _catch_up(self) -> None:
+        """Do what was put off during a step. What fails stays, and is tried again after the next step."""
+        while self._later:
+            deed = self._later[0]
+            try:
+                deed()
+            except StoreUnavailable:
+                logger.warning("what was released during a step could not be stored; trying again", exc_info=True)
+                return
+            except Exception:
+                logger.exception("what was put off during a step failed")
+            with suppress(ValueError):  # another thread was faster
+                self._later.remove(deed)
 
-def _committed(txn: Txn, step: Callable[[Txn], T], _: None) -> T:
-    done = step(txn)
-    txn.commit()
-    return done
+
+def _has_ended(txn: Txn) -> bool:
+    """Whether a transaction was committed or aborted."""
+    try:
+        txn.id()
+    except lmdb.Error:
+        return True
+    return False

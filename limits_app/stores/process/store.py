@@ -1,4 +1,4 @@
-"""The process store's verbs: each is one transaction on the shared file."""
+"""The process store's verbs: each loads records, calls the engine, and saves, in one transaction on the shared file."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from time import monotonic
+from typing import Any, Final, cast
 
-from limits_app.core.claim import Claim
+from limits_app.core import engine
+from limits_app.core.algorithms.window_log import Log
 from limits_app.core.clock import as_clock, system_us
 from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable
-from limits_app.core.forking import lock_over_forks
+from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.keys import short_key
-from limits_app.core.layout import LEASE_US, lease_us_of
-from limits_app.core.parts import Amounts
-from limits_app.core.renewal import Renewer
-from limits_app.stores.process.deciding import Deciding, advance_version_in, version_in
+from limits_app.core.leases import Renewer
+from limits_app.core.plan import Amounts, Claim, Plan
+from limits_app.core.record import LEASE_US, Holder, Record, lease_us_of
+from limits_app.core.runtime import lock_over_forks
+from limits_app.core.store import next_version
 from limits_app.stores.process.housekeeping import Housekeeping
-from limits_app.stores.process.leasing import Leasing
-from limits_app.stores.process.records import Records
-from limits_app.stores.process.state_file import StateFile
-from limits_app.stores.process.tallying import Tallying
-from limits_app.stores.process.watching import Watching
+from limits_app.stores.process.presence import ID_LENGTH
+from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared
+from limits_app.stores.process.state_file import InStep, StateFile, Txn
+from limits_app.stores.process.usage import Usage
+from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
 
 __all__ = ["ProcessStore", "open_process_store"]
 
-C = TypeVar("C", bound=Claim)
-
 _POLL_US: Final = (250_000, 250_000)
 _SECOND: Final = 1_000_000
+_SECONDS_BETWEEN_LOOKS: Final = 0.1
+_MAX_LOOKED: Final = 1024
+_NUMBER_LENGTH: Final = 8
+_VERSION: Final = b"version"
 
 
 class ProcessStore:
     """Keeps state in a file that all processes of a machine share, which may fork and be killed at any time.
 
-    `directory` gets a subdirectory that only the user may enter; `map_megabytes` are reserved there at once.
-    `clock` returns microseconds, the same in all processes.
-    Open it through `open_process_store`: a process must not open one file twice.
-    Raises StoreUnavailable when the directory or the space cannot be had.
+    `directory` gets a subdirectory that only the user may enter; `map_megabytes` are reserved there immediately.
+    `clock` returns microseconds, the same in all processes. Use `open_process_store`: a process must not open a file
+    twice. Raises StoreUnavailable when the directory cannot be used or the space cannot be reserved.
     """
 
     remote = False
@@ -60,21 +63,19 @@ class ProcessStore:
         self._now = clock
         self._map_megabytes = map_megabytes
         self._records = Records()
-        self._file = StateFile(self.directory, map_megabytes, self._make_room, self._records.begin_anew)
-        self._leasing = Leasing(self._file.identity, self._file.is_alive)
-        self._tallying = Tallying(self._records)
-        self._housekeeping = Housekeeping(self._records, self._leasing, self._tallying, self._file.is_crowded)
-        self._watching = Watching(self._file)
-        parts = (self._records, self._leasing, self._tallying, self._housekeeping)
-        self._deciding = Deciding(*parts, clock=clock, do_later=self._file.do_later)
+        self._usage = Usage(self._records)
+        self._file = StateFile(self.directory, map_megabytes, self._make_room, self._records.forget_definitions)
+        self._housekeeping = Housekeeping(self._records, self._usage, self._file.is_crowded)
+        self._waking = Waking(self._file)
+        self._looked: dict[tuple[str, ...], float] = {}
         self._swept_at = -_SECOND
-        self.line = self._watching.line
+        self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._now is not system_us:
-            raise NotShareable("a store with a clock of its own cannot be sent to another process: leave clock= out")
+            raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
         return _restored, (str(self.directory), self._map_megabytes, self.lease_us / 1_000_000)
 
     def __repr__(self) -> str:
@@ -82,74 +83,242 @@ class ProcessStore:
 
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
-        decided = self._file.transact(self._deciding.decide, claim, claim.amounts)
-        return self.acquire(claim) if decided is None else decided
+        return self._file.transact(self._acquire, claim, undo=_undecide)
 
-    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+    def acquire_first(
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
         """See `Store.acquire_first`."""
-        return self._file.transact(partial(self._deciding.decide_first, failover=failover), claims, emptiest_first)
+
+        def acquire_first(txn: Txn, claims: Sequence[Claim]) -> Claim | None:
+            if emptiest_first:
+                for claim in claims:
+                    self._peek(txn, claim)
+                claims = sorted(claims, key=Claim.load)
+            for claim in claims if failover else claims[:1]:
+                if self._acquire(txn, claim):
+                    return claim
+            return None
+
+        return self._file.transact(acquire_first, claims, undo=_undecide_all)
+
+    def _acquire(self, txn: Txn, claim: Claim) -> bool:
+        plan = prepared(claim.plan)
+        _check_version(txn, claim, plan)
+        now = self._now()
+        self._name_holder(claim)
+        records = self._records.load(txn, plan, now)
+        admitted = engine.charge(claim, records, now)
+        if not admitted and claim.plan.permits and self._reclaim_from_dead(claim.plan, records, now):
+            admitted = engine.charge(claim, records, now)
+        self._save(txn, plan, records, now)
+        if not admitted:
+            _load_logs(claim)
+        return admitted
+
+    def _name_holder(self, claim: Claim) -> None:
+        """Name a claim in leases by this process, which is another one after a fork, and by its number there."""
+        if claim.number:
+            claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
+
+    def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
+        """Write the records that have changed, and delete idle ones when there are new ones."""
+        changed = False
+        for record, (scope, codec, scoped) in zip(records, plan.scopes, strict=True):
+            if record.changed:
+                changed = True
+                if record.usage is not None or record.finished:
+                    self._usage.keep(txn, scoped.scope, record, now)
+                self._records.put(txn, scope, record, codec)
+        if changed and self._records.met_new:
+            self._housekeeping.step(txn, now)
+
+    def _reclaim_from_dead(self, plan: Plan, records: Sequence[Record], now: int) -> bool:
+        """Reclaim the permits of processes that have ended, at most ten times a second for the same scopes."""
+        time = monotonic()
+        if time - self._looked.get(plan.scope_keys, 0) < _SECONDS_BETWEEN_LOOKS:
+            return False
+        if len(self._looked) >= _MAX_LOOKED:
+            self._looked.clear()
+        self._looked[plan.scope_keys] = time
+        seen: dict[bytes, bool] = {}
+
+        def is_gone(holder: Holder) -> bool:
+            process = cast("bytes", holder)[:ID_LENGTH]
+            if process not in seen:
+                seen[process] = self._file.is_gone(process)
+            return seen[process]
+
+        reclaimed = [engine.reclaim(record, now, is_gone) for record in records]  # in all of them
+        return any(reclaimed)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
-        if self._file.is_stepping():
-            self._file.do_later(partial(self._settle_now, claim, changes))
-            return
-        others = self._file.transact(self._deciding.settle, claim, changes)
-        if others or self.line.busy:
-            self._watching.tell(claim.plan.scopes, others)
+        if not claim.settled:
+            self._settle_in_step(_Settling(claim, changes))
 
-    def _settle_now(self, claim: Claim, changes: Amounts) -> None:
-        claim.settled = False  # whoever released it takes it as done already
-        self.settle(claim, changes)
+    def _settle_in_step(self, settling: _Settling) -> None:
+        """Settle a claim, or have it settled after the step that the calling thread is in the middle of."""
+        claim = settling.claim
+        try:
+            others = self._file.transact(self._settle, settling, undo=_Settling.undo)
+        except InStep:
+            settling.is_deferred = True
+            self._file.do_later(partial(self._settle_in_step, settling))
+            return
+        if settling.lost_lease:
+            claim.lose_lease()
+        if others or self.line.busy:
+            self._waking.notify(claim.plan.scope_keys, others)
+
+    def _settle(self, txn: Txn, settling: _Settling) -> Sequence[Watcher]:
+        claim = settling.claim
+        if settling.is_done or (claim.settled and not settling.is_deferred):
+            return ()
+        plan, now = prepared(claim.plan), self._now()
+        self._name_holder(claim)
+        records = self._records.load_present(txn, plan)
+        settling.lost_lease = not engine.settle(claim, records, settling.changes, now)
+        self._save(txn, plan, records, now)
+        settling.mark()
+        return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
-        return self._file.write(lambda txn: self._leasing.renew_all(txn, claims, self._now()))
+        return self._file.transact(self._renew, claims)
+
+    def _renew(self, txn: Txn, claims: Sequence[Claim]) -> list[Claim]:
+        now, lost = self._now(), []
+        for claim in claims:
+            plan = prepared(claim.plan)
+            self._name_holder(claim)
+            records = self._records.load_present(txn, plan)
+            if engine.renew(claim, records, now):
+                self._save(txn, plan, records, now)
+            else:
+                lost.append(claim)
+        return lost
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
-        self._file.read(lambda txn: self._deciding.look(txn, claim))
+        self._file.transact(self._peek, claim, write=False)
+
+    def _peek(self, txn: Txn, claim: Claim) -> None:
+        plan = prepared(claim.plan)
+        _check_version(txn, claim, plan)
+        now = self._now()
+        engine.peek(claim, self._records.load(txn, plan, now), now)
+        _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
-        shorts = [short_key(scope) for scope in scopes]
-        others = self._file.write(lambda txn: self._deciding.reset(txn, shorts, keys))
-        self._watching.tell(scopes, others)
+
+        def reset(txn: Txn, shorts: Sequence[bytes]) -> Sequence[Watcher]:
+            for scope in shorts:
+                record = self._records.find(txn, scope)
+                if record is not None:
+                    engine.reset(record, keys)
+                    self._records.put(txn, scope, record)
+            return watchers(txn, shorts)
+
+        others = self._file.transact(reset, [short_key(scope) for scope in scopes])
+        self._waking.notify(scopes, others)
 
     def collect_counts(self) -> Batch | None:
         """See `CountingStore.collect_counts`."""
-        return self._file.write(lambda txn: self._tallying.collect(txn, self._now()))
+        return self._file.transact(self._usage.collect, self._now())
 
     def forget_counts(self, name: str) -> None:
         """See `CountingStore.forget_counts`."""
-        self._file.write(lambda txn: self._tallying.forget(txn, name))
+        self._file.transact(self._usage.forget, name)
 
     def version(self) -> int:
         """See `Store.version`."""
-        return self._file.read(version_in)
+        return self._file.transact(lambda txn, _: _version_in(txn), None, write=False)
 
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
-        version, others = self._file.write(advance_version_in)
+
+        def advance(txn: Txn, _: None) -> tuple[int, Sequence[Watcher]]:
+            version = next_version(_version_in(txn))
+            txn.put(_VERSION, version.to_bytes(VERSION_LENGTH))
+            return version, watchers(txn)
+
+        version, others = self._file.transact(advance, None)
         self.line.notify_all()
-        self._watching.tell((), others)
+        self._waking.notify((), others)
         return version
 
     def close(self) -> None:
-        """Close the file; what is used again opens it anew."""
+        """Close the file; the next call of a verb opens it again."""
         self._file.close()
 
     def _make_room(self) -> None:
-        """Forget what is idle, now that the file is full; at most once a second, since it goes through all of it."""
+        """Delete what is idle, now that the file is full; at most once a second, since it reads the whole file."""
         now = self._now()
         if 0 <= now - self._swept_at < _SECOND:
             return
         self._swept_at = now
         self._file.forget_dead_readers()
         self._housekeeping.start_over()
-        more = True
-        while more:
-            more = self._file.write(lambda txn: self._housekeeping.make_room(txn, now), mending=False)
+        while self._file.transact(self._housekeeping.make_room, now, mending=False):
+            pass
+
+
+class _Settling:
+    """A claim that is settled with `changes`.
+
+    `is_deferred` says that this was put off during a step of the same thread: the claim counts as settled already.
+    `lost_lease` says that a lease of the claim had run out.
+    """
+
+    __slots__ = ("changes", "claim", "is_deferred", "is_done", "lost_lease")
+
+    def __init__(self, claim: Claim, changes: Amounts) -> None:
+        self.claim = claim
+        self.changes = changes
+        self.is_deferred = False
+        self.is_done = False
+        self.lost_lease = False
+
+    def mark(self) -> None:
+        """Note that the claim is settled; before the commit, so that it is never settled twice."""
+        self.is_done = True
+        self.claim.settled = True
+
+    def undo(self) -> None:
+        """Note that the step had no effect."""
+        if self.is_done:
+            self.is_done = False
+            self.claim.settled = self.is_deferred
+
+
+def _undecide(claim: Claim) -> None:
+    claim.admitted = None
+
+
+def _undecide_all(claims: Sequence[Claim]) -> None:
+    for claim in claims:
+        claim.admitted = None
+
+
+def _check_version(txn: Txn, claim: Claim, plan: Prepared) -> None:
+    """Raise StaleConfiguration when the limits of a claim were compiled from another version."""
+    if claim.plan.version is not None and txn.get(_VERSION) != plan.version:
+        raise StaleConfiguration
+
+
+def _load_logs(claim: Claim) -> None:
+    """Read the logs in the states of a claim, which are used after the transaction."""
+    for limit, state in zip(claim.plan.limits, claim.states, strict=True):
+        if limit.rule.has_log:
+            log: Log = state[-1]
+            log.arrays()
+
+
+def _version_in(txn: Txn) -> int:
+    """The version of the configuration."""
+    return int.from_bytes(txn.get(_VERSION) or b"")
 
 
 _OPENED: Final[dict[str, ProcessStore]] = {}
@@ -157,15 +326,15 @@ _OPENING: Final = lock_over_forks()
 
 
 def open_process_store(directory: str | Path, **options: Any) -> ProcessStore:
-    """Open the store in a directory, or give the one that this process has opened there before.
+    """Open the store in a directory, or return the one that this process has opened there before.
 
-    `options` are those of ProcessStore, and count at the first opening.
+    `options` are those of ProcessStore, and count when the store is opened first.
     """
     place = os.path.realpath(directory)
     with _OPENING:
         store = _OPENED.get(place)
         if store is None:
-            store = _OPENED[place] = ProcessStore(place, **options)
+            store = _OPENED[place] = ProcessStore(directory, **options)
         return store
 
 

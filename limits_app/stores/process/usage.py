@@ -1,0 +1,114 @@
+"""Usage in the file: the admitted amounts of finished hours, until they are collected.
+
+Keys, with `scope` in 16 bytes: `open scope` is a scope whose record is counting, `hour number scope` its amounts in
+an hour that its record counts no more, and `batch` what was collected and is not confirmed yet. The words `open` and
+`hour` are digests, which no scope begins with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from limits_app.core import engine
+from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of, label_of
+from limits_app.core.keys import Scope, short_key, unique_name
+from limits_app.core.record import FinishedUsage, Record
+from limits_app.stores.process.records import Records, StoredUsage, entries
+from limits_app.stores.process.state_file import Txn
+
+__all__ = ["Usage"]
+
+_OPEN: Final = short_key("open")
+_HOUR: Final = short_key("hour")
+_HOUR_LENGTH: Final = 4
+_BATCH: Final = b"batch"
+_MAX_BATCH: Final = 256
+
+
+class Usage:
+    """Keeps the finished usage of records, and gives it out in batches, as `CountingStore` describes."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._next_open = b""
+
+    def keep(self, txn: Txn, scope: Scope, record: Record, now: int) -> None:
+        """Keep what a record has finished, and note when it has begun to count."""
+        usage = record.usage
+        is_new = usage is not None and usage.until and not isinstance(usage, StoredUsage)
+        if record.finished or is_new:
+            key, label = short_key(scope.key), label_of(scope)
+            self._add(txn, (key, label), record, now)
+            if is_new:
+                txn.put(_OPEN + key, label)
+
+    def close(self, txn: Txn, scope: bytes, record: Record, now: int) -> None:
+        """Keep all that a record has counted; it counts again from its next admitted request."""
+        engine.close_usage(record)
+        label = txn.pop(_OPEN + scope)
+        if label is not None:
+            self._add(txn, (scope, label), record, now)
+
+    def _add(self, txn: Txn, labelled: tuple[bytes, bytes], record: Record, now: int) -> None:
+        """Add what a record has finished, and delete old hours one by one, which were not collected."""
+        for finished in record.finished:
+            _add_hour(txn, *labelled, finished)
+        record.finished = []
+        oldest = next(entries(txn, _HOUR), None)
+        if oldest is not None and _hour_in(oldest[0]) < hour_of(now) - KEPT_HOURS:
+            txn.delete(oldest[0])
+
+    def collect(self, txn: Txn, now: int) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        stored = txn.get(_BATCH)
+        if stored is None:
+            self._close_some(txn, now)
+            counts = list(self._take_hours(txn))
+            if not counts:
+                return None
+            is_full = bool(self._next_open) or len(counts) == _MAX_BATCH
+            stored = json.dumps([unique_name(), counts, is_full]).encode()
+            txn.put(_BATCH, stored)
+        name, counts, is_full = json.loads(stored)
+        return Batch(name, [Count(*count) for count in counts], is_full)
+
+    def _close_some(self, txn: Txn, now: int) -> None:
+        """Close records that are counting, as many as a batch holds; the next call goes on behind them."""
+        found = islice(entries(txn, _OPEN, self._next_open), _MAX_BATCH)
+        scopes = [key[len(_OPEN) :] for key, _ in found]
+        for scope in scopes:
+            record = self._records.find(txn, scope)
+            if record is None:
+                txn.delete(_OPEN + scope)
+            else:
+                self.close(txn, scope, record, now)
+                self._records.put(txn, scope, record)
+        self._next_open = scopes[-1] + b"\0" if len(scopes) == _MAX_BATCH else b""
+
+    def _take_hours(self, txn: Txn) -> Iterator[tuple[Any, ...]]:
+        for key, stored in list(islice(entries(txn, _HOUR), _MAX_BATCH)):
+            label, amounts = json.loads(stored)
+            yield *label, _hour_in(key), amounts
+            txn.delete(key)
+
+    def forget(self, txn: Txn, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        stored = txn.get(_BATCH)
+        if stored is not None and json.loads(stored)[0] == name:
+            txn.delete(_BATCH)
+
+
+def _add_hour(txn: Txn, scope: bytes, label: bytes, finished: FinishedUsage) -> None:
+    key = _HOUR + finished.hour.to_bytes(_HOUR_LENGTH) + scope
+    stored = txn.get(key)
+    amounts: dict[str, int] = {} if stored is None else json.loads(stored)[1]
+    for name, amount in finished.amounts.items():
+        amounts[name] = amounts.get(name, 0) + amount
+    txn.put(key, json.dumps([json.loads(label), amounts]).encode())
+
+
+def _hour_in(key: bytes) -> int:
+    return int.from_bytes(key[len(_HOUR) : len(_HOUR) + _HOUR_LENGTH])

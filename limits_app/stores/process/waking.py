@@ -1,0 +1,100 @@
+"""Waking waiters of other processes: `watch: scope process` says that a process waits in a scope."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import short_key
+from limits_app.core.waiting import WaitingLine
+from limits_app.stores.process.presence import ID_LENGTH, wake
+from limits_app.stores.process.records import entries
+from limits_app.stores.process.state_file import StateFile, Txn
+
+__all__ = ["Waking", "Watcher", "any_watchers", "watchers"]
+
+_PREFIX: Final = b"watch:"
+_COUNT: Final = b"watchers"
+
+Watcher = tuple[bytes, bytes]
+"""A scope, and a process that waits in it."""
+
+
+class Waking:
+    """The waiting line of this process, which other processes wake, and the messages to theirs."""
+
+    def __init__(self, file: StateFile) -> None:
+        self._file = file
+        self._watched: dict[bytes, str] = {}
+        self.line = WaitingLine(self._watch, self._unwatch)
+
+    def notify(self, scopes: Iterable[str], others: Sequence[Watcher]) -> None:
+        """Wake the waiters of these scopes: something was released, or has changed."""
+        if self.line.busy:
+            self.line.notify(scopes)
+        if others:
+            self._send(others)
+
+    def _watch(self, scope: str) -> None:
+        short = short_key(scope)
+        self._watched[short] = scope
+        if self._file.listen(self._receive):
+            self._file.transact(_add, short + self._file.identity())
+
+    def _unwatch(self, scope: str) -> None:
+        short = short_key(scope)
+        self._watched.pop(short, None)
+        self._file.transact(_delete, [(short, self._file.identity())])
+
+    def _receive(self, short: bytes) -> None:
+        """Wake the waiters of a scope; called by the thread that reads the pipe."""
+        scope = self._watched.get(short)
+        if scope is not None:
+            self.line.notify([scope])
+            return
+        with suppress(StoreUnavailable):  # whoever leaves a line was interrupted before it could say so
+            self._file.transact(self._forget, short)
+
+    def _forget(self, txn: Txn, short: bytes) -> None:
+        if short not in self._watched:
+            _delete(txn, [(short, self._file.identity())])
+
+    def _send(self, others: Sequence[Watcher]) -> None:
+        own, directory = self._file.presence, self._file.directory
+        foreign = [one for one in others if own is None or one[1] != own.identity]
+        gone = [(scope, process) for scope, process in foreign if not wake(directory, process, scope)]
+        if gone:
+            self._file.transact(_delete, gone)
+
+
+def any_watchers(txn: Txn) -> bool:
+    """Whether any process waits at all."""
+    return txn.get(_COUNT) is not None
+
+
+def watchers(txn: Txn, scopes: Iterable[bytes] = (b"",)) -> list[Watcher]:
+    """The processes that wait in these scopes (by default: in any)."""
+    keys = [key for scope in scopes for key, _ in entries(txn, _PREFIX + scope)]
+    return [(key[len(_PREFIX) : -ID_LENGTH], key[-ID_LENGTH:]) for key in keys]
+
+
+def _add(txn: Txn, watcher: bytes) -> None:
+    if txn.put(_PREFIX + watcher, b"", overwrite=False):
+        _count(txn, 1)
+
+
+def _delete(txn: Txn, gone: Iterable[Watcher]) -> None:
+    for scope, process in gone:
+        if txn.delete(_PREFIX + scope + process):
+            _count(txn, -1)
+
+
+def _count(txn: Txn, change: int) -> None:
+    """How many processes wait at all, so that a release need not look for them where there are none."""
+    number = int.from_bytes(txn.get(_COUNT) or b"") + change
+    if number:
+        txn.put(_COUNT, number.to_bytes(8))
+    else:
+        txn.delete(_COUNT)
