@@ -58,6 +58,7 @@ class Renewer:
         """Drop what the parent process holds: a child neither renews nor loses it."""
         for acquisition in self.held():
             acquisition.lost_lease_reported = True
+            acquisition.block_owner = None
         self._held = {}
         self._reset()
 
@@ -187,10 +188,10 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
     for block in blocks:
         acquisition = block()
         # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
-        if acquisition is None or acquisition.block_owner != running or acquisition.claim.settled:
+        if acquisition is None or acquisition.block_owner != running or not acquisition.limit_set.is_same(limit_set):
             continue
-        if acquisition.limit_set.is_same(limit_set):
-            claim = acquisition.claim
+        claim = acquisition.claim
+        if claim.admitted and not claim.settled:
             held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])
     return frozenset(held)
 

@@ -88,8 +88,8 @@ def test_a_number_of_any_kind_is_kept_and_written_as_what_it_is(number: Any) -> 
         QuotaLimit.per_session("plan", 7, number),
     ]
     plain = (RateLimit("tpm", 7, 7, burst=7), CallLimit(7, 7, GCRA, 7), ResourceLimit("db", 7, 7))
-    written = definitions_of(Schema(tuple(some), 1, counts=False))
-    assert written == definitions_of(Schema((*plain, QuotaLimit.per_session("plan", 7, 7)), 1, counts=False))
+    written = definitions_of(Schema(tuple(some), 1, counts_usage=False))
+    assert written == definitions_of(Schema((*plain, QuotaLimit.per_session("plan", 7, 7)), 1, counts_usage=False))
     assert {type(value) for limit in some for value in dataclasses.astuple(limit)} <= {
         int, str, bool, NoneType, RateLimitAlgorithm
     }  # fmt: skip
@@ -99,7 +99,7 @@ def test_whole_numbers_of_other_libraries_are_kept_as_integers() -> None:
     seven: Any = Seven()
     some = (RateLimit("tpm", seven, 60, SLIDING_WINDOW), ResourceLimit("db", seven), QuotaLimit.per_day("a", seven))
     assert [type(limit.capacity) for limit in some] == [int] * 3
-    assert b"7" in definitions_of(Schema(some, 1, counts=False))
+    assert b"7" in definitions_of(Schema(some, 1, counts_usage=False))
 
 
 def test_decimals_are_kept_as_floats() -> None:
