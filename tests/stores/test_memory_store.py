@@ -45,7 +45,7 @@ VERBS: dict[str, Callable[[LimitSet, Acquisition], object]] = {
     "acquire": lambda limits, acquired: limits.try_acquire({"x": 1}),
     "settle": lambda limits, acquired: settle_more(acquired),
     "peek": lambda limits, acquired: limits.get_stats(),
-    "renew": lambda limits, acquired: limits.store.renew([acquired]),
+    "renew": lambda limits, acquired: limits.store.renew([acquired.claim]),
 }
 
 
