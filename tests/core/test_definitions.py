@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import decimal
+import json
 import pickle
 from decimal import Decimal
 from fractions import Fraction
