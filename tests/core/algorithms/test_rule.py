@@ -70,9 +70,9 @@ def test_a_rule_knows_its_limit(limit: Limit) -> None:
     ids=repr,
 )
 def test_the_lua_implementation_gets_a_name_and_integers(limit: Limit, parameters: tuple[object, ...]) -> None:
-    rule = compile_rule(limit, LEASE_US).lua
-    assert rule == parameters
-    assert all(type(number) is int for number in told[1:])
+    lua = compile_rule(limit, LEASE_US).lua
+    assert lua == parameters
+    assert all(type(number) is int for number in lua[1:])
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)
