@@ -199,7 +199,8 @@ class MemoryStore:
             self._save(plan, records, now)
 
     def _settle(self, claim: Claim, changes: Amounts) -> bool:
-        now, records = self._now(), []
+        now = self._now()
+        records: list[Record] = []
         for key in claim.plan.scope_keys:
             record = self._records.get(key)
             if record is None:
