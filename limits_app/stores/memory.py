@@ -124,8 +124,6 @@ class MemoryStore:
             elif not claim.settled:
                 try:
                     self._in_step = True
-                    # First, so that an interrupted release is never settled twice.
-                    claim.settled = True
                     lost_lease = not self._settle(claim, changes)
                 finally:
                     self._in_step = False
@@ -206,6 +204,8 @@ class MemoryStore:
             if record is None:
                 record = self._new(claim.plan.scopes[len(records)])
             records.append(record)
+        # First, so that a release that is interrupted from here on is never settled twice.
+        claim.settled = True
         kept_leases = engine.settle(claim, records, changes, now)
         if self._unsaved or claim.plan.counts_usage:
             self._save(claim.plan, records, now)
