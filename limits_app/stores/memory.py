@@ -124,6 +124,8 @@ class MemoryStore:
             elif not claim.settled:
                 try:
                     self._in_step = True
+                    # First, so that an interrupted release is never settled twice.
+                    claim.settled = True
                     lost_lease = not self._settle(claim, changes)
                 finally:
                     self._in_step = False
@@ -204,8 +206,6 @@ class MemoryStore:
             if record is None:
                 record = self._new(claim.plan.scopes[len(records)])
             records.append(record)
-        # First, so that a release that is interrupted from here on is never settled twice.
-        claim.settled = True
         kept_leases = engine.settle(claim, records, changes, now)
         if self._unsaved or claim.plan.counts_usage:
             self._save(claim.plan, records, now)
@@ -222,6 +222,14 @@ class MemoryStore:
                 record = engine.migrate(record, scope.schema, now)
                 self._unsaved = True
             records.append(record)
+        return records
+
+    def _load_stored(self, plan: Plan) -> list[Record]:
+        """Return the records of a plan's scopes as they are stored, also where their schemas are older or newer."""
+        records = []
+        for scope in plan.scopes:
+            record = self._records.get(scope.scope.key)
+            records.append(self._new(scope) if record is None else record)
         return records
 
     def _new(self, scope: ScopedLimits) -> Record:
