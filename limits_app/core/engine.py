@@ -135,7 +135,8 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
             migrated.states[index] = rule.carry(old.rules[position], record.states[position], now)
         if rule.is_permit:
             # Leases outlive a limit that was removed and added again.
-            migrated.states[index] = _counted_permits(rule, migrated.states[index], record, now)
+            # Those that have run out count until they are reclaimed.
+            migrated.states[index] = _counted_permits(rule, migrated.states[index], record, 0)
     return migrated
 
 
@@ -171,6 +172,9 @@ def restored_at(record: Record) -> int:
     for rule, state in zip(record.schema.rules, record.states, strict=True):
         at = NEVER_US if rule.is_permit and state[0] else rule.restored_at(state)
         latest = max(latest, at)
+    for lease in record.leases.values():
+        # Its limit may have been removed, and may be added again.
+        latest = max(latest, lease.expires_at)
     return latest
 
 

@@ -186,10 +186,11 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
     for block in blocks:
         acquisition = block()
         # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
-        if acquisition is None or acquisition.block_owner != running or acquisition.claim.settled:
+        if acquisition is None or acquisition.block_owner != running or not acquisition.limit_set.is_same(limit_set):
             continue
-        if acquisition.limit_set.is_same(limit_set):
-            claim = acquisition.claim
+        claim = acquisition.claim
+        # In a forked child, the claims of its parent have no owner.
+        if claim.admitted and not claim.settled and claim.owner is not None:
             held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])
     return frozenset(held)
 

@@ -73,7 +73,9 @@ class Plans:
         held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
         many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
         plan = self._compiled(tuple(named), left_out, held, many_calls)
-        depends_on_keys = all(isinstance(self.limits.get(key), MeteredLimit) for key in requested)
+        depends_on_keys = all(
+            [key not in permit_keys and isinstance(self.limits.get(key), MeteredLimit) for key in requested]
+        )
         if depends_on_keys and not held and keys != ():
             self.by_keys[keys] = plan
         return plan

@@ -224,6 +224,14 @@ class MemoryStore:
             records.append(record)
         return records
 
+    def _load_stored(self, plan: Plan) -> list[Record]:
+        """Return the records of a plan's scopes as they are stored, also where their schemas are older or newer."""
+        records = []
+        for scope in plan.scopes:
+            record = self._records.get(scope.scope.key)
+            records.append(self._new(scope) if record is None else record)
+        return records
+
     def _new(self, scope: ScopedLimits) -> Record:
         self._unsaved = True
         return new_record(scope.schema)

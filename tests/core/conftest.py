@@ -1,10 +1,9 @@
-"""What the tests of the core share."""
+"""Fixtures of the tests of the core."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import fields
 
 import pytest
 from hypothesis import Phase, settings
@@ -13,7 +12,7 @@ from limits_app.core.modes import HOOKS, Hooks
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 
-# A mutant is to be killed, not explained: no shrinking, and the same examples for every one of them.
+# A mutant only has to fail: no shrinking, and the same examples for every mutant.
 settings.register_profile(
     "mutants", deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
 )
@@ -31,8 +30,7 @@ def store(clock: FakeClock) -> MemoryStore:
 
 @pytest.fixture
 def hooks() -> Iterator[Hooks]:
-    """The hooks, put back afterwards."""
-    before = {field.name: copy(getattr(HOOKS, field.name)) for field in fields(HOOKS)}
+    """The hooks; restored after the test."""
+    before = {name: copy(value) for name, value in vars(HOOKS).items()}
     yield HOOKS
-    for name, value in before.items():
-        setattr(HOOKS, name, value)
+    vars(HOOKS).update(before)

@@ -1,4 +1,4 @@
-"""Forking: those who fork and those who open something never wait for each other, and a child can go on."""
+"""Forking: a thread that forks and one that opens something never wait for each other, and the child continues."""
 
 from __future__ import annotations
 
@@ -28,34 +28,8 @@ os.register_at_fork(before=lambda: importlib.import_module(sys.argv[1]))
 child = os.fork()
 if child == 0:
     os._exit(len(raised))
-lock = importlib.import_module("limits_app.core.forking").lock_over_forks()
+lock = importlib.import_module("limits_app.core.runtime").lock_over_forks()
 print(os.waitpid(child, 0)[1], len(raised), lock.acquire(blocking=False))
-"""
-
-WHAT_A_CHILD_RUNS = """
-import os, sys
-from threading import Event, Thread
-ran = []
-os.register_at_fork(before=ran.clear)  # it is called after what is registered later
-from limits_app.core.holding import holding_here
-holding, forked = Event(), Event()
-def hold():
-    holding_here()
-    holding.set()
-    forked.wait()
-def note(frame, event, _):
-    if event == "call" and frame.f_globals["__name__"].startswith("limits_app."):
-        ran.append(frame.f_code.co_name)
-Thread(target=hold).start()
-holding.wait()
-sys.setprofile(note)
-child = os.fork()
-sys.setprofile(None)
-if child == 0:
-    print(*ran, flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-forked.set()
 """
 
 
@@ -79,7 +53,7 @@ def child_gets(lock: RLock, child: int) -> bool:
 
 
 def opening_while_another_forks(pipe: Connection) -> None:
-    """Hold one lock, and take a second one that is younger, once another thread is about to fork."""
+    """Hold the lock, and acquire it again once another thread is about to fork."""
     opening, forking = Event(), Event()
     outer = lock_over_forks()
     os.register_at_fork(before=forking.set)  # it is called after what is registered later
@@ -121,17 +95,17 @@ def making_a_lock_while_forking(pipe: Connection) -> None:
 
 
 class Machine:
-    """Something that a process must not fork in the middle of."""
+    """An object during whose steps the process must not fork."""
 
     def __init__(self) -> None:
-        self.turn = RLock()
+        self.fork_lock = RLock()
         around_fork(self)
 
     def before_fork(self) -> None:
-        self.turn.acquire()
+        self.fork_lock.acquire()
 
     def after_fork(self) -> None:
-        self.turn = RLock()
+        self.fork_lock = RLock()
 
 
 def stepping_while_opening(pipe: Connection) -> None:
@@ -144,16 +118,16 @@ def stepping_while_opening(pipe: Connection) -> None:
         with lock:
             opening.set()
             forking.wait()
-            with machine.turn:
+            with machine.fork_lock:
                 pass
 
     with ThreadPoolExecutor(1) as executor:
         opened = executor.submit(open_and_step)
         opening.wait()
         child = os.fork()
-        free = child_gets(machine.turn, child)
+        free = child_gets(machine.fork_lock, child)
         opened.result()
-    pipe.send(free and is_free(machine.turn) and is_free(lock))
+    pipe.send(free and is_free(machine.fork_lock) and is_free(lock))
 
 
 def test_one_who_opens_something_inside_something_else_and_one_who_forks_do_not_wait_for_each_other() -> None:
@@ -179,7 +153,7 @@ def test_a_lock_that_is_made_in_the_middle_of_a_fork_is_not_released() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "limits_app.core.forking",
+        "limits_app.core.runtime",
         "limits_app.stores.redis",
         "limits_app.stores.database",
         "limits_app.stores.registry",
@@ -189,10 +163,3 @@ def test_a_module_that_is_imported_in_the_middle_of_a_fork_releases_nothing(modu
     command = [sys.executable, "-c", FORKING_DURING_AN_IMPORT, module]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == ["0", "0", "True"]
-
-
-def test_what_other_threads_held_is_dropped_in_a_child_without_any_python() -> None:
-    command = [sys.executable, "-W", "ignore", "-c", WHAT_A_CHILD_RUNS]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
-    # A tracer may need a lock that one of them had, and none is put right before the first of the hooks.
-    assert done.stdout.split()[0] == "_forget"

@@ -1,8 +1,9 @@
-"""Nested acquires: a thread or task does not wait for permits that it holds itself."""
+"""Nested requests: a thread or task does not wait for permits that it holds in a block around the request."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import copy
 import gc
 import multiprocessing
@@ -33,7 +34,7 @@ def limits(store: MemoryStore) -> LimitSet:
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
-    """Do something in a thread of its own."""
+    """Call a function in a new thread and return its result."""
     results = []
     thread = Thread(target=lambda: results.append(work()))
     thread.start()
@@ -78,7 +79,7 @@ def test_naming_the_key_takes_permits_again(store: MemoryStore) -> None:
     assert used(limits) == {"db": 0}
 
 
-def test_naming_the_key_waits_for_a_permit_that_nobody_gives_back(limits: LimitSet) -> None:
+def test_naming_the_key_waits_for_a_permit_that_is_not_released(limits: LimitSet) -> None:
     with limits.acquire(), pytest.raises(LimitTimeout):
         limits.acquire({"db": 1}, timeout=0)
 
@@ -135,17 +136,16 @@ def test_a_permit_that_was_held_for_as_long_as_it_may_be_is_not_held_any_more(
     store: MemoryStore, clock: FakeClock
 ) -> None:
     limits = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=5), ResourceLimit("gpu", 2))
-    outer = limits.acquire()
-    clock.now_us += 4_999_999  # as between two rounds of whoever renews
-    assert limits.try_acquire().acquisitions == {}
-    clock.now_us += 1
-    other = in_a_thread(lambda: limits.try_acquire({"gpu": 0}))
-    assert other
-    assert not limits.try_acquire(), "somebody else has it now"
-    other.release()
-    inner = limits.try_acquire()
-    assert inner.acquisitions.keys() == {"db"}
-    outer.release()
+    with limits.acquire():
+        clock.now_us += 4_999_999  # between two renewals
+        assert limits.try_acquire().acquisitions == {}
+        clock.now_us += 1
+        other = in_a_thread(lambda: limits.try_acquire({"gpu": 0}))
+        assert other
+        assert not limits.try_acquire(), "another thread has the permit now"
+        other.release()
+        inner = limits.try_acquire()
+        assert inner.acquisitions.keys() == {"db"}
     assert used(limits) == {"db": 1, "gpu": 0}
 
 
@@ -171,15 +171,59 @@ def test_after_the_release_permits_are_taken_again(limits: LimitSet) -> None:
     assert limits.acquire().acquisitions["db"].requested == 1
 
 
-def test_releases_need_not_be_in_order(store: MemoryStore) -> None:
+def test_blocks_need_not_end_in_order(store: MemoryStore) -> None:
     limits = limit_set(store, ResourceLimit("db", 3))
     first, second, third = limits.acquire(), limits.acquire({"db": 1}), limits.acquire({"db": 1})
-    second.release()
+    for acquisition in (first, second, third):
+        acquisition.__enter__()
+    second.__exit__(None, None, None)
     assert limits.try_acquire().acquisitions == {}
-    first.release()
+    first.__exit__(None, None, None)
     assert limits.try_acquire().acquisitions == {}
-    third.release()
+    third.__exit__(None, None, None)
     assert limits.try_acquire().acquisitions["db"].requested == 1
+
+
+def test_a_release_within_the_block_ends_the_hold(limits: LimitSet) -> None:
+    with limits.acquire() as outer:
+        outer.release()
+        inner = limits.acquire(timeout=0)
+        assert inner.acquisitions["db"].requested == 1
+        inner.release()
+
+
+def test_an_acquisition_that_was_not_entered_does_not_count_as_held(store: MemoryStore) -> None:
+    limits = limit_set(store, ResourceLimit("db", 2))
+    tried = [limits.try_acquire() for _ in range(10)]
+    assert [bool(acquisition) for acquisition in tried] == [True, True] + [False] * 8
+    assert used(limits) == {"db": 2}
+
+
+def test_an_acquisition_that_is_entered_late_is_held_from_then_on(store: MemoryStore) -> None:
+    limits = limit_set(store, ResourceLimit("db", 2))
+    first, second = limits.try_acquire(), limits.try_acquire()
+    assert not limits.try_acquire()
+    with second:
+        assert limits.try_acquire().acquisitions == {}
+    first.release()
+    assert used(limits) == {"db": 0}
+
+
+def test_a_rejected_acquisition_that_is_entered_holds_nothing(store: MemoryStore) -> None:
+    limits = limit_set(store, ResourceLimit("db", 2))
+    other = limits.try_acquire({"db": 2})
+    with limits.try_acquire() as rejected:
+        assert not rejected
+        assert not limits.try_acquire()
+    other.release()
+
+
+def test_a_permit_that_was_dropped_within_its_block_is_not_held_any_more(limits: LimitSet) -> None:
+    limits.acquire().__enter__()
+    gc.collect()
+    assert not limits.try_acquire(), "its lease has not run out yet"
+    with limits.acquire({"db": 0}):
+        assert not limits.try_acquire()
 
 
 def test_a_permit_that_was_dropped_is_not_held_any_more(limits: LimitSet) -> None:
@@ -232,11 +276,30 @@ def test_thousands_of_threads_that_ended_without_releasing_are_forgotten(store: 
     assert used(limits) == {"db": 0}
 
 
-def test_a_worker_that_is_used_again_holds_what_it_held(limits: LimitSet) -> None:
+def test_a_worker_thread_that_is_used_again_holds_nothing_of_its_former_work(limits: LimitSet) -> None:
     with ThreadPoolExecutor(1) as pool:
         held = pool.submit(limits.acquire).result()
-        assert pool.submit(limits.try_acquire).result().acquisitions == {}
+        assert not pool.submit(limits.try_acquire).result()
         held.release()
+
+
+def test_a_block_of_another_thread_holds_nothing_here(limits: LimitSet) -> None:
+    held = limits.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(held.__enter__).result()
+        assert not limits.try_acquire()
+        assert pool.submit(limits.try_acquire).result().acquisitions == {}
+        held.__exit__(None, None, None)
+        again = pool.submit(limits.acquire).result()
+        assert again.acquisitions["db"].requested == 1
+        again.release()
+
+
+def test_a_thread_that_runs_in_a_copied_context_holds_nothing_of_it(limits: LimitSet) -> None:
+    with limits.acquire():
+        context = contextvars.copy_context()
+        assert not in_a_thread(lambda: context.run(limits.try_acquire))
+        assert context.run(limits.try_acquire).acquisitions == {}
 
 
 # --------------------------------------------------------------------------------------------------- tasks
@@ -254,6 +317,16 @@ def test_the_same_task_takes_no_implicit_permit_again(limits: LimitSet) -> None:
                 assert used(limits) == {"db": 1}
             assert used(limits) == {"db": 1}
         assert used(limits) == {"db": 0}
+
+    run(scenario())
+
+
+def test_an_acquisition_that_no_task_has_entered_does_not_count_as_held(store: MemoryStore) -> None:
+    limits = limit_set(store, ResourceLimit("db", 2))
+
+    async def scenario() -> None:
+        tried = [await limits.atry_acquire() for _ in range(10)]
+        assert [bool(acquisition) for acquisition in tried] == [True, True] + [False] * 8
 
     run(scenario())
 

@@ -296,7 +296,7 @@ def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down(
 
     with pytest.raises(KeyError), caplog.at_level(logging.WARNING):
         run(failing(KeyError))
-    assert "could not be given back" in caplog.text
+    assert "could not be refunded" in caplog.text
     far.down = False
     limits = limit_set(far, DB)
     with pytest.raises(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Permits stay with a holder that lives, and come back from one that does not."""
+"""Leases: permits stay with a holder that lives, and return from one that does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from limits_app.core import renewal
+from limits_app.core import leases
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import LimitTimeout, StoreUnavailable
@@ -48,7 +48,7 @@ class Counting(MemoryStore):
 
 
 class Late(MemoryStore):
-    """A store in which a round of renewals falls between the end of a loan and the return of who ended it."""
+    """A store in which a round of renewals falls between the end of a lease and the return of `settle`."""
 
     remote = True
 
@@ -99,7 +99,7 @@ def test_nothing_is_renewed_where_nothing_is_held(clock: FakeClock) -> None:
     assert set(store.renewals) == {1}
 
 
-def test_who_holds_something_after_no_thread_could_be_had_starts_to_renew(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_next_holder_starts_renewal_where_no_thread_could_be_started(caplog: pytest.LogCaptureFixture) -> None:
     store = Counting(lease_seconds=0.3)
     limits = limit_set(store, DB)
     with no_more_threads():
@@ -162,14 +162,14 @@ def released_with_a_report(limits: LimitSet) -> None:
         pytest.param(released_in_a_task, [ONE], id="task"),
     ],
 )
-def test_nobody_misses_a_permit_that_is_given_back_at_this_moment(
+def test_a_permit_that_is_released_during_a_renewal_is_not_lost(
     release: Callable[[LimitSet], None],
     limits: list[AnyLimit],
     clock: FakeClock,
     hooks: Hooks,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    lost: list[Claim] = []
+    lost: list[Acquisition] = []
     hooks.lease_lost.append(lost.append)
     release(limit_set(Late(clock=clock), *limits))
     assert lost == []
@@ -179,7 +179,7 @@ def test_nobody_misses_a_permit_that_is_given_back_at_this_moment(
 def test_a_permit_is_held_no_longer_than_its_limit_allows(
     store: MemoryStore, clock: FakeClock, hooks: Hooks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lost: list[Claim] = []
+    lost: list[Acquisition] = []
     hooks.lease_lost.append(lost.append)
     limits = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=25))
     held = limits.acquire()
@@ -190,7 +190,7 @@ def test_a_permit_is_held_no_longer_than_its_limit_allows(
     assert other
     clock.advance(10)
     assert lost == [held]
-    assert caplog.messages == ["the lease of db ran out while it was held: others may hold the permit now"]
+    assert caplog.messages == ["the lease of db ran out while it was held: other holders may have the permit now"]
     held.release()
     assert used(limits) == {"db": 1}, "a late release takes nothing from others"
     clock.advance(10)
@@ -199,9 +199,9 @@ def test_a_permit_is_held_no_longer_than_its_limit_allows(
     assert lost == [held, other], "once for each"
 
 
-def test_who_has_held_a_permit_for_as_long_as_it_may_is_told_at_that_moment(clock: FakeClock, hooks: Hooks) -> None:
-    lost: list[tuple[Claim, int]] = []
-    hooks.lease_lost.append(lambda claim: lost.append((claim, clock())))
+def test_the_end_of_max_hold_is_reported_at_that_time(clock: FakeClock, hooks: Hooks) -> None:
+    lost: list[tuple[Acquisition, int]] = []
+    hooks.lease_lost.append(lambda held: lost.append((held, clock())))
     store, start = Counting(clock=clock, lease_seconds=30), clock()
     limits = limit_set(store, ResourceLimit("db", 2, max_hold_seconds=13))
     first = limits.acquire()
@@ -212,21 +212,21 @@ def test_who_has_held_a_permit_for_as_long_as_it_may_is_told_at_that_moment(cloc
     assert store.renewals == [2, 2, 1], "one round after ten seconds, and one for each end"
 
 
-def test_who_has_lost_a_lease_is_told_by_all_its_keys(
+def test_a_lost_lease_is_reported_with_all_keys(
     store: MemoryStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = limit_set(store, ResourceLimit("gpu", 1, max_hold_seconds=5), ResourceLimit("db", 1))
     with limits.acquire():
         clock.advance(20)
-    assert caplog.messages == ["the lease of db, gpu ran out while it was held: others may hold the permit now"]
+    assert caplog.messages == ["the lease of db, gpu ran out while it was held: other holders may have the permit now"]
 
 
-def test_a_holder_that_was_told_late_is_told_all_the_same(store: MemoryStore, clock: FakeClock, hooks: Hooks) -> None:
-    lost: list[Claim] = []
+def test_a_loss_that_is_found_late_is_reported(store: MemoryStore, clock: FakeClock, hooks: Hooks) -> None:
+    lost: list[Acquisition] = []
     hooks.lease_lost.append(lost.append)
     limits = limit_set(store, ONE)
     held = limits.acquire()
-    # As if the process had been stopped for a minute: the clock went on, and nobody renewed.
+    # As if the process had been stopped for a minute: the clock went on without renewals.
     clock.now_us += 60_000_000
     clock.advance(1)
     assert lost == [held]
@@ -234,7 +234,7 @@ def test_a_holder_that_was_told_late_is_told_all_the_same(store: MemoryStore, cl
 
 
 def test_a_release_while_it_is_renewed_is_no_loss(clock: FakeClock, hooks: Hooks) -> None:
-    lost: list[Claim] = []
+    lost: list[Acquisition] = []
     hooks.lease_lost.append(lost.append)
     held: list[Acquisition] = []
 
@@ -250,8 +250,8 @@ def test_a_release_while_it_is_renewed_is_no_loss(clock: FakeClock, hooks: Hooks
     assert lost == []
 
 
-def test_a_holder_that_releases_while_its_loss_is_found_is_told_once(clock: FakeClock, hooks: Hooks) -> None:
-    lost: list[Claim] = []
+def test_a_holder_that_releases_while_its_loss_is_found_is_notified_once(clock: FakeClock, hooks: Hooks) -> None:
+    lost: list[Acquisition] = []
     hooks.lease_lost.append(lost.append)
 
     class Slow(MemoryStore):
@@ -271,7 +271,7 @@ def test_a_holder_that_releases_while_its_loss_is_found_is_told_once(clock: Fake
     limits = limit_set(store, ONE)
     for store.releases_first in (True, False):
         held.append(limits.acquire())
-        # As if the process had been stopped for a minute: the clock went on, and nobody renewed.
+        # As if the process had been stopped for a minute: the clock went on without renewals.
         clock.now_us += 60_000_000
         other = limits.try_acquire({"db": 1})
         clock.advance(5)
@@ -281,10 +281,10 @@ def test_a_holder_that_releases_while_its_loss_is_found_is_told_once(clock: Fake
     assert lost == held
 
 
-def test_a_store_that_is_down_for_a_moment_loses_no_lease(
+def test_a_store_that_is_unavailable_for_a_moment_loses_no_lease(
     clock: FakeClock, caplog: pytest.LogCaptureFixture, hooks: Hooks
 ) -> None:
-    lost: list[Claim] = []
+    lost: list[Acquisition] = []
     hooks.lease_lost.append(lost.append)
     store = Counting(clock=clock)
     limits = limit_set(store, ONE)
@@ -301,7 +301,7 @@ def test_a_store_that_is_down_for_a_moment_loses_no_lease(
 def test_a_listener_that_fails_ends_no_renewal(
     store: MemoryStore, clock: FakeClock, hooks: Hooks, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[Claim] = []
+    told: list[Acquisition] = []
     hooks.lease_lost.extend([lambda claim: 1 / 0, told.append])
     short, long = limit_set(store, ResourceLimit("db", 1, max_hold_seconds=5)), limit_set(store, ONE)
     first, kept = short.acquire(), long.acquire()
@@ -337,12 +337,12 @@ def test_a_thread_that_begins_at_once_renews_nothing_before_its_time(monkeypatch
         pauses.append(store.renewer._pause_us())
         return threading.current_thread()
 
-    monkeypatch.setattr(renewal, "started", started_at_once)
+    monkeypatch.setattr(leases, "start_thread", started_at_once)
     with limit_set(store, ONE).acquire():
         assert pauses == [pytest.approx(HOUR / 3 * 1e6, rel=0.01)]
 
 
-def test_who_has_held_a_permit_for_as_long_as_it_may_is_told_in_real_time(hooks: Hooks) -> None:
+def test_the_end_of_max_hold_is_reported_in_real_time(hooks: Hooks) -> None:
     told = threading.Event()
     hooks.lease_lost.append(lambda claim: told.set())
     limits = limit_set(MemoryStore(lease_seconds=3600), ResourceLimit("db", 1, max_hold_seconds=0.05))
@@ -355,22 +355,21 @@ def test_a_forgotten_permit_comes_back_in_real_time() -> None:
     start = limits.store.clock()
     limits.acquire()
     gc.collect()
-    assert 150_000 <= limits.acquire({"db": 1}, timeout=10).decided_at - start < 5_000_000
+    assert 150_000 <= limits.acquire({"db": 1}, timeout=10).claim.decided_at - start < 5_000_000
 
 
-def test_an_error_that_nobody_knows_of_ends_no_thread(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    store, failures = MemoryStore(lease_seconds=0.3), [ValueError("a driver's own")]
-    renew = store._lending.renew
+def test_an_unexpected_error_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    failures = [ValueError("an error of a driver")]
 
-    def fail_once(claim: Claim, now: int) -> bool:
-        if failures:
-            raise failures.pop()
-        return renew(claim, now)
+    class FailsOnce(MemoryStore):
+        """A store whose first renewal fails."""
 
-    monkeypatch.setattr(store._lending, "renew", fail_once)
-    limits = limit_set(store, ONE)
+        def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+            if failures:
+                raise failures.pop()
+            return super().renew(claims)
+
+    limits = limit_set(FailsOnce(lease_seconds=0.3), ONE)
     with limits.acquire(), pytest.raises(LimitTimeout):
         limits.acquire({"db": 1}, timeout=1)
     assert failures == []
@@ -468,7 +467,7 @@ def test_a_forked_child_renews_what_it_holds_itself() -> None:
         assert in_a_child(hold)
 
 
-def test_nobody_waits_in_a_forked_child(clock: FakeClock) -> None:
+def test_a_forked_child_has_no_waiters(clock: FakeClock) -> None:
     store = WatchedStore(clock=clock)
     limits = limit_set(store, DB)
 
@@ -484,7 +483,7 @@ def test_nobody_waits_in_a_forked_child(clock: FakeClock) -> None:
     waiter.result().release()
 
 
-def test_only_what_lives_is_told_of_a_fork() -> None:
+def test_only_objects_that_live_are_notified_of_a_fork() -> None:
     class Told:
         """Something with handles of its process."""
 

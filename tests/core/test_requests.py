@@ -192,7 +192,7 @@ def test_an_unknown_key_is_skipped_with_one_warning_per_set_and_key(
     assert other.try_acquire({"tpm": 1, "typo": 5})
     assert [(record.name, record.levelno) for record in caplog.records] == [("limits_app", logging.WARNING)] * 3
     assert caplog.messages[:2] == [
-        f"key '{key}' is none of the limits of this request and is skipped; the set has: tpm, rpm, call_count, db"
+        f"key '{key}' is not one of the limits of this request and is skipped; the set has: tpm, rpm, call_count, db"
         for key in ("typo", "tipo")
     ]
     assert used(limits)["tpm"] == 6
@@ -244,7 +244,7 @@ def test_an_unknown_key_can_be_an_error(store: MemoryStore, hooks: Hooks, caplog
     limits = limit_set(store)
     assert limits.try_acquire({"tpm": 1, "typo": 5})
     hooks.unknown_keys_raise = lambda: True
-    said = "^key 'typo' is none of the limits of this request; the set has: "
+    said = "^key 'typo' is not one of the limits of this request; the set has: "
     for _ in range(2):
         with pytest.raises(InvalidRequest, match=said):
             limits.try_acquire({"tpm": 1, "typo": 5})
@@ -345,10 +345,10 @@ def test_refused_requests_keep_no_window_alive(
 def test_a_refusal_writes_nothing(store: MemoryStore) -> None:
     limits = limit_set(store, TPM, DB)
     taken = limits.try_acquire({"tpm": 100})
-    states = [list(record) for record in taken.records]
+    states = list(taken.claim.states)
     for _ in range(3):
         assert not limits.try_acquire({"tpm": 1, "db": 0})
-    assert [list(record) for record in limits.try_acquire({"tpm": 0, "db": 0}).records] == states
+    assert list(limits.try_acquire({"tpm": 0, "db": 0}).claim.states) == states[:1]
 
 
 def test_asking_for_nothing_asks_that_there_is_no_debt(store: MemoryStore, clock: FakeClock) -> None:
@@ -420,9 +420,9 @@ def test_to_an_empty_set_every_key_is_unknown(verb: Verb, hooks: Hooks, caplog: 
     limits = LimitSet(store=Untouchable())
     for _ in range(3):
         assert verb(limits, {"tpm": 5})
-    assert caplog.messages == ["key 'tpm' is none of the limits of this request and is skipped; the set has: none"]
+    assert caplog.messages == ["key 'tpm' is not one of the limits of this request and is skipped; the set has: none"]
     hooks.unknown_keys_raise = lambda: True
-    with pytest.raises(InvalidRequest, match="key 'tpm' is none of the limits of this request"):
+    with pytest.raises(InvalidRequest, match="key 'tpm' is not one of the limits of this request"):
         verb(limits, {"tpm": 5})
     assert verb(limits, {})
     assert verb(limits, None)
@@ -530,11 +530,12 @@ def test_peeking_says_what_would_be_decided_and_charges_nothing(store: MemorySto
     taken = limits.try_acquire({"tpm": 60, "db": 3})
     outcome = limits.peek({"tpm": 50, "rpm": 1})
     assert not outcome.allowed
-    assert {status.key for status in outcome.violations} == {"tpm"}, (
-        "permits that this thread holds are not taken again"
-    )
+    assert {status.key for status in outcome.violations} == {"tpm", "db"}
     assert outcome == limits.try_acquire({"tpm": 50, "rpm": 1}).outcome
-    taken.cancel()
+    with taken:
+        within = limits.peek({"tpm": 50, "rpm": 1})
+        taken.update({"tpm": 60})
+    assert {status.key for status in within.violations} == {"tpm"}, "permits of the block around it are not taken again"
 
 
 def test_no_time_at_all_is_a_timeout_with_the_outcome(store: MemoryStore) -> None:

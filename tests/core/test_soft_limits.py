@@ -61,8 +61,7 @@ def test_nothing_is_never_admissible_and_nothing_waits(limit: RateLimit, store: 
     assert not enormous.outcome.never
     assert limits.try_acquire({"k": 0}), "also in debt"
     assert limits.acquire({"k": 1})
-    claim = limits.try_acquire({"k": 5})
-    assert claim.refusal() == ([], 0)
+    assert limits.try_acquire({"k": 5}).claim.refusal() == ([], 0)
 
 
 @every_soft_limit
@@ -126,7 +125,7 @@ def test_what_was_used_of_more_than_debt_remembers_gives_nothing_back_too_much(s
 
 def test_usage_that_is_reported_is_counted_beyond_what_debt_remembers(store: MemoryStore) -> None:
     scope = scope_of("llm", "someone")
-    layout = schema_of((RateLimit("k", 1, 366 * 86_400, soft=True),), store.lease_us, counts=True)
+    schema = schema_of((RateLimit("k", 1, 366 * 86_400, soft=True),), store.lease_us, counts_usage=True)
     limits = LimitSet.composed([ScopedLimits(scope, schema)], store)
     reported(limits.try_acquire({"k": 1000}), {"k": 999})
     batch = store.collect_counts()
@@ -144,14 +143,14 @@ def test_what_was_not_used_of_a_soft_limit_comes_back(store: MemoryStore) -> Non
 def test_a_limit_that_hardens_remembers_its_debt_and_refuses(limit: RateLimit, store: MemoryStore) -> None:
     soft, hard = (compile_rule(one, LEASE_US) for one in (limit, replace(limit, soft=False)))
     now = store.clock()
-    state = soft.take(soft.start, now, 15 * soft.parts_per_unit)
+    state = soft.charged(soft.start, now, 15 * soft.parts_per_unit)
     assert state is not None
     carried = hard.carry(soft, state, now)
     assert hard.used(carried, now) == 15 * hard.parts_per_unit
     assert hard.take(carried, now, 0) is None
     again = soft.carry(hard, carried, now)
     assert soft.used(again, now) == 15 * soft.parts_per_unit
-    assert soft.take(again, now, 0) is not None
+    assert soft.charged(again, now, 0) is not None
 
 
 def test_hard_limits_are_never_overdrawn(store: MemoryStore) -> None:

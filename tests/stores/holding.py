@@ -10,9 +10,9 @@ from time import monotonic
 
 import pytest
 
-from limits_app.core.modes import HOOKS
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import ResourceLimit
+from limits_app.core.modes import HOOKS
 from limits_app.core.store import Store
 from tests.stores.support import PATIENCE, Running, holders, limits_of, running
 

@@ -20,10 +20,10 @@ from time import monotonic
 from typing import Final
 
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store

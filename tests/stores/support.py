@@ -17,10 +17,10 @@ from time import monotonic
 
 from limits_app.core.clock import Clock, system_us
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore
 

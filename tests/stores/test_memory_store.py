@@ -136,10 +136,20 @@ def test_what_is_settled_in_the_middle_of_a_step_is_settled_once_and_after_it(st
     limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 5))
     acquired = limits.try_acquire({"x": 4})
     clock.deed = acquired.cancel
-    assert limits.try_acquire({"x": 1})
+    assert limits.try_acquire({"x": 1, "db": 0})
     assert clock.failure is None
     acquired.cancel()
     assert (used(limits, "x"), holders(limits)) == (1, 0)
+
+
+def test_a_release_in_the_middle_of_its_own_release_settles_once(store: Store, clock: Nested) -> None:
+    limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 5))
+    kept, acquired = limits.try_acquire({"x": 2}), limits.try_acquire({"x": 4})
+    clock.deed = acquired.cancel
+    acquired.cancel()
+    assert kept
+    assert clock.failure is None
+    assert (used(limits, "x"), holders(limits)) == (2, 1)
 
 
 class Nested(FakeClock):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limits_app.core.algorithms import compile_rule
+from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.limits import Blocked, RateLimit, RateLimitAlgorithm, ResourceLimit
 from tests.core.algorithms.driven import LEASE_US, NOW, SECOND, Driven
 
@@ -72,7 +73,7 @@ def test_releasing_keeps_the_number() -> None:
 def test_a_lease_is_never_longer_than_a_permit_may_be_held(seconds: float | None, expected: int) -> None:
     rule = compile_rule(ResourceLimit("db", 1, seconds), LEASE_US)
     assert rule.lease_us == expected
-    assert rule.hold_us == (None if seconds is None else round(seconds * SECOND))
+    assert rule.hold_us == (NEVER_US if seconds is None else round(seconds * SECOND))
     assert rule.take(rule.start, NOW, 1) == (1, 1, NOW, NOW + expected)
 
 

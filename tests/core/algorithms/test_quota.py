@@ -150,10 +150,9 @@ def test_a_clock_that_starts_at_0_is_as_good_as_any(zone: str) -> None:
 
 def test_only_calendars_have_boundaries() -> None:
     berlin = Driven(QuotaLimit.per_day("k", 10, "Europe/Berlin")).rule
-    assert berlin.boundaries is not None
     assert berlin.boundaries(MIDNIGHT + 5, 2) == tuple(MIDNIGHT + days * 24 * HOUR for days in (-1, 0, 1, 2))
-    assert Driven(SESSION).rule.boundaries is None
-    assert Driven(RateLimit("k", 1, 1)).rule.boundaries is None
+    assert Driven(SESSION).rule.boundaries(MIDNIGHT, 2) == ()
+    assert Driven(RateLimit("k", 1, 1)).rule.boundaries(MIDNIGHT, 2) == ()
 
 
 @examples(60)

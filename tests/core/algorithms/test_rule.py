@@ -69,10 +69,10 @@ def test_a_rule_knows_its_limit(limit: Limit) -> None:
     ],
     ids=repr,
 )
-def test_code_in_another_language_is_told_its_name_and_whole_numbers(limit: Limit, parameters: tuple[object, ...]) -> None:
-    told = compile_rule(limit, LEASE_US).lua
-    assert told == parameters
-    assert all(type(number) is int for number in told[1:])
+def test_the_lua_implementation_gets_a_name_and_integers(limit: Limit, parameters: tuple[object, ...]) -> None:
+    lua = compile_rule(limit, LEASE_US).lua
+    assert lua == parameters
+    assert all(type(number) is int for number in lua[1:])
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=repr)

@@ -1,4 +1,4 @@
-"""Soft limits as rules: they charge what a hard one would refuse, and measure as it does."""
+"""Soft limits as rules: they charge what a hard limit would reject, and measure as it does."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def test_what_does_not_fit_becomes_debt(limit: RateLimit | QuotaLimit) -> None:
 
 
 @every_limit
-def test_nobody_waits(limit: RateLimit | QuotaLimit) -> None:
+def test_a_request_always_fits(limit: RateLimit | QuotaLimit) -> None:
     soft, hard = Driven(limit), hardened(limit)
     for tested in (soft, hard):
         tested.settle(NOW, 25)
-    assert soft.wait(NOW, 10) == 0
+    assert soft.fits(NOW, 10)
+    assert not hard.fits(NOW, 10)
     assert hard.wait(NOW, 10) > 0
