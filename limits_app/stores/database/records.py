@@ -17,7 +17,7 @@ from limits_app.core.algorithms.window_log import Log
 from limits_app.core.counting import label_of
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.codecs import Codecs, LayoutCodec
+from limits_app.stores.codecs import Codecs, SchemaCodec
 from limits_app.stores.database import statements
 
 if TYPE_CHECKING:
@@ -64,14 +64,13 @@ class StoredLogs:
         return logs[place] if place < len(logs) else None
 
 
-class RecordCodec(LayoutCodec):
+class RecordCodec(SchemaCodec):
     """Writes and reads the records of one schema."""
 
-    __slots__ = ("_ends", "_logs", "_struct", "is_defined", "schema")
+    __slots__ = ("_ends", "_logs", "_struct", "is_defined")
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema, _NAME_LENGTH)
-        self.schema = schema
         self.is_defined = False
         """Whether the database has its definitions."""
         self._logs = [index for index, rule in enumerate(schema.rules) if rule.has_log]
@@ -180,14 +179,14 @@ class RecordTable:
 
     def define(self, connection: StoreConnection, schema: Schema) -> None:
         """Let other processes read the records of a schema."""
-        codec = self._codecs[schema]
+        codec = self._codecs.of(schema)
         if not codec.is_defined:
             connection.insert(statements.add_definitions(*connection.insert_sql), (codec.name, codec.definitions))
             codec.is_defined = True
 
     def codec(self, record: Record) -> RecordCodec:
         """Return the codec of a record's schema."""
-        return self._codecs[record.schema]
+        return self._codecs.of(record.schema)
 
     def read(self, connection: StoreConnection, row: Sequence[Any]) -> StoredRecord | None:
         """Return the record of a row; None when its definitions are missing or of a newer version of this package."""
