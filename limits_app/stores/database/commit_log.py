@@ -10,25 +10,35 @@ until the transaction in doubt has ended, and then looks for the number.
 from __future__ import annotations
 
 import os
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from limits_app.core.plan import Claim
 from limits_app.stores.database import statements
-from limits_app.stores.database.statements import Statement
 
-__all__ = ["KEPT_US", "AlreadyCommittedError", "Commit", "CommitLog", "Doubt", "Doubts", "was_committed"]
+if TYPE_CHECKING:
+    from limits_app.core.plan import Claim
+    from limits_app.stores.database.connections import StoreConnection
+    from limits_app.stores.database.statements import Statement
+
+__all__ = [
+    "CHANGE_COMMIT",
+    "FORGET_COMMITS",
+    "KEPT_US",
+    "AlreadyCommittedError",
+    "Commit",
+    "CommitLog",
+    "Doubt",
+    "Doubts",
+    "was_committed",
+]
 
 KEPT_US: Final = 86_400_000_000
 """How long the row of a closed connection is kept; far longer than a connection is used."""
 
+FORGET_COMMITS: Final = "DELETE FROM limits_app_commit WHERE number < %s"
+CHANGE_COMMIT: Final = "UPDATE limits_app_commit SET number = %s WHERE connection = %s"
+_ADD_COMMIT: Final = statements.insert("limits_app_commit", "number, connection")
+_FIND_COMMIT: Final = "SELECT number FROM limits_app_commit WHERE connection = %s"
 _MAX_DOUBTS: Final = 10_000
-
-
-class Executor(Protocol):
-    """A connection that executes one statement."""
-
-    def execute(self, sql: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
-        """Return the rows."""
 
 
 class Commit(NamedTuple):
@@ -64,7 +74,7 @@ class CommitLog:
 
     def statement(self, commit: Commit) -> Statement:
         """Return what writes the number, inside of the transaction."""
-        sql = statements.CHANGE_COMMIT if self._has_row else statements.ADD_COMMIT
+        sql = CHANGE_COMMIT if self._has_row else _ADD_COMMIT
         return sql, (commit.number, commit.connection)
 
     def committed(self) -> None:
@@ -96,6 +106,6 @@ class Doubts:
         self._doubts.pop((claim, verb), None)
 
 
-def was_committed(connection: Executor, commit: Commit) -> bool:
+def was_committed(connection: StoreConnection, commit: Commit) -> bool:
     """Return whether a commit took effect; valid while the rows that its transaction had locked are locked again."""
-    return connection.execute(statements.FIND_COMMIT, (commit.connection,)) == [(commit.number,)]
+    return [row[0] for row in connection.execute(_FIND_COMMIT, (commit.connection,))] == [commit.number]

@@ -80,8 +80,6 @@ class StoreConnection(ABC):
 
     begin_sql: ClassVar[str] = "BEGIN"
     lock_sql: ClassVar[str] = " FOR UPDATE"
-    insert_sql: ClassVar[tuple[str, str]] = ("INSERT INTO", " ON CONFLICT DO NOTHING")
-    """What comes before and after an INSERT that does nothing where the row exists."""
     clock_sql: ClassVar[str] = "0"
     is_local: ClassVar[bool] = False
     """Whether this process writes the file itself: it has one writer, no replies to lose, and the machine's clock."""
@@ -133,10 +131,14 @@ class StoreConnection(ABC):
         """Execute statements in as few round trips as the driver can, and return the rows of each."""
         return [self.execute(sql, values) for sql, values in batch]
 
-    def insert(self, sql: str, values: Sequence[object]) -> bool:
-        """Execute an INSERT made with `insert_sql`, and return whether the row is new."""
-        self.execute(sql, values)
+    def insert(self, table: str, columns: str, values: Sequence[object]) -> bool:
+        """Create a row unless it exists, and return whether it is new."""
+        self.execute(self.ignore_existing(statements.insert(table, columns)), values)
         return bool(self.cursor.rowcount)
+
+    def ignore_existing(self, insert: str) -> str:
+        """Return an INSERT that does nothing where the row exists."""
+        return f"{insert} ON CONFLICT DO NOTHING"
 
     def moment(self) -> tuple[int, int]:
         """Return the time of the database in microseconds and the version of the configuration."""

@@ -13,13 +13,20 @@ from typing import Final, Protocol, TypeVar
 from limits_app.core import engine
 from limits_app.core.counting import Batch, Count
 from limits_app.core.keys import unique_name
-from limits_app.stores.database import statements
+from limits_app.stores.database.statements import marks
 from limits_app.stores.database.transaction import Transaction
 
 __all__ = ["Collector", "make_batch"]
 
 T = TypeVar("T")
 
+_COUNTING: Final = (
+    "SELECT scope, label FROM limits_app_state WHERE counted_until IS NOT NULL ORDER BY counted_until LIMIT %s"
+)
+_COUNTED: Final = "SELECT id, hour, label, amounts FROM limits_app_count ORDER BY id LIMIT %s"
+_BATCH: Final = "SELECT name, counts FROM limits_app_batch"
+_FILL_BATCH: Final = "UPDATE limits_app_batch SET counts = %s WHERE name = %s"
+_FORGET_BATCH: Final = "DELETE FROM limits_app_batch WHERE name = %s"
 _MAX_COUNTS: Final = 1000
 _ROWS_PER_STEP: Final = 64
 
@@ -55,7 +62,7 @@ class Collector:
 
     def forget(self, name: str) -> None:
         """See `CountingStore.forget_counts`."""
-        self._run(lambda transaction: transaction.connection.execute(statements.FORGET_BATCH, (name,)))
+        self._run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
 
     def _close(self, labels: dict[bytes, bytes], keys: Sequence[bytes], *, skip_locked: bool) -> set[bytes]:
         """Move the counted usage of some rows into the table; returns the keys of rows that were left out."""
@@ -76,28 +83,29 @@ def make_batch(transaction: Transaction, *, is_full: bool) -> Batch | None:
     connection, name = transaction.connection, unique_name()
     connection.execute(connection.begin_sql)
     # The table has room for one batch, so that processes that collect at the same time wait for each other here.
-    if not connection.insert(statements.add_batch(*connection.insert_sql), (name, b"")):
+    if not connection.insert("limits_app_batch", "id, name, counts", (1, name, b"")):
         connection.rollback()
         return _waiting_batch(transaction)
-    rows = connection.execute(statements.COUNTED, (_MAX_COUNTS,))
+    rows = connection.execute(_COUNTED, (_MAX_COUNTS,))
     if not rows:
         connection.rollback()
         return None
     packed = _pack(rows, is_full=is_full or len(rows) == _MAX_COUNTS)
     ids = [row[0] for row in rows]
-    connection.commit([(statements.remove_counts(len(ids)), ids), (statements.FILL_BATCH, (packed, name))])
+    remove = f"DELETE FROM limits_app_count WHERE id IN ({marks(len(ids))})"  # noqa: S608 - marks only
+    connection.commit([(remove, ids), (_FILL_BATCH, (packed, name))])
     return _unpack(name, packed)
 
 
 def _counting_rows(transaction: Transaction) -> dict[bytes, bytes]:
     """Return the labels of the rows that count, by key; those whose hour ended first come first."""
-    rows = transaction.connection.execute(statements.COUNTING, (_MAX_COUNTS,))
+    rows = transaction.connection.execute(_COUNTING, (_MAX_COUNTS,))
     return {bytes(key): bytes(label) for key, label in rows}
 
 
 def _waiting_batch(transaction: Transaction) -> Batch | None:
     """Return the batch that was collected and not forgotten."""
-    for name, packed in transaction.connection.execute(statements.BATCH):
+    for name, packed in transaction.connection.execute(_BATCH):
         return _unpack(name, bytes(packed))
     return None
 

@@ -8,12 +8,14 @@ from typing import Final
 from limits_app.core import engine
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.core.record import Record
-from limits_app.stores.database import commit_log, statements
+from limits_app.stores.database import commit_log
+from limits_app.stores.database.statements import marks
 from limits_app.stores.database.transaction import Transaction
 from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 
 __all__ = ["Housekeeping"]
 
+_FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
 _NEW_ROWS_PER_ROUND: Final = 16
 
 
@@ -42,14 +44,15 @@ class Housekeeping:
         now, clock = connection.moment()[0], transaction.clock()
         if self._counted_hour > self._cleaned_hour:
             self._cleaned_hour = self._counted_hour
-            connection.execute(statements.FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
-            connection.execute(statements.FORGET_COMMITS, (now - commit_log.KEPT_US,))
+            connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
+            connection.execute(commit_log.FORGET_COMMITS, (now - commit_log.KEPT_US,))
         if self._new_rows:
             number, self._new_rows = self._new_rows * LOOKS_PER_NEWCOMER, 0
             rows = transaction.lock_next(self._position, number)
             self._position = rows[-1][0] if len(rows) == number else b""
             idle = [key for key, stored in rows if stored is None or _is_idle(stored.record, clock)]
-            connection.commit([(statements.remove_rows(len(idle)), idle)] if idle else [])
+            remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(idle))})"  # noqa: S608 - marks only
+            connection.commit([(remove, idle)] if idle else [])
 
 
 def _is_idle(record: Record, now: int) -> bool:

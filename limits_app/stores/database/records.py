@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordTable", "StoredRecord", "pack_leases", "pack_logs", "unpack_leases", "unpack_logs"]
 
+_DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
 _NAME_LENGTH: Final = 8
 _WIDTH: Final = 8
 _LOG_HEAD: Final = Struct("<IH")
@@ -181,7 +182,7 @@ class RecordTable:
         """Let other processes read the records of a schema."""
         codec = self._codecs.of(schema)
         if not codec.is_defined:
-            connection.insert(statements.add_definitions(*connection.insert_sql), (codec.name, codec.definitions))
+            connection.insert("limits_app_layout", "name, definitions", (codec.name, codec.definitions))
             codec.is_defined = True
 
     def codec(self, record: Record) -> RecordCodec:
@@ -194,14 +195,11 @@ class RecordTable:
         name = packed[:_NAME_LENGTH]
         codec = self._codecs.named(name)
         if codec is None:
-            found = connection.execute(statements.DEFINITIONS, (name,))
+            found = connection.execute(_DEFINITIONS, (name,))
             codec = self._codecs.defined(bytes(found[0][0])) if found else None
         if codec is None:
             return None
-        if len(row) > 2:
-            logs = StoredLogs(lambda: row[2])
-        else:
-            logs = StoredLogs(lambda: _fetch_logs(connection, key))
+        logs = StoredLogs((lambda: row[2]) if len(row) > 2 else (lambda: _fetch_logs(connection, key)))
         record = codec.decode(packed, logs)
         return StoredRecord(key, record, is_new=False, logs=logs, found=codec.logs_of(record))
 

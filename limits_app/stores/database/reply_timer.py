@@ -39,14 +39,14 @@ class ReplyTimer:
         self.closing = Lock()
         """Held while a connection is interrupted, and by those who close one."""
         self._deadlines: dict[Interruptible, float] = {}
-        self._is_running = False
+        self.is_running = False
 
     def start(self, connection: Interruptible, seconds: float) -> None:
         """Interrupt a connection unless `stop` is called within so many seconds."""
         self._deadlines[connection] = monotonic() + seconds
-        if not self._is_running:
+        if not self.is_running:
             # Where the system has no thread to give, replies have no timeout until it has.
-            self._is_running = start_thread(self._watch, "limits-reply-timer") is not None
+            self.is_running = start_thread(self._watch, "limits-reply-timer") is not None
 
     def stop(self, connection: Interruptible) -> None:
         """A reply has arrived."""
@@ -68,11 +68,11 @@ class ReplyTimer:
             idle_rounds = 0 if self._deadlines else idle_rounds + 1
             self.check()
             if idle_rounds > _IDLE_ROUNDS:
-                self._is_running = False
+                self.is_running = False
                 # A thread that has begun to wait before this line found the timer running.
                 if not self._deadlines:
                     return
-                self._is_running = True
+                self.is_running = True
 
 
 REPLY_TIMER: Final = ReplyTimer()

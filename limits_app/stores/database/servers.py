@@ -11,6 +11,7 @@ from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.stores.database import statements
+from limits_app.stores.database.commit_log import CHANGE_COMMIT
 from limits_app.stores.database.connections import Failure, StoreConnection
 from limits_app.stores.database.reply_timer import REPLY_TIMER
 from limits_app.stores.database.statements import Statement
@@ -27,7 +28,8 @@ _PG_TRANSIENT: Final = {"40001", "40P01"}
 _PG_MISSING: Final = {"42P01", "42703"}
 """Undefined table and undefined column."""
 
-_MYSQL_DEADLOCK: Final = 1213
+_MYSQL_TRANSIENT: Final = {1020, 1213}
+"""A row that has changed since it was read, and deadlock."""
 _MYSQL_CLIENT_ERRORS: Final = range(2000, 3000)
 """Errors of the client library: the server is gone, or was not reached."""
 _MYSQL_MISSING: Final = {1054, 1146}
@@ -62,7 +64,7 @@ class PostgreSQLConnection(StoreConnection):
             statements.rows(1) + self.lock_sql,
             statements.moment(self.clock_sql),
             statements.UPDATE,
-            statements.CHANGE_COMMIT,
+            CHANGE_COMMIT,
         }
         self._names = count(1)
         timeouts = {
@@ -126,7 +128,6 @@ class MySQLConnection(StoreConnection):
     """A connection to MySQL or MariaDB."""
 
     begin_sql = "START TRANSACTION"
-    insert_sql = ("INSERT IGNORE INTO", "")
     clock_sql = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
 
     @classmethod
@@ -146,11 +147,15 @@ class MySQLConnection(StoreConnection):
         # The hour that comes twice when summer time ends is two hours here.
         self.execute("SET time_zone = '+00:00'")
 
+    def ignore_existing(self, insert: str) -> str:
+        """See StoreConnection."""
+        return insert.replace("INSERT", "INSERT IGNORE", 1)
+
     def failure(self, error: Exception) -> Failure:
         """By the number of the error."""
         number = error.args[0] if error.args else 0
         return Failure(
-            number == _MYSQL_DEADLOCK,
+            number in _MYSQL_TRANSIENT,
             lost=number == 0 or number in _MYSQL_CLIENT_ERRORS or number in _MYSQL_SHUTTING_DOWN,
             silent=isinstance(error.__context__, TimeoutError),
             unmigrated=number in _MYSQL_MISSING,

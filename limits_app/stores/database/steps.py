@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from random import random
 from threading import local
 from time import sleep
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from limits_app.core.backoff import RetryAlgorithm, delay, jittered
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubts
@@ -17,7 +17,7 @@ from limits_app.stores.database.transaction import Transaction
 if TYPE_CHECKING:
     from limits_app.core.clock import Clock
     from limits_app.core.plan import Claim
-    from limits_app.stores.database.connections import ConnectionPool, StoreConnection
+    from limits_app.stores.database.connections import ConnectionPool
     from limits_app.stores.database.housekeeping import Housekeeping
     from limits_app.stores.database.records import RecordTable
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 Work = Callable[[Transaction], T]
 
 _ATTEMPTS: Final = 20
-_PAUSE_SECONDS: Final = 0.001
+_FIRST_PAUSE: Final = 0.001
+"""Seconds."""
 
 
 class _Here(local):
@@ -71,11 +72,11 @@ class Steps:
         """
         here = self._here
         if here.is_stepping:
-            raise StoreUnavailable("the store cannot be used in the middle of one of its steps")
+            raise StoreUnavailable("the store cannot be used in the middle of a step")
         if self._pool.is_busy:  # a thread that has to wait for the caller's transaction
             self._pool.kind.check_caller(self._pool.alias)
-        here.is_stepping = True
         try:
+            here.is_stepping = True
             if self._pool.kind.is_local:
                 with self._pool.fork_lock:
                     return self._attempts(work, claims, verb)
@@ -93,7 +94,7 @@ class Steps:
 
     def _attempts(self, work: Work[T], claims: Sequence[Claim], verb: str) -> T:
         failure: Exception | None = None
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
             connection = self._pool.take()
             doubt = self.doubts.find(claims[0], verb) if claims else None
             transaction = Transaction(connection, self._table, self.clock, doubt)
@@ -102,7 +103,8 @@ class Steps:
             except connection.error as error:
                 self._failed(transaction, error, claims, verb)
                 failure = error
-                sleep(random() * attempt * _PAUSE_SECONDS)
+                pause = delay(attempt, first=_FIRST_PAUSE, algorithm=RetryAlgorithm.LINEAR)
+                sleep(jittered(pause, below=pause))
                 continue
             except BaseException as error:
                 self._interrupted(transaction, error, claims, verb)
@@ -136,9 +138,7 @@ class Steps:
             reason = str(error).partition("\n")[0]  # the statement follows
             raise StoreUnavailable(f"the database {alias!r} failed: {reason}{advice}") from error
 
-    def _interrupted(
-        self, transaction: Transaction, error: BaseException, claims: Sequence[Claim], verb: str
-    ) -> None:
+    def _interrupted(self, transaction: Transaction, error: BaseException, claims: Sequence[Claim], verb: str) -> None:
         """Roll back after another error; a connection that may be in the middle of a statement is not used again."""
         connection = transaction.connection
         if isinstance(error, Exception) and transaction.in_doubt is None and connection.is_alive():

@@ -18,7 +18,6 @@ from limits_app.core.record import LEASE_US, lease_us_of, new_record
 from limits_app.core.runtime import lock_over_forks, on_fork
 from limits_app.core.store import least_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.database import statements
 from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
 from limits_app.stores.database.counts import Collector
 from limits_app.stores.database.housekeeping import Housekeeping
@@ -36,7 +35,10 @@ C = TypeVar("C", bound=Claim)
 T = TypeVar("T")
 
 _KINDS: Final = {"postgresql": PostgreSQLConnection, "mysql": MySQLConnection, "sqlite": SQLiteConnection}
-_PATIENCE_US: Final = 250_000
+_ADVANCE_VERSION: Final = (
+    "UPDATE limits_app_version SET version = CASE WHEN version < %s THEN %s ELSE version + 1 END WHERE id = 1"
+)
+_POLL_US: Final = (5_000, 250_000)
 _CLAIMS_PER_RENEWAL: Final = 100
 
 
@@ -44,8 +46,8 @@ class DatabaseStore(AskedInThread):
     """Keeps state in the site's database `using`, on its own connections.
 
     A request that is rolled back, by ATOMIC_REQUESTS for example, does not roll its counts back.
-    `lock_timeout` is how many seconds to wait for locks. `connect_timeout` is how many to wait for a connection; drivers
-    that count in whole seconds wait for one (mysqlclient) or two (psycopg) at least.
+    `lock_timeout` and `connect_timeout` are how many seconds to wait for locks and for a new connection. The drivers
+    connect in whole seconds: PostgreSQL's waits for two at least, MySQL's for one.
     `clock` returns microseconds, the same in all processes; without it, time is the database's.
     Open it with `open_database_store`, so that a process has one of a kind.
     Raises ImproperlyConfigured for an alias that is missing in DATABASES, and for a database that cannot be used.
@@ -53,7 +55,8 @@ class DatabaseStore(AskedInThread):
 
     remote = True
     counting = True
-    patience_us: int | None = _PATIENCE_US
+    patience_us: int | None = _POLL_US[1]
+    poll_us: tuple[int, int] | None = _POLL_US
 
     def __init__(
         self,
@@ -206,7 +209,7 @@ class DatabaseStore(AskedInThread):
         return None
 
     def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
-        """Settle a claim; returns whether its leases were there. A claim that was not admitted has nothing to settle."""
+        """Settle a claim, unless it turns out that it was not admitted; returns whether its leases were there."""
         if self._steps.doubts.find(claim, "acquire") is not None:
             fence = partial(_fence, claim)
             claim.admitted = self._run(fence, [claim], "acquire") is claim
@@ -235,8 +238,8 @@ class DatabaseStore(AskedInThread):
                 self.settle_later(claim, [-amount for amount in claim.amounts])
 
     def _renew(self, claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
-        keys = {limit.scope.key: short_key(limit.scope.key) for claim in claims for limit in claim.plan.permits}
-        records = {stored.key: stored.record for stored in transaction.lock_rows(keys.values())}
+        keys = {claim.plan.short_keys()[limit.scope_index] for claim in claims for limit in claim.plan.permits}
+        records = {stored.key: stored.record for stored in transaction.lock_rows(keys)}
         lost = []
         for claim in claims:
             found = [
@@ -271,8 +274,8 @@ def _fence(claim: Claim, transaction: Transaction) -> None:
 
 def _advance_version(transaction: Transaction) -> int:
     connection = transaction.connection
-    connection.execute(statements.add_version(*connection.insert_sql))
-    connection.execute_all([(connection.begin_sql, ()), (statements.ADVANCE_VERSION, (least_version(),) * 2)])
+    connection.insert("limits_app_version", "id, version", (1, 0))
+    connection.execute_all([(connection.begin_sql, ()), (_ADVANCE_VERSION, (least_version(),) * 2)])
     _, version = connection.moment()
     connection.commit()
     return version

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ServerClock", "Transaction"]
 
+_COLUMNS: Final = "scope, states, logs, counted_until, label"
 _DRIFT: Final = 1024
 """A machine's clock may be faster than the server's by one part in so many, and still give no later time."""
 
@@ -77,10 +78,10 @@ class Transaction:
 
         Raises AlreadyCommittedError when an earlier try of the same step took effect.
         """
-        scopes = {key: scope for plan in plans for key, scope in zip(plan.short_keys(), plan.scopes, strict=True)}
-        for scope in scopes.values():
-            self._table.define(self.connection, scope.schema)
-        self._begin(sorted(scopes))
+        for plan in plans:
+            for scope in plan.scopes:
+                self._table.define(self.connection, scope.schema)
+        self._begin(sorted({key for plan in plans for key in plan.short_keys()}))
         if self._doubt is not None and was_committed(self.connection, self._doubt.commit):
             raise AlreadyCommittedError
 
@@ -107,7 +108,7 @@ class Transaction:
         return found
 
     def lock_rows(self, keys: Iterable[bytes], *, skip_locked: bool = False) -> list[StoredRecord]:
-        """Begin, and lock those of some scopes that have a row; with `skip_locked` only rows that nothing has locked."""
+        """Begin, and lock the rows that some scopes have; with `skip_locked` without those that are locked."""
         self._begin(sorted(keys), skip_locked=skip_locked)
         return list(self._stored.values())
 
@@ -121,7 +122,7 @@ class Transaction:
     def read(self, plan: Plan) -> list[Record]:
         """Return the records of a plan's scopes with their logs, as they are at one moment, without a lock."""
         keys = plan.short_keys()
-        batch: list[Statement] = [(statements.rows_with_logs(len(keys)), keys)] if keys else []
+        batch: list[Statement] = [(statements.rows(len(keys), logs=True), keys)] if keys else []
         self._load(self.connection.execute_all([*batch, self._moment()]), has_rows=bool(keys))
         self.check(plan)
         records = self.records(plan)
@@ -149,7 +150,7 @@ class Transaction:
             codec = self._table.codec(stored.record)
             if not stored.is_new:
                 batch.append(stored.changes(codec))
-            elif connection.insert(statements.add_row(*connection.insert_sql), stored.row(codec)):
+            elif connection.insert("limits_app_state", _COLUMNS, stored.row(codec)):
                 added += 1
             else:
                 connection.rollback()
@@ -157,7 +158,7 @@ class Transaction:
             counts += stored.finished_counts()
         if counts:
             values = [value for count in counts for value in count]
-            batch.append((statements.add_counts(len(counts)), values))
+            batch.append((statements.insert("limits_app_count", "hour, label, amounts", rows=len(counts)), values))
         self._commit(batch, result)
         self.added += added
         self.counted = self.counted or bool(counts)
