@@ -31,7 +31,7 @@ class Store(Protocol):
     lease_us: int
     """How long a permit is leased without renewal."""
     patience_us: int | None
-    """How long a waiter for a permit may sleep before it asks again, since a holder can die unnoticed; None: no bound."""
+    """How long a waiter for a permit may sleep before it asks again, since a holder can die; None: no bound."""
 
     remote: bool
     """Whether another machine answers; then the store is a RemoteStore."""
