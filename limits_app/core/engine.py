@@ -134,8 +134,9 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
         if position is not None:
             migrated.states[index] = rule.carry(old.rules[position], record.states[position], now)
         if rule.is_permit:
-            # Leases outlive a limit that was removed and added again.
-            migrated.states[index] = _counted_permits(rule, migrated.states[index], record, now)
+            # Leases outlive a limit that was removed and added again. Those that have run out are counted like the
+            # others until they are reclaimed, since they are still there to be returned.
+            migrated.states[index] = _counted_permits(rule, migrated.states[index], record, 0)
     return migrated
 
 
@@ -218,7 +219,8 @@ def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int]
             continue
         record = records[limit.scope_index]
         usage = record.usage
-        if usage is not None and record.schema is scope.schema and is_in_hour(usage.until, taken_at):
+        counts = usage is not None and record.schema is scope.schema and is_in_hour(usage.until, taken_at)
+        if usage is not None and counts and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS:
             usage.amounts[limit.index] += change
         else:
             amounts = {limit.rule.key: scope.schema.milli(limit.index, change)}

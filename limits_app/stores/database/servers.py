@@ -53,8 +53,8 @@ class PostgreSQLConnection(StoreConnection):
         given = wrapper.settings_dict["OPTIONS"]
         given.pop("pool", None)
         given.pop("server_side_binding", None)
-        given["connect_timeout"] = max(ceil(options.connect_timeout), 2)
-        given["tcp_user_timeout"] = round(1000 * options.reply_timeout)
+        given["connect_timeout"] = seconds = max(ceil(options.connect_timeout), 2)
+        given["tcp_user_timeout"] = 1000 * seconds
 
     def prepare(self) -> None:
         """See StoreConnection."""

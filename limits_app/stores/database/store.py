@@ -183,9 +183,6 @@ class DatabaseStore(AskedInThread):
         self._steps.catch_up()
         return result
 
-    def _holder(self, claim: Claim) -> bytes:
-        return ((self._process + claim.number) % 2**64).to_bytes(8)
-
     def _charge_first(
         self, claims: Sequence[C], emptiest_first: bool, failover: bool, transaction: Transaction
     ) -> C | None:
@@ -202,8 +199,8 @@ class DatabaseStore(AskedInThread):
 
     def _first_admitted(self, claims: Sequence[C], transaction: Transaction) -> C | None:
         for claim in claims:
-            records = transaction.records(claim.plan)
-            if engine.charge(claim, records, transaction.now, self._holder(claim)):
+            claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
+            if engine.charge(claim, transaction.records(claim.plan), transaction.now):
                 return claim
             transaction.load_logs()
         return None
@@ -222,7 +219,7 @@ class DatabaseStore(AskedInThread):
         while not saved:
             transaction.lock([claim.plan])
             records = transaction.records(claim.plan, migrated=False)
-            kept_leases = engine.settle(claim, records, changes, transaction.now, self._holder(claim))
+            kept_leases = engine.settle(claim, records, changes, transaction.now)
             saved = transaction.save(kept_leases)
         return kept_leases
 
@@ -246,7 +243,7 @@ class DatabaseStore(AskedInThread):
                 records.get(key) or new_record(scope.schema)
                 for key, scope in zip(claim.plan.short_keys(), claim.plan.scopes, strict=True)
             ]
-            if not engine.renew(claim, found, transaction.now, self._holder(claim)):
+            if not engine.renew(claim, found, transaction.now):
                 lost.append(claim)
         transaction.save()
         return lost
