@@ -501,7 +501,7 @@ def test_keys_inside_one_set_differ(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("limits", [["tpm"], [None], [5], [TPM, "100/min"], [{"key": "tpm"}], [[TPM]], [RateLimit]])
 def test_a_set_is_made_of_limits(limits: Any, store: MemoryStore) -> None:
-    with pytest.raises(InvalidLimit, match="is no limit"):
+    with pytest.raises(InvalidLimit, match="is not a limit"):
         LimitSet(limits, store=store)
 
 
