@@ -222,7 +222,8 @@ def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int]
             continue
         record = records[limit.scope_index]
         usage = record.usage
-        if usage is not None and record.schema is scope.schema and is_in_hour(usage.until, taken_at):
+        counts = usage is not None and record.schema is scope.schema and is_in_hour(usage.until, taken_at)
+        if usage is not None and counts and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS:
             usage.amounts[limit.index] += change
         else:
             amounts = {limit.rule.key: scope.schema.milli(limit.index, change)}

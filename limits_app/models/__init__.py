@@ -18,7 +18,7 @@ from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.pool import LoadBalancing, Pool, PoolMember
 from limits_app.models.pool_definition import MemberDefinition, PoolDefinition, pool_definition
 from limits_app.models.resource import Resource
-from limits_app.models.state import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
+from limits_app.models.state import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.models.usage import Bucket, CollectedBatch, Denial, Period, UsageSnapshot
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Endpoint",
     "Enforcement",
     "Entity",
+    "LastCommit",
     "LayoutDefinition",
     "Limit",
     "LimitKind",

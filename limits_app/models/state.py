@@ -1,6 +1,6 @@
-"""The tables of the database store: not configuration, and nobody's to edit.
+"""The tables of the database store: state, not configuration, and not meant to be edited.
 
-The store reads and writes them with statements of its own; here they get their shape and their migrations.
+The store reads and writes them with SQL; the models define their columns and their migrations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 else:
     BinaryField = models.BinaryField  # it takes no parameters when the code runs
 
-__all__ = ["DigestField", "LayoutDefinition", "ScopeCount", "ScopeState", "StoreVersion", "WaitingBatch"]
+__all__ = [
+    "DigestField",
+    "LastCommit",
+    "LayoutDefinition",
+    "ScopeCount",
+    "ScopeState",
+    "StoreVersion",
+    "WaitingBatch",
+]
 
 
 class DigestField(BinaryField):
@@ -28,14 +36,12 @@ class DigestField(BinaryField):
 
 
 class ScopeState(models.Model):
-    """What was used in one scope: the states of its limits, their logs, and who holds permits.
+    """The record of one scope: the states of its limits with the leases of permits, and their logs.
 
-    `stamp` is a new random number with every change.
-    `counted_until` is there while something counted may stand among the states, and `label` says of whom.
+    `counted_until` is set while the states may include counted usage, and `label` names the scope that it is for.
     """
 
     scope = DigestField(max_length=16, primary_key=True)
-    stamp = models.BigIntegerField()
     states = models.BinaryField()
     logs = models.BinaryField(null=True)
     counted_until = models.BigIntegerField(null=True, db_index=True)
@@ -50,7 +56,7 @@ class ScopeState(models.Model):
 
 
 class LayoutDefinition(models.Model):
-    """The limits by which states were counted, so that they can be read after the limits have changed."""
+    """The limits that records were written under, so that they can be read after the limits have changed."""
 
     name = DigestField(max_length=8, primary_key=True)
     definitions = models.BinaryField()
@@ -64,7 +70,7 @@ class LayoutDefinition(models.Model):
 
 
 class StoreVersion(models.Model):
-    """The version of the configuration; one row, or none before the first change."""
+    """The version of the configuration: one row, or none before the first change."""
 
     id = models.IntegerField(primary_key=True)
     version = models.BigIntegerField()
@@ -78,7 +84,7 @@ class StoreVersion(models.Model):
 
 
 class ScopeCount(models.Model):
-    """What was counted in one scope in one hour, out of its state; there may be several of one hour."""
+    """Usage counted in one scope in one hour that is finished; there may be several rows for the same hour."""
 
     hour = models.IntegerField(db_index=True)
     label = models.BinaryField()
@@ -93,7 +99,7 @@ class ScopeCount(models.Model):
 
 
 class WaitingBatch(models.Model):
-    """Counts that were collected together, until they are safe elsewhere; one row, or none."""
+    """Counts that were collected together, until they are stored elsewhere; one row, or none."""
 
     id = models.IntegerField(primary_key=True)
     name = models.CharField(max_length=32)
@@ -105,3 +111,17 @@ class WaitingBatch(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class LastCommit(models.Model):
+    """The last commit of each connection of the store, by which a commit whose reply was lost is found out about."""
+
+    connection = models.BigIntegerField(primary_key=True)
+    number = models.BigIntegerField()
+
+    class Meta:
+        default_permissions = ()
+        db_table = "limits_app_commit"
+
+    def __str__(self) -> str:
+        return f"{self.connection}: {self.number}"

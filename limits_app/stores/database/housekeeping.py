@@ -1,63 +1,62 @@
-"""Housekeeping: scopes that cannot be told from unused ones are forgotten while new ones come."""
+"""Housekeeping: idle rows are deleted while new ones are created, and old counts and commits once an hour."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from limits_app.core import engine
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
-from limits_app.stores.database.statements import FORGET_OLD
+from limits_app.core.record import Record
+from limits_app.stores.database import commit_log
+from limits_app.stores.database.statements import marks
+from limits_app.stores.database.transaction import Transaction
 from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
-
-if TYPE_CHECKING:
-    from limits_app.stores.database.links import Link, Row
-    from limits_app.stores.database.reading import Reading
 
 __all__ = ["Housekeeping"]
 
-_NEWCOMERS_PER_LOOK: Final = 16
+_FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
+_NEW_ROWS_PER_ROUND: Final = 16
 
 
 class Housekeeping:
-    """Goes round the table, some rows at a time, for every few scopes that are new."""
+    """Goes through the table in the order of keys, two rows for each that is created, so that few rows are idle."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._newcomers = 0
-        self._hand = os.urandom(16)  # so that processes do not go round together
-        self._tallied_hour = self._swept_hour = 0
+    def __init__(self) -> None:
+        self._new_rows = 0
+        self._position = os.urandom(16)
+        """Random, so that processes do not look at the same rows."""
+        self._counted_hour = self._cleaned_hour = 0
 
-    def entered(self) -> None:
-        """A scope is new."""
-        self._newcomers += 1
-
-    def tallied(self, now: int) -> None:
-        """Counts were added to those that are to be collected."""
-        self._tallied_hour = hour_of(now)
+    def note(self, transaction: Transaction) -> None:
+        """Note the rows and counts that a transaction has added."""
+        self._new_rows += transaction.added
+        if transaction.counted:
+            self._counted_hour = hour_of(transaction.now)
 
     def is_due(self) -> bool:
-        """Whether so many scopes are new that it is time to look, or an hour has begun since counts were swept."""
-        return self._newcomers >= _NEWCOMERS_PER_LOOK or self._tallied_hour > self._swept_hour
+        """Whether there are enough new rows for a round, or counts of another hour than at the last one."""
+        return self._new_rows >= _NEW_ROWS_PER_ROUND or self._counted_hour > self._cleaned_hour
 
-    def look(self, link: Link, now: int) -> None:
-        """Look at the next rows, and forget those that have been idle for a minute, and counts nobody has collected."""
-        if self._tallied_hour > self._swept_hour:
-            self._swept_hour = self._tallied_hour
-            link.run(FORGET_OLD, (hour_of(now) - KEPT_HOURS,))
-        if self._newcomers:
-            self._go_on(link, now)
+    def clean(self, transaction: Transaction) -> None:
+        """Delete the next rows that have been unused for a minute, and once an hour what is too old."""
+        connection = transaction.connection
+        now, clock = connection.moment()[0], transaction.clock()
+        if self._counted_hour > self._cleaned_hour:
+            self._cleaned_hour = self._counted_hour
+            connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
+            connection.execute(commit_log.FORGET_COMMITS, (now - commit_log.KEPT_US,))
+        if self._new_rows:
+            number, self._new_rows = self._new_rows * LOOKS_PER_NEWCOMER, 0
+            rows = transaction.lock_next(self._position, number)
+            self._position = rows[-1][0] if len(rows) == number else b""
+            idle = [key for key, stored in rows if stored is None or _is_idle(stored.record, clock)]
+            remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(idle))})"  # noqa: S608 - marks only
+            connection.commit([(remove, idle)] if idle else [])
 
-    def _go_on(self, link: Link, now: int) -> None:
-        looks = self._newcomers * LOOKS_PER_NEWCOMER
-        self._newcomers = 0
-        rows = link.scopes_after(self._hand, looks)
-        self._hand = rows[-1].scope if len(rows) == looks else b""
-        link.remove([(row.scope, row.stamp) for row in rows if self._restored_at(link, row, now) + GRACE_US <= now])
 
-    def _restored_at(self, link: Link, row: Row, now: int) -> int:
-        record = self._reading.as_stored(link, row)
-        if record is None:
-            return 0
-        counted_until = record.counts[-1] if record.counts else 0
-        kept_until = counted_until + KEPT_HOURS * HOUR_US if counted_until else 0
-        return max(kept_until, record.codec.layout.restored_at(record.without_expired(now).states))
+def _is_idle(record: Record, now: int) -> bool:
+    engine.reclaim(record, now)
+    until = 0 if record.usage is None else record.usage.until
+    kept_until = until + KEPT_HOURS * HOUR_US if until else 0
+    return max(kept_until, engine.restored_at(record)) + GRACE_US <= now

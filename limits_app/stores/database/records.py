@@ -1,198 +1,288 @@
-"""Records: the state of a scope as a step sees it, and as a row holds it.
+"""Records as rows: the column `states` has the name of the schema, all integers and the leases; `logs` has the logs.
 
-The column `states` has the layout's name, the integers of all states and counts, and the leases;
-the column `logs` the logs of sliding windows, read and written only when they are needed.
+The logs of sliding windows are large, so they are read and written only when they are needed, and packed by column:
+the entries of a log differ in a few bytes only.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.core.algorithms import State
-from limits_app.core.algorithms.log import Log
-from limits_app.core.layout import Layout
-from limits_app.stores.codecs import LayoutCodec
-from limits_app.stores.database.counted import Mark, Tallied, closed
-from limits_app.stores.database.lending import TAG_LENGTH, alive, recounted
-from limits_app.stores.database.logs import pack, unpack
-from limits_app.stores.database.trail import framed, noted
+from limits_app.core.algorithms.window_log import Log
+from limits_app.core.counting import label_of
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, new_record
+from limits_app.stores.codecs import Codecs, SchemaCodec
+from limits_app.stores.database import statements
 
 if TYPE_CHECKING:
-    from limits_app.stores.database.links import Row
+    from limits_app.core.keys import Scope
+    from limits_app.stores.database.connections import StoreConnection
+    from limits_app.stores.database.statements import Statement
 
-__all__ = ["NAME_LENGTH", "Codec", "LogElsewhere", "Record"]
+__all__ = ["RecordTable", "StoredRecord", "pack_leases", "pack_logs", "unpack_leases", "unpack_logs"]
 
-NAME_LENGTH: Final = 8
-
-Fetch = Callable[[], bytes | None]
-
-
-class Record(NamedTuple):
-    """The states and leases of one scope; `stamp` and `trail` are those of its row, None and empty without a row.
-
-    `counts` are what was admitted of each limit, and last until when that is one hour, where the layout counts.
-    Once it is written, the row has the `mark`, unless that is None, and what is `tallied` stands elsewhere.
-    """
-
-    scope: bytes
-    states: list[State]
-    codec: Codec
-    leases: bytes
-    stamp: int | None
-    trail: bytes
-    counts: list[int]
-    mark: Mark | None = None
-    tallied: tuple[Tallied, ...] = ()
-
-    def copy(self) -> Record:
-        """The record with states and counts that may be changed."""
-        scope, states, codec, leases, stamp, trail, counts, mark, tallied = self
-        return Record(scope, states.copy(), codec, leases, stamp, trail, counts.copy(), mark, tallied)
-
-    def without_expired(self, now: int) -> Record:
-        """The record without the leases that have run out; itself when none can have."""
-        ended = [index for index, _ in self.codec.permits if self.states[index][0] and self.states[index][3] <= now]
-        if not ended:
-            return self
-        leases = alive(self.leases, now)
-        return self._replace(states=self.codec.counted(self.states, leases), leases=leases)
-
-    def noting(self, link: int, stamp: int) -> Record:
-        """The record as a link is to write it."""
-        scope, states, codec, leases, before, trail, counts, mark, tallied = self
-        return Record(scope, states, codec, leases, before, noted(trail, link, stamp), counts, mark, tallied)
-
-    def under(self, layout: Layout, codec: Codec, *, now: int, label: bytes) -> Record:
-        """The same use as a record of another layout, which begins to count anew."""
-        states = [
-            cast("State", (*state[:-1], Log(*log.arrays())))
-            if isinstance(log := cast("object", state[-1]), StoredLog)
-            else state
-            for state in layout.carried(self.codec.layout, self.states, now)
-        ]
-        # Leases outlive a limit that was taken away and came back.
-        leases = alive(self.leases, now)
-        return self._replace(
-            states=codec.counted(states, leases),
-            codec=codec,
-            leases=leases,
-            counts=codec.uncounted,
-            tallied=closed(self, label),
-        )
-
-
-class Codec(LayoutCodec):
-    """Writes and reads the records of one layout."""
-
-    __slots__ = ("_size", "_slices", "_struct", "_width", "logs", "permits", "uncounted")
-
-    def __init__(self, layout: Layout) -> None:
-        super().__init__(layout, NAME_LENGTH)
-        self.logs = [index for index, rule in enumerate(layout.rules) if rule.has_log]
-        self.permits = [(index, key[-TAG_LENGTH:]) for index, key in layout.leases(b"")]
-        widths = [len(rule.start) - rule.has_log for rule in layout.rules]
-        self.uncounted = [0] * (len(widths) + 1) if layout.counts else []
-        self._width = 1 + sum(widths)
-        self._struct = Struct(f"={NAME_LENGTH}s{sum(widths) + len(self.uncounted)}q")
-        self._size = self._struct.size
-        ends = [1 + sum(widths[: index + 1]) for index in range(len(widths))]
-        self._slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
-
-    def decode(self, row: Row) -> Record:
-        """The record in a row that the layout has written."""
-        scope, stamp, packed, fetch, trail = row
-        flat = self._struct.unpack_from(packed)
-        states = [flat[part] for part in self._slices]
-        if self.logs:
-            stored = StoredLogs(fetch)
-            for place, index in enumerate(self.logs):
-                states[index] = (*states[index], StoredLog(stored, place))
-        return Record(scope, states, self, packed[self._size :], stamp, trail, list(flat[self._width :]))
-
-    def encode(self, record: Record) -> bytes:
-        """The column of states."""
-        states: Sequence[State] = record.states
-        if self.logs:
-            states = [state[:-1] if index in self.logs else state for index, state in enumerate(states)]
-        packed = self._struct.pack(self.name, *chain.from_iterable(states), *record.counts)
-        return framed(record.trail) + packed + record.leases
-
-    def encode_logs(self, record: Record) -> bytes | None:
-        """The column of logs, or None when it is the one that is there already."""
-        logs = [cast("Log", record.states[index][-1]) for index in self.logs]
-        if all(isinstance(log, StoredLog) for log in logs):
-            return None
-        return pack(logs)
-
-    def stored(self, record: Record, stamp: int) -> Record:
-        """The record as it is once its row was written."""
-        if self.logs:
-            logs = [cast("Log", record.states[index][-1]) for index in self.logs]
-            stored = next((log.stored for log in logs if isinstance(log, StoredLog)), None)
-            if stored is None or not all(isinstance(log, StoredLog) for log in logs):
-                stored = StoredLogs(_gone, [Log(*log.arrays()) for log in logs])
-                for place, index in enumerate(self.logs):
-                    record.states[index] = cast("State", (*record.states[index][:-1], StoredLog(stored, place)))
-            stored.leave()
-        return Record(record.scope, record.states, record.codec, record.leases, stamp, record.trail, record.counts)
-
-    def counted(self, states: Sequence[State], leases: bytes) -> list[State]:
-        """The states with as many permits as the leases say."""
-        changed = list(states)
-        for index, tag in self.permits:
-            changed[index] = recounted(leases, tag, changed[index])
-        return changed
-
-    def load_logs(self, states: Sequence[State]) -> None:
-        """Fetch all logs now, for states that will be read after their transaction."""
-        for index in self.logs:
-            cast("Log", states[index][-1]).arrays()
-
-
-class LogElsewhere(Exception):
-    """Somebody looks into a log that was never fetched, and its transaction is over."""
+_DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
+_NAME_LENGTH: Final = 8
+_WIDTH: Final = 8
+_LOG_HEAD: Final = Struct("<IH")
+"""How many entries a log has, and which of the byte columns vary, as bits."""
+_LEASES_HEAD: Final = Struct("=BI")
+"""The length of a limit's key, and how many leases it has."""
+_LEASE: Final = Struct("=8s3q")
 
 
 class StoredLogs:
-    """The logs of one row, fetched together when somebody looks into one of them."""
+    """The logs of one row, fetched together when one of them is read, at the latest while their transaction lasts."""
 
-    __slots__ = ("_fetch", "_logs")
+    def __init__(self, fetch: Callable[[], bytes | None]) -> None:
+        self._fetch: Callable[[], bytes | None] | None = fetch
+        self._logs: list[bytes] | None = None
 
-    def __init__(self, fetch: Fetch, logs: list[Log] | None = None) -> None:
-        self._fetch = fetch
-        self._logs = logs
-
-    def leave(self) -> None:
-        """The transaction is over: what was not fetched cannot be."""
-        self._fetch = _gone
-
-    def __getitem__(self, place: int) -> Log:
+    def load(self) -> list[bytes]:
+        """Return all logs of the row."""
         if self._logs is None:
-            self._logs = list(unpack(self._fetch() or b""))
-        return self._logs[place] if place < len(self._logs) else Log(array("q"), array("q"))
+            if self._fetch is None:
+                raise StoreUnavailable("a log was not read in its transaction")
+            self._logs = unpack_logs(self._fetch() or b"")
+        return self._logs
+
+    def log(self, place: int) -> Log:
+        """Return a log that is fetched when it is read."""
+        return Log.stored(lambda: self._at(place))
+
+    def close(self) -> None:
+        """The transaction ends: logs that were not fetched cannot be any more."""
+        self._fetch = None
+
+    def _at(self, place: int) -> bytes | None:
+        logs = self.load()
+        return logs[place] if place < len(logs) else None
 
 
-class StoredLog(Log):
-    """A log that stays in the database until somebody looks into it.
+class RecordCodec(SchemaCodec):
+    """Writes and reads the records of one schema."""
 
-    Whoever decides looks into it only when something has expired, so what was not fetched then is not needed later.
+    __slots__ = ("_ends", "_logs", "_struct", "is_defined")
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema, _NAME_LENGTH)
+        self.is_defined = False
+        """Whether the database has its definitions."""
+        self._logs = [index for index, rule in enumerate(schema.rules) if rule.has_log]
+        widths = [len(rule.start) - rule.has_log for rule in schema.rules]
+        self._ends = [sum(widths[: index + 1]) for index in range(len(widths))]
+        usage = len(widths) + 1 if schema.counts_usage else 0
+        self._struct = Struct(f"={_NAME_LENGTH}s{sum(widths) + usage}q")
+
+    def decode(self, packed: bytes, logs: StoredLogs) -> Record:
+        """Return the record in a row that was written under this schema."""
+        numbers = self._struct.unpack_from(packed)[1:]
+        states: list[State] = []
+        start = 0
+        for end in self._ends:
+            states.append(numbers[start:end])
+            start = end
+        for place, index in enumerate(self._logs):
+            states[index] = (*states[index], logs.log(place))
+        usage = HourlyUsage(numbers[-1], list(numbers[start:-1])) if self.schema.counts_usage else None
+        return Record(self.schema, states, unpack_leases(packed[self._struct.size :]), usage)
+
+    def encode(self, record: Record) -> bytes:
+        """Return the column of states."""
+        states = record.states
+        if self._logs:
+            states = [state[:-1] if index in self._logs else state for index, state in enumerate(states)]
+        usage = () if record.usage is None else (*record.usage.amounts, record.usage.until)
+        packed = self._struct.pack(self.name, *chain.from_iterable(states), *usage)
+        return packed + pack_leases(record.leases) if record.leases else packed
+
+    def logs_of(self, record: Record) -> list[Log]:
+        """Return the logs of a record, in the order of their column."""
+        return [record.states[index][-1] for index in self._logs]
+
+
+class StoredRecord:
+    """The record of one scope in a transaction, and how it was found.
+
+    `scope` and `label` are needed where usage is counted; one of them is set then.
     """
 
-    __slots__ = ("_place", "stored")
+    __slots__ = ("_logs", "_schema", "_stored_logs", "_until", "is_new", "key", "label", "record", "scope")
 
-    def __init__(self, stored: StoredLogs, place: int) -> None:
-        super().__init__(array("q"), array("q"))
-        self.stored = stored
-        self._place = place
+    def __init__(self, key: bytes, record: Record, *, is_new: bool, logs: StoredLogs | None, found: list[Log]) -> None:
+        self.key = key
+        self.record = record
+        self.is_new = is_new
+        self.scope: Scope | None = None
+        self.label: bytes | None = None
+        self._stored_logs = logs
+        self._logs = found
+        self._schema = None if logs is None else record.schema
+        self._until = record.usage.until if record.usage is not None else 0
 
-    def arrays(self) -> tuple[array[int], array[int]]:
-        """The log as it was in the transaction."""
-        return self.stored[self._place].arrays()
+    def load_logs(self) -> None:
+        """Fetch the logs of the record, for states that are read after the transaction."""
+        for state in self.record.states:
+            if state and isinstance(state[-1], Log):
+                state[-1].arrays()
+
+    def close(self) -> None:
+        """The transaction ends."""
+        if self._stored_logs is not None:
+            self._stored_logs.close()
+
+    def mark(self) -> tuple[int | None, bytes | None]:
+        """Return the columns by which rows with counted usage are found: until when they count, and for which scope."""
+        until = 0 if self.record.usage is None else self.record.usage.until
+        return (until, self._label()) if until else (None, None)
+
+    def changes(self, codec: RecordCodec) -> Statement:
+        """Return the statement that saves the record in its row."""
+        values: list[object] = [codec.encode(self.record)]
+        logs = codec.logs_of(self.record)
+        changed = self.record.schema is not self._schema or any(
+            log is not found for log, found in zip(logs, self._logs, strict=True)
+        )
+        if changed:
+            values.append(pack_logs(logs))
+        mark = self.mark()
+        is_marked = (mark[0] or 0) != self._until
+        if is_marked:
+            values += mark
+        return statements.change_row(logs=changed, mark=is_marked), [*values, self.key]
+
+    def row(self, codec: RecordCodec) -> list[object]:
+        """Return the values of a new row."""
+        return [self.key, codec.encode(self.record), pack_logs(codec.logs_of(self.record)), *self.mark()]
+
+    def finished_counts(self) -> list[tuple[int, bytes, bytes]]:
+        """Return the usage that goes into the table of counts: hour, label and amounts."""
+        label = self._label() if self.record.finished else b""
+        return [(usage.hour, label, pack_amounts(usage.amounts)) for usage in self.record.finished]
+
+    def _label(self) -> bytes:
+        if self.label is None and self.scope is not None:
+            self.label = label_of(self.scope)
+        return self.label or b""
 
 
-def _gone() -> bytes | None:
-    raise LogElsewhere
+class RecordTable:
+    """Reads and writes the rows of scopes, whichever schemas they were written under."""
+
+    def __init__(self) -> None:
+        self._codecs = Codecs(RecordCodec)
+
+    def define(self, connection: StoreConnection, schema: Schema) -> None:
+        """Let other processes read the records of a schema."""
+        codec = self._codecs.of(schema)
+        if not codec.is_defined:
+            connection.insert("limits_app_layout", "name, definitions", (codec.name, codec.definitions))
+            codec.is_defined = True
+
+    def codec(self, record: Record) -> RecordCodec:
+        """Return the codec of a record's schema."""
+        return self._codecs.of(record.schema)
+
+    def read(self, connection: StoreConnection, row: Sequence[Any]) -> StoredRecord | None:
+        """Return the record of a row; None when its definitions are missing or of a newer version of this package."""
+        key, packed = bytes(row[0]), bytes(row[1])
+        name = packed[:_NAME_LENGTH]
+        codec = self._codecs.named(name)
+        if codec is None:
+            found = connection.execute(_DEFINITIONS, (name,))
+            codec = self._codecs.defined(bytes(found[0][0])) if found else None
+        if codec is None:
+            return None
+        logs = StoredLogs((lambda: row[2]) if len(row) > 2 else (lambda: _fetch_logs(connection, key)))
+        record = codec.decode(packed, logs)
+        return StoredRecord(key, record, is_new=False, logs=logs, found=codec.logs_of(record))
+
+    def blank(self, key: bytes, schema: Schema, *, is_new: bool) -> StoredRecord:
+        """Return an unused record, for a scope without a row or with one that cannot be read."""
+        return StoredRecord(key, new_record(schema), is_new=is_new, logs=None, found=[])
+
+
+def _fetch_logs(connection: StoreConnection, key: bytes) -> bytes | None:
+    rows = connection.execute(statements.LOGS, (key,))
+    return rows[0][0] if rows else None
+
+
+def pack_amounts(amounts: Mapping[str, int]) -> bytes:
+    """Return amounts by limit key as JSON."""
+    return json.dumps(amounts).encode()
+
+
+def pack_leases(leases: Mapping[LeaseId, Lease]) -> bytes:
+    """Return leases as bytes, grouped by the keys of their limits."""
+    groups: dict[str, list[bytes]] = {}
+    for (key, holder), lease in leases.items():
+        groups.setdefault(key, []).append(_LEASE.pack(holder, lease.amount, lease.expires_at, lease.ends_at))
+    packed = []
+    for key, entries in groups.items():
+        name = key.encode()
+        packed += [_LEASES_HEAD.pack(len(name), len(entries)), name, *entries]
+    return b"".join(packed)
+
+
+def unpack_leases(packed: bytes) -> dict[LeaseId, Lease]:
+    """Read the bytes that `pack_leases` wrote."""
+    leases: dict[LeaseId, Lease] = {}
+    at = 0
+    while at < len(packed):
+        length, number = _LEASES_HEAD.unpack_from(packed, at)
+        start = at + _LEASES_HEAD.size + length
+        key = packed[start - length : start].decode()
+        at = start + number * _LEASE.size
+        for holder, amount, expires_at, ends_at in _LEASE.iter_unpack(packed[start:at]):
+            leases[key, holder] = Lease(amount, expires_at, ends_at)
+    return leases
+
+
+def pack_logs(logs: Iterable[Log]) -> bytes:
+    """Return logs as bytes, one after the other.
+
+    Of the times and of the totals the bytes at the same place are stored together, and only once where they are equal.
+    The columns that vary most come first, from which a database learns early that there is little to compress.
+    """
+    return b"".join([_packed_log(log) for log in logs])
+
+
+def unpack_logs(packed: bytes) -> list[bytes]:
+    """Read the bytes that `pack_logs` wrote; each log as `Log.pack` has it."""
+    logs = []
+    at = 0
+    while at < len(packed):
+        count, varying = _LOG_HEAD.unpack_from(packed, at)
+        at += _LOG_HEAD.size
+        log = b""
+        for first in (0, _WIDTH):
+            numbers = bytearray(_WIDTH * count)
+            for place in range(_WIDTH if count else 0):
+                size = count if varying >> (first + place) & 1 else 1
+                numbers[place::_WIDTH] = packed[at : at + size] * (count // size)
+                at += size
+            log += numbers
+        logs.append(log)
+    return logs
+
+
+def _packed_log(log: Log) -> bytes:
+    count, varying, columns = len(log), 0, []
+    if count:
+        raw = log.pack()
+        for first in (0, _WIDTH):
+            numbers = raw[first * count : (first + _WIDTH) * count]
+            for place in range(_WIDTH):
+                column = numbers[place::_WIDTH]
+                if column.count(column[0]) == count:
+                    column = column[:1]
+                else:
+                    varying |= 1 << (first + place)
+                columns.append(column)
+    return _LOG_HEAD.pack(count, varying) + b"".join(columns)

@@ -1,114 +1,142 @@
-"""SQLite: one writer at a time, and the system clock of the machine."""
+"""SQLite: a file with one writer at a time, and the machine's clock."""
 
 from __future__ import annotations
 
 import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from functools import cache
+from os.path import realpath
 from random import random
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 
 from limits_app.core.errors import StoreBlocked
-from limits_app.stores.database import statements
-from limits_app.stores.database.callers import check_caller
-from limits_app.stores.database.links import Failure, Link
+from limits_app.stores.database.connections import Failure, StoreConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from limits_app.stores.database.links import LinkOptions
-    from limits_app.stores.database.statements import Change
+    from limits_app.stores.database.connections import ConnectionOptions
 
-__all__ = ["SQLiteLink"]
+__all__ = ["SQLiteConnection", "check_caller"]
 
-_BUSY: Final = {5, 6}
-"""SQLITE_BUSY and SQLITE_LOCKED: another connection is in the way."""
+_BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+"""Another connection has locked the file."""
 _MISSING: Final = re.compile("no such (table|column)|has no column named")
-_LONGEST_NAP: Final = 0.002
+_MAX_PAUSE_SECONDS: Final = 0.002
 
 
-class SQLiteLink(Link):
-    """A connection to a database file.
+class SQLiteConnection(StoreConnection):
+    """A connection to a database file."""
 
-    What it was asked has happened or has not when it answers, so it keeps no notes.
-    """
-
-    begins = "BEGIN IMMEDIATE"
-    locks = ""
-    has_clock = False
-    is_far = False
-    keeps_notes = False
-    takes_turns = True
+    begin_sql = "BEGIN IMMEDIATE"
+    lock_sql = ""
+    is_local = True
 
     @classmethod
-    def configure(cls, wrapper: BaseDatabaseWrapper, options: LinkOptions) -> None:
-        """Only files will do: what is in memory belongs to one connection, or is locked by the others."""
+    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
+        """Require a file: a database in memory belongs to one connection, or is locked by the others."""
         if wrapper.is_in_memory_db():  # type: ignore[attr-defined]  # SQLite's wrapper has it
             raise ImproperlyConfigured(
-                f"the database {wrapper.alias!r} is in memory, where nobody can have a connection of his own: "
+                f"the database {wrapper.alias!r} is in memory, where the store cannot have a second connection: "
                 "keep limits in a file (in tests: TEST['NAME']), or in a store of kind 'memory'"
             )
         wrapper.settings_dict["OPTIONS"]["timeout"] = options.lock_timeout
 
-    check_caller = staticmethod(check_caller)
-
     def prepare(self) -> None:
-        """Wait for others by looking again soon: SQLite's own way of waiting lets some wait for ever."""
-        self.run("PRAGMA busy_timeout = 0")
+        """Retry here: SQLite's own busy handler lets some connections wait indefinitely."""
+        self.execute("PRAGMA busy_timeout = 0")
 
-    def meaning(self, error: Exception) -> Failure:
-        """A file is never lost, and needs no second try; what a statement names is told by the text alone."""
+    def failure(self, error: Exception) -> Failure:
+        """A file is never lost and needs no retry; the text of the error names a missing table."""
         return Failure(transient=False, lost=False, unmigrated=_MISSING.search(str(error)) is not None)
 
-    def run(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        """Run one statement, once no other connection is in the way; its rows."""
-        sql = _marked(sql)
+    def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        """Execute one statement, for up to `lock_timeout` seconds while other connections have locked the file."""
+        sql = _with_question_marks(sql)
         deadline = 0.0
         while True:
             try:
                 self.cursor.execute(sql, values)
                 return self.cursor.fetchall() if self.cursor.description else []
-            except self.error as error:
+            except sqlite3.OperationalError as error:
                 now = monotonic()
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _BUSY or now > (deadline or now):
+                if error.sqlite_errorcode & 0xFF not in _BUSY or now > (deadline or now):
                     raise
                 if not deadline:
                     deadline = now + self.options.lock_timeout
-                    self._check_caller()
-            sleep(random() * _LONGEST_NAP)
-
-    def _check_caller(self) -> None:
-        try:
-            check_caller(self.alias)
-        except StoreBlocked:
-            self.promise = None  # the commit has failed, which nobody needs to ask about
-            raise
+                    check_caller(self.alias)
+            sleep(random() * _MAX_PAUSE_SECONDS)
 
     def rollback(self) -> None:
         """End the transaction, if there is one."""
-        if self._raw.in_transaction:
-            self.run("ROLLBACK")
+        if self.raw.in_transaction:
+            self.execute("ROLLBACK")
 
-    def swap(
-        self, change: Change, stamp: int, *, now: int, version: int | None, conclude: Callable[[], None]
-    ) -> int | None:
-        """One statement; as there is one clock only, the time is right."""
-        sql, values = statements.change(change, stamp)
-        sql, values = f"{sql} AND stamp = %s", [*values, change.old]
-        if version is not None:
-            sql, values = f"{sql} AND {statements.VERSION} = %s", [*values, version]
-        self.run(sql, values)
-        if self.cursor.rowcount == 0:
-            return None
-        conclude()
-        return now
+    @staticmethod
+    def check_caller(alias: str) -> None:
+        """See `check_caller`."""
+        check_caller(alias)
+
+
+def check_caller(alias: str) -> None:
+    """Raise StoreBlocked where a transaction of the calling thread keeps all others from writing to the database."""
+    file = _file(connections[alias])
+    for connection in connections.all(initialized_only=True):
+        if connection.vendor == "sqlite" and _file(connection) == file and _blocks_writers(connection.connection):
+            raise StoreBlocked(
+                f"the store is in the database {alias!r}, which the transaction of the caller has locked: acquire "
+                "before it begins, or keep the store in a separate file (USING); with a write-ahead log, before it "
+                "writes"
+            )
+
+
+def _file(connection: Any) -> str:
+    return str(realpath(connection.settings_dict["NAME"]))
+
+
+def _blocks_writers(raw: sqlite3.Connection | None) -> bool:
+    if raw is None or not raw.in_transaction:
+        return False
+    ((journal,),) = raw.execute("PRAGMA journal_mode").fetchall()
+    return _is_writing(raw) if journal == "wal" else _has_read(raw)
+
+
+def _has_read(raw: sqlite3.Connection) -> bool:
+    """Return whether a connection holds a lock; without a write-ahead log, a reader's lock keeps writers out.
+
+    There is nothing to checkpoint then, so that the statement only fails where the connection is in a transaction.
+    """
+    try:
+        raw.execute("PRAGMA wal_checkpoint").fetchall()
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_LOCKED
+    return False
+
+
+def _is_writing(raw: sqlite3.Connection) -> bool:
+    """Return whether a connection holds the writer's lock: SQLite does not begin to copy such a database."""
+    statuses: list[int] = []
+
+    def stop(status: int, *_: int) -> None:
+        statuses.append(status)
+        raise _StopCopyError
+
+    with closing(sqlite3.connect(":memory:")) as target, suppress(_StopCopyError):
+        raw.backup(target, pages=1, progress=stop)
+    return statuses == [sqlite3.SQLITE_BUSY]
+
+
+class _StopCopyError(Exception):
+    """Ends a copy after its first page."""
 
 
 @cache
-def _marked(sql: str) -> str:
-    """The statement with the marks that sqlite3 knows."""
+def _with_question_marks(sql: str) -> str:
+    """Return a statement with the placeholders of sqlite3."""
     return sql.replace("%s", "?")

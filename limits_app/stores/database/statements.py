@@ -1,156 +1,50 @@
-"""The statements of the store, as every database understands them; values go where `%s` stands."""
+"""The SQL for rows, as all databases understand it; values are passed for `%s`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
-if TYPE_CHECKING:
-    from limits_app.stores.database.counted import Mark, Tallied
-
-__all__ = [
-    "ADVANCE",
-    "COMMIT",
-    "COUNTING",
-    "DEFINITIONS",
-    "FENCE",
-    "FILL",
-    "FORGET",
-    "FORGET_OLD",
-    "LOGS",
-    "NEXT",
-    "STATES",
-    "TALLIED",
-    "VERSION",
-    "WAITING",
-    "Change",
-    "Statement",
-    "add",
-    "change",
-    "define",
-    "first_version",
-    "hold",
-    "moment",
-    "remove",
-    "remove_counts",
-    "rows",
-    "rows_with_logs",
-    "tally",
-]
+__all__ = ["COMMIT", "LOGS", "NEXT_ROWS", "UPDATE", "Statement", "change_row", "insert", "marks", "moment", "rows"]
 
 Statement = tuple[str, Sequence[object]]
-
-
-class Change(NamedTuple):
-    """A row to be written: under `old`, its stamp so far, or anew where that is None; `logs` None leaves them.
-
-    So does `mark`. What is `tallied` goes with it into the table of counts.
-    """
-
-    scope: bytes
-    old: int | None
-    states: bytes
-    logs: bytes | None
-    mark: Mark | None
-    tallied: Sequence[Tallied]
-
+"""SQL and its values."""
 
 COMMIT: Final[Statement] = ("COMMIT", ())
-VERSION: Final = "COALESCE((SELECT version FROM limits_app_version WHERE id = 1), 0)"
+UPDATE: Final = "UPDATE limits_app_state SET states = %s WHERE scope = %s"
 LOGS: Final = "SELECT logs FROM limits_app_state WHERE scope = %s"
-STATES: Final = "SELECT states FROM limits_app_state WHERE scope = %s FOR UPDATE"
-FENCE: Final = "UPDATE limits_app_state SET stamp = %s WHERE scope = %s"
-NEXT: Final = "SELECT scope, stamp, states FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
-ADVANCE: Final = (
-    "UPDATE limits_app_version SET version = CASE WHEN version < %s THEN %s ELSE version + 1 END WHERE id = 1"
-)
-DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
-COUNTING: Final = (
-    "SELECT scope, label FROM limits_app_state WHERE counted_until IS NOT NULL ORDER BY counted_until LIMIT %s"
-)
-TALLIED: Final = "SELECT id, hour, label, amounts FROM limits_app_count ORDER BY id LIMIT %s"
-FORGET_OLD: Final = "DELETE FROM limits_app_count WHERE hour < %s"
-WAITING: Final = "SELECT name, counts FROM limits_app_batch"
-FILL: Final = "UPDATE limits_app_batch SET counts = %s WHERE name = %s"
-FORGET: Final = "DELETE FROM limits_app_batch WHERE name = %s"
-
-
-@cache
-def rows(number: int) -> str:
-    """Reads so many scopes, in an order in which everybody locks them."""
-    return f"SELECT scope, stamp, states FROM limits_app_state WHERE scope IN ({_marks(number)}) ORDER BY scope"  # noqa: S608 - marks only
-
-
-@cache
-def rows_with_logs(number: int) -> str:
-    """Reads so many scopes and their logs."""
-    return f"SELECT scope, stamp, states, logs FROM limits_app_state WHERE scope IN ({_marks(number)})"  # noqa: S608 - marks only
-
-
-@cache
-def remove(number: int) -> str:
-    """Deletes so many rows, unless they have changed."""
-    return f"DELETE FROM limits_app_state WHERE {' OR '.join(['scope = %s AND stamp = %s'] * number)}"  # noqa: S608 - marks only
+NEXT_ROWS: Final = "SELECT scope, states FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
 
 
 @cache
 def moment(clock: str) -> str:
-    """Reads the time and the version."""
-    return f"SELECT {clock}, {VERSION}"
+    """Read the time of the database, in microseconds, and the version of the configuration."""
+    return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = 1), 0)"  # noqa: S608 - an expression of this package
 
 
 @cache
-def add(insert: str, unless: str) -> str:
-    """Creates a row, unless it is there."""
-    columns = "scope, stamp, states, logs, counted_until, label"
-    return f"{insert} limits_app_state ({columns}) VALUES ({_marks(6)}){unless}"
+def rows(number: int, *, logs: bool = False) -> str:
+    """Read the rows of `number` scopes, in the order in which all processes lock them."""
+    columns = "scope, states, logs" if logs else "scope, states"
+    condition = "= %s" if number == 1 else f"IN ({marks(number)}) ORDER BY scope"
+    return f"SELECT {columns} FROM limits_app_state WHERE scope {condition}"  # noqa: S608 - marks only
 
 
 @cache
-def define(insert: str, unless: str) -> str:
-    """Creates the definitions of a layout, unless they are there."""
-    return f"{insert} limits_app_layout (name, definitions) VALUES (%s, %s){unless}"
-
-
-@cache
-def first_version(insert: str, unless: str) -> str:
-    """Creates the version, unless it is there."""
-    return f"{insert} limits_app_version (id, version) VALUES (1, 0){unless}"
-
-
-@cache
-def hold(insert: str, unless: str) -> str:
-    """Creates the batch, unless it is there."""
-    return f"{insert} limits_app_batch (id, name, counts) VALUES (1, %s, %s){unless}"
-
-
-@cache
-def remove_counts(number: int) -> str:
-    """Deletes so many counts."""
-    return f"DELETE FROM limits_app_count WHERE id IN ({_marks(number)})"  # noqa: S608 - marks only
-
-
-def tally(all_of_them: Sequence[Tallied]) -> Statement:
-    """Adds counts to those that are to be collected."""
-    rows = ", ".join(["(%s, %s, %s)"] * len(all_of_them))
-    values = [value for one in all_of_them for value in one]
-    return f"INSERT INTO limits_app_count (hour, label, amounts) VALUES {rows}", values  # noqa: S608 - marks only
-
-
-def change(one: Change, stamp: int) -> Statement:
-    """Writes a row that is there."""
-    values: list[object] = [one.states, stamp]
-    values += [] if one.logs is None else [one.logs]
-    values += [] if one.mark is None else one.mark
-    return _change(logs=one.logs is not None, mark=one.mark is not None), [*values, one.scope]
-
-
-@cache
-def _change(*, logs: bool, mark: bool) -> str:
+def change_row(*, logs: bool, mark: bool) -> str:
+    """Save the states of a row, and its logs and its mark where they have changed."""
     more = f"{', logs = %s' if logs else ''}{', counted_until = %s, label = %s' if mark else ''}"
-    return f"UPDATE limits_app_state SET states = %s, stamp = %s{more} WHERE scope = %s"  # noqa: S608 - columns only
+    return UPDATE.replace(" WHERE", f"{more} WHERE")
 
 
-def _marks(number: int) -> str:
+@cache
+def insert(table: str, columns: str, *, rows: int = 1) -> str:
+    """Insert rows."""
+    row = f"({marks(columns.count(',') + 1)})"
+    return f"INSERT INTO {table} ({columns}) VALUES {', '.join([row] * rows)}"  # noqa: S608 - marks only
+
+
+def marks(number: int) -> str:
+    """Return so many placeholders."""
     return ", ".join(["%s"] * number)

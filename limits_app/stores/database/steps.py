@@ -1,142 +1,153 @@
-"""Steps: what a store does with one link, again where it got in the way of others, and never twice."""
+"""Steps: units of work in a transaction each, tried again where transactions got in each other's way, done once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from random import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import local
 from time import sleep
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from limits_app.core.backoff import RetryAlgorithm, delay, jittered
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.forking import on_fork
+from limits_app.core.runtime import on_fork
+from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubts
+from limits_app.stores.database.transaction import Transaction
 
 if TYPE_CHECKING:
-    from limits_app.core.claim import Claim
-    from limits_app.stores.database.links import Link, Promise
-    from limits_app.stores.database.pool import LinkPool
+    from limits_app.core.clock import Clock
+    from limits_app.core.plan import Claim
+    from limits_app.stores.database.connections import ConnectionPool
+    from limits_app.stores.database.housekeeping import Housekeeping
+    from limits_app.stores.database.records import RecordTable
 
 __all__ = ["Steps"]
 
 T = TypeVar("T")
 
-_TRIES: Final = 20
-_PAUSE_SECONDS: Final = 0.001
-_MOST_DOUBTS: Final = 10_000
+Work = Callable[[Transaction], T]
+
+_ATTEMPTS: Final = 20
+_FIRST_PAUSE: Final = 0.001
+"""Seconds."""
 
 
 class _Here(local):
-    """What the running thread is doing."""
+    """What the running thread does."""
 
     def __init__(self) -> None:
-        self.stepping = False
+        self.is_stepping = False
         self.later: list[Callable[[], None]] = []
 
 
 class Steps:
-    """Takes steps of a process, each with a link of its own."""
+    """Runs the steps of one store in this process, each on a connection from the pool."""
 
-    def __init__(self, pool: LinkPool) -> None:
+    def __init__(self, pool: ConnectionPool, table: RecordTable, housekeeping: Housekeeping, clock: Clock) -> None:
         self._pool = pool
-        self._here = _Here()
-        self._doubts: dict[Claim, Promise] = {}
+        self._table = table
+        self._housekeeping = housekeeping
+        self.clock = clock
+        self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A child has nothing to do with what its parent was at."""
+        """A child process takes over no step of its parent."""
         self._here = _Here()
-        self._doubts = {}
+        self.doubts = Doubts()
 
     def is_stepping(self) -> bool:
-        """Whether the running thread is in the middle of a step: what asks now is a finalizer or a signal handler."""
-        return self._here.stepping
-
-    def take(self, work: Callable[[Link], T], claim: Claim | None = None) -> T | None:
-        """The result of `work`; None when it turned out that it was done for this claim before.
-
-        Raises StoreUnavailable when it cannot be done, or when nobody can say whether it was;
-        asked for the same claim again, it is done exactly once.
-        """
-        if self._here.stepping:
-            raise StoreUnavailable("nobody can ask in the middle of a step")
-        if self._pool.is_busy:  # whom we would wait for may be waiting for us
-            self._pool.kind.check_caller(self._pool.alias)
-        self._here.stepping = True
-        try:
-            with self._pool.turn if self._pool.kind.takes_turns else nullcontext():
-                return self._taken(work, claim)
-        finally:
-            self._here.stepping = False
+        """Whether the running thread is inside of a step: the caller is a finalizer or a signal handler."""
+        return self._here.is_stepping
 
     def do_later(self, deed: Callable[[], None]) -> None:
-        """Do something once the step has been taken that the running thread is in."""
+        """Call `deed` after the step that the running thread is in."""
         self._here.later.append(deed)
 
+    def run(self, work: Work[T], claims: Sequence[Claim] = (), verb: str = "") -> T:
+        """Return the result of `work`, called with a transaction.
+
+        For `claims` the verb takes effect once, also when a reply is lost and the same verb is called again.
+        Raises StoreUnavailable when it cannot be done, or when it is unknown whether it was done.
+        """
+        here = self._here
+        if here.is_stepping:
+            raise StoreUnavailable("the store cannot be used in the middle of a step")
+        if self._pool.is_busy:  # a thread that has to wait for the caller's transaction
+            self._pool.kind.check_caller(self._pool.alias)
+        try:
+            here.is_stepping = True
+            if self._pool.kind.is_local:
+                with self._pool.fork_lock:
+                    return self._attempts(work, claims, verb)
+            return self._attempts(work, claims, verb)
+        finally:
+            here.is_stepping = False
+
     def catch_up(self) -> None:
-        """Do what was put off in the middle of the last step."""
+        """Call what was put off until after the step, and do the housekeeping that is due."""
         while self._here.later:
             self._here.later.pop(0)()
+        if self._housekeeping.is_due():
+            with suppress(StoreUnavailable):  # it is due again with the next new rows
+                self.run(self._housekeeping.clean)
 
-    def _taken(self, work: Callable[[Link], T], claim: Claim | None) -> T | None:
+    def _attempts(self, work: Work[T], claims: Sequence[Claim], verb: str) -> T:
         failure: Exception | None = None
-        for tried in range(_TRIES):
-            link = self._pool.take()
+        for attempt in range(1, _ATTEMPTS + 1):
+            connection = self._pool.take()
+            doubt = self.doubts.find(claims[0], verb) if claims else None
+            transaction = Transaction(connection, self._table, self.clock, doubt)
             try:
-                done = claim is not None and claim in self._doubts and self._was_done(link, claim)
-                result = None if done else work(link)
-            except link.error as error:
-                self._failed(link, error, claim)
+                result = work(transaction)
+            except connection.error as error:
+                self._failed(transaction, error, claims, verb)
                 failure = error
-                # Those who were in each other's way come back at different times.
-                sleep(random() * tried * _PAUSE_SECONDS)
+                pause = delay(attempt, first=_FIRST_PAUSE, algorithm=RetryAlgorithm.LINEAR)
+                sleep(jittered(pause, below=pause))
+                continue
             except BaseException as error:
-                self._interrupted(link, error, claim)
-                raise
+                self._interrupted(transaction, error, claims, verb)
+                if doubt is None or not isinstance(error, AlreadyCommittedError):
+                    raise
+                result = cast("T", doubt.result)
             else:
-                self._pool.give(link)
-                return result
+                self._pool.give(connection)
+            if doubt is not None:
+                for claim in claims:
+                    self.doubts.remove(claim, verb)
+            transaction.close()
+            self._housekeeping.note(transaction)
+            return result
         raise StoreUnavailable(
-            f"the database {self._pool.alias!r} could not do it in {_TRIES} tries: {failure}"
+            f"the database {self._pool.alias!r} failed {_ATTEMPTS} times in a row: {failure}"
         ) from failure
 
-    def _failed(self, link: Link, error: Exception, claim: Claim | None) -> None:
-        """Raises StoreUnavailable, unless it is worth another try."""
-        meaning = link.meaning(error)
-        if meaning.lost or not link.is_alive():
-            self._lost(link, claim)
-            if meaning.silent:
-                raise StoreUnavailable(f"the database {self._pool.alias!r} does not answer: {error}") from error
+    def _failed(self, transaction: Transaction, error: Exception, claims: Sequence[Claim], verb: str) -> None:
+        """Handle an error of the driver; raise StoreUnavailable unless another attempt makes sense."""
+        connection, alias = transaction.connection, self._pool.alias
+        failure = connection.failure(error)
+        if failure.lost or not connection.is_alive():
+            self._lost(transaction, claims, verb)
+            if failure.silent:
+                raise StoreUnavailable(f"the database {alias!r} does not reply: {error}") from error
             return
-        link.promise = None
-        self._pool.give(link)
-        if not meaning.transient:
-            alias = self._pool.alias
-            advice = f"; run `manage.py migrate --database {alias}`" if meaning.unmigrated else ""
-            why = str(error).partition("\n")[0]  # what follows is the statement
-            raise StoreUnavailable(f"the database {alias!r} cannot do it: {why}{advice}") from error
+        self._pool.give(connection)
+        if not failure.transient:
+            advice = f"; run `manage.py migrate --database {alias}`" if failure.unmigrated else ""
+            reason = str(error).partition("\n")[0]  # the statement follows
+            raise StoreUnavailable(f"the database {alias!r} failed: {reason}{advice}") from error
 
-    def _interrupted(self, link: Link, error: BaseException, claim: Claim | None) -> None:
-        """Something else came up: a link that was not in the middle of something is good for another step."""
-        if isinstance(error, Exception) and link.promise is None and link.is_alive():
-            self._pool.give(link)
+    def _interrupted(self, transaction: Transaction, error: BaseException, claims: Sequence[Claim], verb: str) -> None:
+        """Roll back after another error; a connection that may be in the middle of a statement is not used again."""
+        connection = transaction.connection
+        if isinstance(error, Exception) and transaction.in_doubt is None and connection.is_alive():
+            self._pool.give(connection)
         else:
-            self._lost(link, claim)
+            self._lost(transaction, claims, verb)
 
-    def _lost(self, link: Link, claim: Claim | None) -> None:
-        """Part with a link, and with those that have probably met the same."""
-        if claim is not None and link.promise is not None:
-            while len(self._doubts) >= _MOST_DOUBTS:
-                self._doubts.pop(next(iter(self._doubts)))
-            self._doubts[claim] = link.promise
-        self._pool.drop(link)
-        self._pool.drop_idle()
-
-    def _was_done(self, link: Link, claim: Claim) -> bool:
-        """Whether what was sent for a claim, and never answered, has been done; then it is taken as answered."""
-        promise = self._doubts[claim]
-        done = link.was_done(promise)
-        self._doubts.pop(claim, None)
-        if done:
-            promise.conclude()
-        return done
+    def _lost(self, transaction: Transaction, claims: Sequence[Claim], verb: str) -> None:
+        if transaction.in_doubt is not None:
+            for claim in claims:
+                self.doubts.add(claim, verb, transaction.in_doubt)
+        self._pool.drop(transaction.connection)

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
+from os import urandom
 from typing import Final, TypeVar
 
-from limits_app.core.claim import Claim
+from limits_app.core import engine
 from limits_app.core.clock import Clock, as_clock, system_us
 from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable, StoreUnavailable
-from limits_app.core.forking import lock_over_forks, on_fork
+from limits_app.core.errors import NotShareable
 from limits_app.core.keys import short_key
-from limits_app.core.layout import LEASE_US, lease_us_of
-from limits_app.core.parts import Amounts
-from limits_app.core.renewal import Renewer
+from limits_app.core.leases import Renewer
+from limits_app.core.plan import Amounts, Claim
+from limits_app.core.record import LEASE_US, lease_us_of, new_record
+from limits_app.core.runtime import lock_over_forks, on_fork
+from limits_app.core.store import least_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.database.choosing import Choice, charge_first
-from limits_app.stores.database.clock import ServerClock
-from limits_app.stores.database.deciding import (
-    admitted,
-    charged,
-    check,
-    forgotten,
-    refused,
-    renewed,
-    seen,
-    settled,
-    without_lost,
-)
-from limits_app.stores.database.ledger import Decide, Ledger, Page
-from limits_app.stores.database.links import Link, LinkOptions, new_stamp
-from limits_app.stores.database.pool import LinkPool
-from limits_app.stores.database.records import Record
+from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
+from limits_app.stores.database.counts import Collector
+from limits_app.stores.database.housekeeping import Housekeeping
+from limits_app.stores.database.records import RecordTable
+from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
+from limits_app.stores.database.sqlite import SQLiteConnection
 from limits_app.stores.database.steps import Steps
-from limits_app.stores.database.tallying import Tallying
+from limits_app.stores.database.transaction import ServerClock, Transaction
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.once import Settling
 
@@ -44,18 +34,23 @@ __all__ = ["DatabaseStore", "open_database_store"]
 C = TypeVar("C", bound=Claim)
 T = TypeVar("T")
 
+_KINDS: Final = {"postgresql": PostgreSQLConnection, "mysql": MySQLConnection, "sqlite": SQLiteConnection}
+_ADVANCE_VERSION: Final = (
+    "UPDATE limits_app_version SET version = CASE WHEN version < %s THEN %s ELSE version + 1 END WHERE id = 1"
+)
 _POLL_US: Final = (5_000, 250_000)
-_RENEWED_TOGETHER: Final = 100
+_CLAIMS_PER_RENEWAL: Final = 100
 
 
 class DatabaseStore(AskedInThread):
-    """Keeps state in the site's database `using`, on connections of its own.
+    """Keeps state in the site's database `using`, on its own connections.
 
-    What a request rolls back, whether by ATOMIC_REQUESTS or by itself, takes no count with it.
-    Locks are waited for up to `lock_timeout` seconds, and connections up to `connect_timeout`.
-    `clock` returns microseconds, the same everywhere; without it, time is the database's.
-    Open it through `open_database_store`, so that one process has one of a kind.
-    Raises ImproperlyConfigured for a database that is not there, or cannot be used.
+    A request that is rolled back, by ATOMIC_REQUESTS for example, does not roll its counts back.
+    `lock_timeout` and `connect_timeout` are how many seconds to wait for locks and for a new connection. The drivers
+    connect in whole seconds: PostgreSQL's waits for two at least, MySQL's for one.
+    `clock` returns microseconds, the same in all processes; without it, time is the database's.
+    Open it with `open_database_store`, so that a process has one of a kind.
+    Raises ImproperlyConfigured for an alias that is missing in DATABASES, and for a database that cannot be used.
     """
 
     remote = True
@@ -74,11 +69,10 @@ class DatabaseStore(AskedInThread):
         self.lease_us = lease_us_of(lease_seconds)
         options = {"lock_timeout": lock_timeout, "connect_timeout": connect_timeout, "lease_seconds": lease_seconds}
         self._restorable = None if clock is not None else (using, options)
-        self._pool = LinkPool(using, LinkOptions(lock_timeout, connect_timeout, reads_clock=clock is None))
-        self._steps = Steps(self._pool)
-        self.clock = self._chosen_clock(clock)
-        self._ledger = Ledger(self.clock)
-        self._tallying = Tallying(self._ledger, self._step)
+        self._pool = ConnectionPool(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
+        self._steps = Steps(self._pool, RecordTable(), Housekeeping(), self._clock(clock))
+        self.clock = self._steps.clock
+        self._collector = Collector(self._run)
         self._settling = Settling()
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -87,13 +81,12 @@ class DatabaseStore(AskedInThread):
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A process tells its leases from those of others by where it starts to count."""
-        self._process = new_stamp()
-        self._ledger.after_fork()
+        """Every process draws a number from which it counts its holders, so that none has a holder of another."""
+        self._process = int.from_bytes(urandom(8))
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._restorable is None:
-            raise NotShareable("a store with a clock of its own cannot be sent to another process: leave clock= out")
+            raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
         return _restored, self._restorable
 
     def __repr__(self) -> str:
@@ -101,156 +94,187 @@ class DatabaseStore(AskedInThread):
 
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
-        self._step(partial(self._acquire, claim), claim)
-        return claim.admitted is True
+        return self.acquire_first((claim,)) is not None
 
     def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
         """See `Store.acquire_first`."""
         if not claims:
             return None
-        choice = Choice(emptiest_first, failover)
-        self._step(partial(charge_first, claims, choice, self._process, self._ledger), claims[0])
-        return next((claim for claim in claims if claim.admitted), None)
+        charge = partial(self._charge_first, claims, emptiest_first, failover)
+        try:
+            chosen = self._run(charge, claims, "acquire")
+        except BaseException:
+            self._settle_later(claims)
+            raise
+        if chosen is not None:
+            chosen.admitted = True
+        return chosen
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         """See `Store.settle`."""
         if self._steps.is_stepping():
-            self._steps.do_later(partial(self._settle_now, claim, changes))
+            self._steps.do_later(partial(self._settle_after_step, claim, changes))
             return
         if self._settling.begin(claim):
             try:
-                self._step(partial(self._settle, claim, changes), claim)
+                kept_leases = self._settle_once(claim, changes)
+                claim.settled = True
             finally:
                 self._settling.end(claim)
+            if not kept_leases:
+                claim.lose_lease()
         if self.line.busy:
-            self.line.notify(claim.plan.scopes)
-
-    def _settle_now(self, claim: Claim, changes: Amounts) -> None:
-        claim.settled = False  # whoever released it takes it as done already
-        self.settle(claim, changes)
+            self.line.notify(claim.plan.scope_keys)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See `Store.renew`."""
         lost: list[Claim] = []
-        for start in range(0, len(claims), _RENEWED_TOGETHER):
-            lost += self._step(partial(self._renew, claims[start : start + _RENEWED_TOGETHER])) or ()
+        for start in range(0, len(claims), _CLAIMS_PER_RENEWAL):
+            lost += self._run(partial(self._renew, claims[start : start + _CLAIMS_PER_RENEWAL]))
         return lost
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
-        self._step(partial(self._peek, claim))
+        self._run(partial(_peek, claim))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
-        self._step(partial(self._reset, sorted({short_key(scope) for scope in scopes}), keys))
+
+        def forget(transaction: Transaction) -> None:
+            for stored in transaction.lock_rows({short_key(scope) for scope in scopes}):
+                engine.reset(stored.record, keys)
+            transaction.save()
+
+        self._run(forget)
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
         """See `CountingStore.collect_counts`."""
-        return self._tallying.collect()
+        return self._collector.collect()
 
     def forget_counts(self, name: str) -> None:
         """See `CountingStore.forget_counts`."""
-        self._tallying.forget(name)
+        self._collector.forget(name)
 
     def version(self) -> int:
         """See `Store.version`."""
-        return self._step(lambda link: link.version()) or 0
+        return self._run(lambda transaction: transaction.connection.moment()[1])
 
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
-        version = self._step(lambda link: link.advance_version()) or 0
+        version = self._run(_advance_version)
         self.line.notify_all()
         return version
 
     def close(self) -> None:
-        """Close the connections that nobody uses; what is used again opens new ones."""
+        """Close idle connections; a store that is used again opens new ones."""
         self._pool.close()
 
-    def _chosen_clock(self, clock: Callable[[], int] | None) -> Clock:
+    def _clock(self, clock: Callable[[], int] | None) -> Clock:
         if clock is not None:
             return as_clock(clock)
-        if self._pool.kind.has_clock:
-            return ServerClock(lambda: self._steps.take(lambda link: link.now()) or 0)
-        return Clock(system_us)
+        if self._pool.kind.is_local:
+            return Clock(system_us)
+        return ServerClock(lambda: self._steps.run(lambda transaction: transaction.connection.moment()[0]))
 
-    def _step(self, work: Callable[[Link], T], claim: Claim | None = None) -> T | None:
-        """Take a step, and then do what has come up in it."""
-        done = self._steps.take(work, claim)
+    def _run(self, work: Callable[[Transaction], T], claims: Sequence[Claim] = (), verb: str = "") -> T:
+        result = self._steps.run(work, claims, verb)
         self._steps.catch_up()
-        if self._ledger.housekeeping.is_due():
-            with suppress(StoreUnavailable):  # it was for others, and will be for those who come next
-                self._steps.take(lambda link: self._ledger.housekeeping.look(link, self.clock()))
-        return done
+        return result
 
-    def _acquire(self, claim: Claim, link: Link) -> None:
-        plan = claim.plan
-        decide: Decide = partial(charged, claim, self._process)
-        wrote = partial(admitted, claim)
-        if self._ledger.swap(link, plan.parts, plan.version, decide=decide, conclude=wrote):
-            return
-        done = False
-        while not done:
-            page = self._ledger.open(link, plan.parts)
-            check(plan, page.version)
-            after = decide(page.records, page.now)
-            if after is None and plan.permits:
-                page = page.without_expired()
-                after = decide(page.records, page.now)
-            if after is None:
-                page.load_logs()
-                # A changed definition counts from when it is seen first, whatever is decided then.
-                done = self._ledger.write(link, page, page.carried, partial(_refused, claim, page))
-            else:
-                done = self._ledger.write(link, page, after, wrote)
+    def _charge_first(
+        self, claims: Sequence[C], emptiest_first: bool, failover: bool, transaction: Transaction
+    ) -> C | None:
+        saved, chosen = False, None
+        while not saved:
+            transaction.lock([claim.plan for claim in claims])
+            for claim in claims:
+                transaction.check(claim.plan)
+                claim.admitted = None
+            ordered = _by_load(claims, transaction) if emptiest_first else claims
+            chosen = self._first_admitted(ordered if failover else ordered[:1], transaction)
+            saved = transaction.save(chosen)
+        return chosen
 
-    def _settle(self, claim: Claim, changes: Amounts, link: Link) -> None:
-        parts = claim.plan.parts
-        decide: Decide = partial(settled, claim, self._process, changes)
-        done = self._ledger.swap(link, parts, None, decide=decide, conclude=partial(_concluded, claim))
-        while not done:
-            page, concluded = self._ledger.open(link, parts, as_stored=True), partial(_concluded, claim)
-            after = decide(page.records, page.now)
-            if after is None:
-                kept, concluded = (
-                    without_lost(claim, self._process, changes, page.records),
-                    partial(self._lapsed, claim),
-                )
-                after = settled(claim, self._process, kept, page.records, page.now)
-            done = self._ledger.write(link, page, after or (), concluded)
+    def _first_admitted(self, claims: Sequence[C], transaction: Transaction) -> C | None:
+        for claim in claims:
+            claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
+            if engine.charge(claim, transaction.records(claim.plan), transaction.now):
+                return claim
+            transaction.load_logs()
+        return None
 
-    def _lapsed(self, claim: Claim, _: Sequence[Record], __: int) -> None:
-        claim.settled = True
-        self._steps.do_later(claim.lapse)
+    def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
+        """Settle a claim, unless it turns out that it was not admitted; returns whether its leases were there."""
+        if self._steps.doubts.find(claim, "acquire") is not None:
+            fence = partial(_fence, claim)
+            claim.admitted = self._run(fence, [claim], "acquire") is claim
+            if not claim.admitted:
+                return True
+        return self._run(partial(self._settle, claim, changes), [claim], "settle")
 
-    def _renew(self, claims: Sequence[Claim], link: Link) -> list[Claim]:
-        scopes = {ask.part.short_key for claim in claims for _, ask in claim.plan.leases}
-        page = self._ledger.open_rows(link, sorted(scopes))
-        after = {record.scope: record for record in page.records}
-        lost = [claim for claim in claims if not renewed(claim, self._process, after, page.now)]
-        self._ledger.write(link, page, list(after.values()), _nothing)
+    def _settle(self, claim: Claim, changes: Amounts, transaction: Transaction) -> bool:
+        saved, kept_leases = False, True
+        while not saved:
+            transaction.lock([claim.plan])
+            records = transaction.records(claim.plan, migrated=False)
+            kept_leases = engine.settle(claim, records, changes, transaction.now)
+            saved = transaction.save(kept_leases)
+        return kept_leases
+
+    def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:
+        claim.settled = False  # its owner takes it as settled already
+        self.settle(claim, changes)
+
+    def _settle_later(self, claims: Sequence[Claim]) -> None:
+        """Have claims refunded that may have been admitted although their caller got an error."""
+        for claim in claims:
+            claim.admitted = None
+            if self.settle_later is not None and self._steps.doubts.find(claim, "acquire") is not None:
+                self.settle_later(claim, [-amount for amount in claim.amounts])
+
+    def _renew(self, claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
+        keys = {claim.plan.short_keys()[limit.scope_index] for claim in claims for limit in claim.plan.permits}
+        records = {stored.key: stored.record for stored in transaction.lock_rows(keys)}
+        lost = []
+        for claim in claims:
+            found = [
+                records.get(key) or new_record(scope.schema)
+                for key, scope in zip(claim.plan.short_keys(), claim.plan.scopes, strict=True)
+            ]
+            if not engine.renew(claim, found, transaction.now):
+                lost.append(claim)
+        transaction.save()
         return lost
 
-    def _peek(self, claim: Claim, link: Link) -> None:
-        page = self._ledger.look(link, claim.plan.parts)
-        check(claim.plan, page.version)
-        seen(claim, page.records, page.now)
 
-    def _reset(self, scopes: Sequence[bytes], keys: Collection[str] | None, link: Link) -> None:
-        page = self._ledger.open_rows(link, scopes)
-        self._ledger.write(link, page, [forgotten(record, keys) for record in page.records], _nothing)
+def _by_load(claims: Sequence[C], transaction: Transaction) -> list[C]:
+    """Return the claims by rising load; claims with equal loads keep their order."""
+    for claim in claims:
+        engine.peek(claim, transaction.records(claim.plan), transaction.now)
+    return sorted(claims, key=Claim.load)
 
 
-def _refused(claim: Claim, page: Page, _: Sequence[Record], now: int) -> None:
-    refused(claim, page.records, now)
+def _peek(claim: Claim, transaction: Transaction) -> None:
+    engine.peek(claim, transaction.read(claim.plan), transaction.now)
 
 
-def _concluded(claim: Claim, _: Sequence[Record], __: int) -> None:
-    claim.settled = True
+def _fence(claim: Claim, transaction: Transaction) -> None:
+    """Find out whether a commit in doubt took effect, and see to it that it does not any more if it did not."""
+    saved = False
+    while not saved:
+        transaction.lock([claim.plan])
+        transaction.records(claim.plan, migrated=False)
+        saved = transaction.save()
 
 
-def _nothing(_: Sequence[Record], __: int) -> None:
-    """Nobody has to be told."""
+def _advance_version(transaction: Transaction) -> int:
+    connection = transaction.connection
+    connection.insert("limits_app_version", "id, version", (1, 0))
+    connection.execute_all([(connection.begin_sql, ()), (_ADVANCE_VERSION, (least_version(),) * 2)])
+    _, version = connection.moment()
+    connection.commit()
+    return version
 
 
 _OPENED: Final[dict[tuple[object, ...], DatabaseStore]] = {}
@@ -264,7 +288,7 @@ def open_database_store(
     connect_timeout: float = 0.2,
     lease_seconds: float = LEASE_US / 1e6,
 ) -> DatabaseStore:
-    """Open the store in a database, or give the one that this process has opened there before with these options."""
+    """Return the store in a database; the same object whenever it is opened with the same options."""
     key = (using, lock_timeout, connect_timeout, lease_seconds)
     with _OPENING:
         store = _OPENED.get(key)

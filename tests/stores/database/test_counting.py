@@ -1,4 +1,4 @@
-"""Counting in a database: rows that are locked, collectors that meet or get no answer, and what nobody collects."""
+"""Counting in a database: locked rows, concurrent collectors, lost replies, and counts that are not collected."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from functools import partial
 import pytest
 from django.db import connections, transaction
 
-from limits_app.core.plan import Claim
+from limits_app.core import engine
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, Batch
-from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
+from limits_app.core.keys import scope_of, short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState
-from limits_app.stores.database import DatabaseStore, counted, tallying
+from limits_app.stores.database import DatabaseStore, counts
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, limits_in, settle, taken
 from tests.stores.database.conftest import Open
@@ -31,7 +31,9 @@ FIXED = RateLimitAlgorithm.FIXED_WINDOW
 
 def counting(store: DatabaseStore, *limits: Limit, who: str = "someone") -> LimitSet:
     """A set over one scope that counts."""
-    return limits_in(store, ScopedLimits(scope_of("counting", who), schema_of(limits, store.lease_us, counts=True)))
+    return limits_in(
+        store, ScopedLimits(scope_of("counting", who), schema_of(limits, store.lease_us, counts_usage=True))
+    )
 
 
 def collected(store: DatabaseStore) -> dict[str | None, int]:
@@ -59,13 +61,13 @@ def test_a_row_that_somebody_has_locked_is_waited_for_and_nobody_else_waits_with
     sets = {who: counting(store, CallLimit(9, YEAR), who=who) for who in ("locked", "free")}
     for limits in sets.values():
         taken(limits)
-    scope = sets["locked"]._shapes.all().parts[0].short_key
+    scope = short_key(sets["locked"].scoped[0].scope.key)
     free = ScopeState._default_manager.using(ALIAS).exclude(scope=scope)
     with ThreadPoolExecutor(1) as executor:
         with transaction.atomic(using=ALIAS), connections[ALIAS].cursor() as cursor:
             cursor.execute("UPDATE limits_app_state SET label = label WHERE scope = %s", [scope])
             found = executor.submit(collected, store)
-            if store._pool.kind.has_clock:  # a server, which has more than one writer at a time
+            if not store._pool.kind.is_local:  # a server has more than one writer at a time
                 until(lambda: free.filter(counted_until=None).exists())
                 taken(sets["free"])
             assert not found.done()
@@ -78,11 +80,11 @@ def test_those_who_collect_at_the_same_time_get_the_same_batch(open_store: Open)
     for store in (one, other):
         taken(counting(store, CallLimit(9, YEAR)))
     first = one.collect_counts()
-    make = partial(tallying._batch, is_full=False)  # the other has looked for one before the first had made it
+    make = partial(counts.make_batch, is_full=False)  # the other has looked for one before the first had made it
     assert first is not None
-    assert other._steps.take(make) == first == other.collect_counts()
+    assert other._steps.run(make) == first == other.collect_counts()
     other.forget_counts(first.name)
-    assert other._steps.take(make) is None
+    assert other._steps.run(make) is None
     assert one.collect_counts() is None
 
 
@@ -108,7 +110,7 @@ def test_counts_are_exact_when_a_fifth_of_the_replies_is_lost(lossy_store: Datab
 
 
 def test_who_counts_too_much_for_a_row_loses_nothing(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "_FULL", 2)
+    monkeypatch.setattr(engine, "_FULL_USAGE_PARTS", 2)
     store = open_store(clock=FakeClock())
     limits = counting(store, RateLimit("units", 100, YEAR, FIXED))
     claims = [taken(limits, {"units": 5}) for _ in range(3)]

@@ -12,7 +12,7 @@ import pytest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
-from limits_app.stores.database import DatabaseStore, clock
+from limits_app.stores.database import DatabaseStore, transaction
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, use
 from tests.stores.holding import LEASE, Holders
@@ -60,7 +60,7 @@ def test_a_machine_whose_clock_jumps_gets_nothing_more_and_decides_no_later(
     for _ in range(5):  # then it goes by what it has written, without reading
         assert wrong.try_acquire({"call_count": 2})
     with monkeypatch.context() as patched:
-        patched.setattr(clock, "monotonic_ns", lambda: monotonic_ns() + seconds * 10**9)
+        patched.setattr(transaction, "monotonic_ns", lambda: monotonic_ns() + seconds * 10**9)
         for _ in range(3):
             assert not wrong.try_acquire()
     assert not right.try_acquire()

@@ -1,4 +1,4 @@
-"""What the database store is made of, where it is rarely needed."""
+"""Records of other limits, connections, interrupted steps, and the clock of a server."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.models import LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
+from limits_app.models import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.stores import codecs
-from limits_app.stores.database import DatabaseStore, latest, lending, pool, steps, trail
-from limits_app.stores.database.clock import ServerClock
-from limits_app.stores.database.links import Link, Promise, new_stamp
+from limits_app.stores.database import DatabaseStore
+from limits_app.stores.database import connections as store_connections
+from limits_app.stores.database.transaction import ServerClock
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, limits_in, scoped, settle
 from tests.stores.database.conftest import Open
@@ -74,11 +74,11 @@ def test_a_store_that_nobody_has_closed_leaves_no_connection_open(open_store: Op
     open_store()
     store = DatabaseStore(ALIAS, **PATIENT)
     store.version()
-    [link] = store._pool._idle
+    [connection] = store._pool._idle
     del store
     gc.collect()
-    with pytest.raises(link.driver.Error):
-        link.version()
+    with pytest.raises(connection.error):
+        connection.moment()
 
 
 def test_processes_that_create_the_same_row_at_the_same_time_count_together(open_store: Open) -> None:
@@ -89,35 +89,16 @@ def test_processes_that_create_the_same_row_at_the_same_time_count_together(open
             assert sum(executor.map(lambda limits: bool(limits.try_acquire()), sets)) == 3
 
 
-def test_a_commit_that_never_arrived_is_known_not_to_be_done_and_never_will_be(open_store: Open) -> None:
-    store = open_store()
-    limits = limits_of(store, CallLimit(9, YEAR, FIXED))
-    scope = limits._shapes.all().parts[0].short_key
-
-    def was_done(link: Link) -> bool:
-        return link.was_done(Promise(scope, 1, 2, lambda: None))
-
-    assert store._steps.take(was_done) is False  # before there is a row
-    assert limits.try_acquire()
-    stamps = ScopeState._default_manager.using(ALIAS).values_list("stamp", flat=True)
-    before = list(stamps.all())
-    if store._pool.kind.keeps_notes:
-        assert store._steps.take(was_done) is False
-        assert list(stamps.all()) != before
-    assert limits.try_acquire()
-    assert used(limits) == 2
-
-
 def test_old_and_idle_connections_are_closed(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    links = file_store._pool
-    first, second = links.take(), links.take()
-    links.give(first)
-    monkeypatch.setattr(pool, "_IDLE_SECONDS", -1.0)
-    links.give(second)
-    assert list(links._idle) == [second]
-    monkeypatch.setattr(pool, "_LIFE_SECONDS", -1.0)
-    links.give(links.take())
-    assert not links._idle
+    pool = file_store._pool
+    first, second = pool.take(), pool.take()
+    pool.give(first)
+    monkeypatch.setattr(store_connections, "_IDLE_SECONDS", -1.0)
+    pool.give(second)
+    assert list(pool._idle) == [second]
+    monkeypatch.setattr(store_connections, "_MAX_AGE_SECONDS", -1.0)
+    pool.give(pool.take())
+    assert not pool._idle
 
 
 class Interrupting(FakeClock):
@@ -175,58 +156,19 @@ def test_the_clock_can_be_read_before_anything_was_asked(open_store: Open) -> No
     assert abs(open_store().clock() - time_ns() // 1000) < 60_000_000
 
 
-def test_a_link_that_was_closed_is_not_alive(open_store: Open) -> None:
+def test_a_closed_connection_is_not_alive(open_store: Open) -> None:
     store = open_store()
-    if store._pool.kind.keeps_notes:
-        link = store._pool.take()
-        link.close()
-        assert not link.is_alive()
+    if not store._pool.kind.is_local:
+        connection = store._pool.take()
+        connection.close()
+        assert not connection.is_alive()
 
 
 def test_layouts_that_are_remembered_are_bounded(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "_MOST", 2)
+    monkeypatch.setattr(codecs, "_MAX_CODECS", 2)
     for most in range(1, 4):
         assert limits_of(file_store, CallLimit(most, YEAR)).try_acquire()
     assert used(limits_of(file_store, CallLimit(3, YEAR, FIXED))) == 3
-
-
-def test_doubts_are_bounded(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_MOST_DOUBTS", 2)
-    limits = limits_of(file_store, CallLimit(9, YEAR))
-    for number in range(4):
-        link = file_store._pool.take()
-        link.promise = Promise(b"", number, number, lambda: None)
-        file_store._steps._lost(link, claim_of(limits))
-    assert len(file_store._steps._doubts) == 2
-
-
-def test_what_was_written_last_is_bounded(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latest, "_MOST", 2)
-    for who in "abc":
-        assert limits_of(file_store, CallLimit(9, YEAR), entity=who).try_acquire()
-    assert len(file_store._ledger._latest._records) == 1
-
-
-def test_a_trail_keeps_the_last_links_and_the_last_stamp_of_each() -> None:
-    left = b""
-    for number in range(100):
-        left = trail.noted(trail.noted(left, number, 1), number, 2)
-    assert [trail.left_by(left, number) for number in (35, 36, 99)] == [None, 2, 2]
-    assert trail.unframed(trail.framed(left) + b"states") == (left, b"states")
-
-
-def test_a_lease_is_found_though_its_name_stands_across_others_by_chance() -> None:
-    rule = next(iter(limits_rules()))
-    name = b"tagtagta" + b"holderxx"
-    leases = b"abcd" + name + bytes(20) + lending.lend(b"", name, rule, amount=1, now=5)
-    assert lending.take_back(leases, name) == leases[:40]
-
-
-def limits_rules() -> Iterator[lending.Rule]:
-    """The rules of a resource limit."""
-    from limits_app.core.record import schema_of
-
-    yield from schema_of((ResourceLimit("db", 1),)).rules
 
 
 def test_the_clock_of_a_server_is_asked_for_once_and_never_ahead() -> None:
@@ -251,5 +193,5 @@ def test_rows_say_what_they_are() -> None:
     assert str(StoreVersion(version=7)) == "7"
     assert str(ScopeCount(hour=8, label=b'["api"]')) == '["api"] in hour 8'
     assert str(WaitingBatch(name="batch")) == "batch"
-    assert new_stamp() != new_stamp()
+    assert str(LastCommit(connection=1, number=2)) == "1: 2"
     assert ALIAS not in connections.settings

@@ -1,4 +1,4 @@
-"""Steps that get in each other's way: the same again, at another time each, and not for ever."""
+"""Steps that are rolled back for others: they are tried again after a pause, and not indefinitely."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from typing import Any
 
 import pytest
 
+from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
-from limits_app.stores.database import steps
-from limits_app.stores.database.links import Failure
+from limits_app.stores.database import commit_log, steps
+from limits_app.stores.database.commit_log import Commit, Doubt, Doubts
+from limits_app.stores.database.connections import Failure
+from limits_app.stores.database.housekeeping import Housekeeping
+from limits_app.stores.database.records import RecordTable
 from limits_app.stores.database.steps import Steps
 
 
 class Deadlock(Exception):
-    """What a driver raises for those whom the database has chosen to give way."""
+    """The error of a driver for the transaction that a database has rolled back."""
 
 
-class Link:
-    """A link whose step is given way to others so many times."""
+class Connection:
+    """A connection whose transactions are rolled back so many times."""
 
     error = Deadlock
-    promise = None
 
     def __init__(self, deadlocks: int) -> None:
         self.deadlocks = deadlocks
@@ -33,7 +36,7 @@ class Link:
             raise Deadlock("try again")
         return "done"
 
-    def meaning(self, _error: Exception) -> Failure:
+    def failure(self, _error: Exception) -> Failure:
         return Failure(transient=True, lost=False)
 
     def is_alive(self) -> bool:
@@ -42,35 +45,45 @@ class Link:
 
 @pytest.fixture
 def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was paused between tries, without a pause."""
+    """The pauses between attempts, which take no time."""
     paused: list[float] = []
     monkeypatch.setattr(steps, "sleep", paused.append)
     return paused
 
 
-def taken(link: Link) -> object:
-    given: list[Link] = []
+def run(connection: Connection) -> object:
+    given: list[Connection] = []
     pool: Any = SimpleNamespace(
         alias="limits",
         is_busy=False,
-        kind=SimpleNamespace(takes_turns=False),
-        take=lambda: link,
+        kind=SimpleNamespace(is_local=False),
+        take=lambda: connection,
         give=given.append,
     )
     try:
-        return Steps(pool).take(lambda link: link.step())  # type: ignore[attr-defined]
+        stepping = Steps(pool, RecordTable(), Housekeeping(), Clock(lambda: 0))
+        return stepping.run(lambda transaction: transaction.connection.step())  # type: ignore[attr-defined]
     finally:
-        assert given == [link] * link.tried
+        assert given == [connection] * connection.tried
 
 
 @pytest.mark.parametrize("deadlocks", [0, 1, 19])
-def test_whoever_gives_way_tries_again_at_another_time(deadlocks: int, paused: list[float]) -> None:
-    assert taken(Link(deadlocks)) == "done"
+def test_a_step_that_was_rolled_back_is_tried_again_after_a_random_pause(deadlocks: int, paused: list[float]) -> None:
+    assert run(Connection(deadlocks)) == "done"
     assert len(paused) == deadlocks
-    assert all(0 <= pause <= tried / 1000 for tried, pause in enumerate(paused))
+    assert all(0 <= pause <= attempt / 1000 for attempt, pause in enumerate(paused, 1))
 
 
-def test_whoever_gives_way_each_time_gives_up(paused: list[float]) -> None:
-    with pytest.raises(StoreUnavailable, match="'limits' could not do it in 20 tries: try again"):
-        taken(Link(100))
-    assert sum(paused) < 0.2
+def test_a_step_that_is_rolled_back_each_time_is_an_error(paused: list[float]) -> None:
+    with pytest.raises(StoreUnavailable, match="'limits' failed 20 times in a row: try again"):
+        run(Connection(100))
+    assert sum(paused) < 0.21
+
+
+def test_doubts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "_MAX_DOUBTS", 2)
+    doubts, claims = Doubts(), [object() for _ in range(4)]
+    for number, claim in enumerate(claims):
+        doubts.add(claim, "acquire", Doubt(Commit(1, number), None))  # type: ignore[arg-type]  # by its identity
+    assert len(doubts) == 2
+    assert doubts.find(claims[0], "acquire") is None  # type: ignore[arg-type]  # by its identity

@@ -1,0 +1,111 @@
+"""The commit log: whether a commit whose reply was lost has taken effect.
+
+Every connection to a server has one row in the table `limits_app_commit` with the number of its last commit. A
+transaction writes its number there before it commits, so the number is there exactly when the transaction took effect.
+
+A commit whose reply was lost is in doubt. When the same step is tried again, it first locks the same rows, which waits
+until the transaction in doubt has ended, and then looks for the number.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from limits_app.stores.database import statements
+
+if TYPE_CHECKING:
+    from limits_app.core.plan import Claim
+    from limits_app.stores.database.connections import StoreConnection
+    from limits_app.stores.database.statements import Statement
+
+__all__ = [
+    "CHANGE_COMMIT",
+    "FORGET_COMMITS",
+    "KEPT_US",
+    "AlreadyCommittedError",
+    "Commit",
+    "CommitLog",
+    "Doubt",
+    "Doubts",
+    "was_committed",
+]
+
+KEPT_US: Final = 86_400_000_000
+"""How long the row of a closed connection is kept; far longer than a connection is used."""
+
+FORGET_COMMITS: Final = "DELETE FROM limits_app_commit WHERE number < %s"
+CHANGE_COMMIT: Final = "UPDATE limits_app_commit SET number = %s WHERE connection = %s"
+_ADD_COMMIT: Final = statements.insert("limits_app_commit", "number, connection")
+_FIND_COMMIT: Final = "SELECT number FROM limits_app_commit WHERE connection = %s"
+_MAX_DOUBTS: Final = 10_000
+
+
+class Commit(NamedTuple):
+    """A commit: a random number for its connection, and its own, the server's time in microseconds or a little more."""
+
+    connection: int
+    number: int
+
+
+class Doubt(NamedTuple):
+    """A commit without a reply, and the result of its step if it took effect."""
+
+    commit: Commit
+    result: object
+
+
+class AlreadyCommittedError(Exception):
+    """A step that is tried again took effect the first time."""
+
+
+class CommitLog:
+    """Numbers the commits of one connection."""
+
+    def __init__(self) -> None:
+        self._connection = int.from_bytes(os.urandom(8)) >> 1
+        self._last = 0
+        self._has_row = False
+
+    def next_commit(self, now: int) -> Commit:
+        """Return the number of the next commit; `now` is the server's time in microseconds."""
+        self._last = max(self._last + 1, now)
+        return Commit(self._connection, self._last)
+
+    def statement(self, commit: Commit) -> Statement:
+        """Return what writes the number, inside of the transaction."""
+        sql = CHANGE_COMMIT if self._has_row else _ADD_COMMIT
+        return sql, (commit.number, commit.connection)
+
+    def committed(self) -> None:
+        """Note that a commit took effect, so that the connection has its row."""
+        self._has_row = True
+
+
+class Doubts:
+    """The commits in doubt of this process, by claim and verb: the oldest are forgotten when there are too many."""
+
+    def __init__(self) -> None:
+        self._doubts: dict[tuple[Claim, str], Doubt] = {}
+
+    def __len__(self) -> int:
+        return len(self._doubts)
+
+    def add(self, claim: Claim, verb: str, doubt: Doubt) -> None:
+        """Remember that it is unknown whether a verb took effect for a claim."""
+        while len(self._doubts) >= _MAX_DOUBTS:
+            self._doubts.pop(next(iter(self._doubts)))
+        self._doubts[claim, verb] = doubt
+
+    def find(self, claim: Claim, verb: str) -> Doubt | None:
+        """Return the doubt about a verb for a claim."""
+        return self._doubts.get((claim, verb)) if self._doubts else None
+
+    def remove(self, claim: Claim, verb: str) -> None:
+        """Forget a doubt that was resolved."""
+        self._doubts.pop((claim, verb), None)
+
+
+def was_committed(connection: StoreConnection, commit: Commit) -> bool:
+    """Return whether a commit took effect; valid while the rows that its transaction had locked are locked again."""
+    return [row[0] for row in connection.execute(_FIND_COMMIT, (commit.connection,))] == [commit.number]

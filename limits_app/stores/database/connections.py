@@ -1,0 +1,259 @@
+"""Connections of the store, beside those of the site's requests.
+
+A step of the store is a short transaction on its own connection, so that a request that is rolled back, by
+ATOMIC_REQUESTS for example, does not roll its counts back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from threading import RLock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections
+from django.utils.connection import ConnectionDoesNotExist
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.runtime import around_fork
+from limits_app.stores.database import statements
+from limits_app.stores.database.commit_log import CommitLog
+from limits_app.stores.database.statements import COMMIT, Statement
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+__all__ = ["ConnectionOptions", "ConnectionPool", "Failure", "StoreConnection"]
+
+_IDLE_SECONDS: Final = 60.0
+_MAX_AGE_SECONDS: Final = 3600.0
+_REPLY_SLACK_SECONDS: Final = 0.5
+_MIN_IDLE_SECONDS: Final = 0.5
+"""What a process on a busy machine may need between two statements."""
+
+_INHERITED: Final[list[StoreConnection]] = []
+"""Connections of parent processes that were in use at a fork: closing one in the child would end the parent's."""
+
+
+class ConnectionOptions(NamedTuple):
+    """How long to wait for locks and for a new connection, in seconds."""
+
+    lock_timeout: float
+    connect_timeout: float
+
+    @property
+    def idle_timeout(self) -> float:
+        """How long a transaction may be idle before the server ends it, since others wait for its locks."""
+        return max(self.lock_timeout / 2, _MIN_IDLE_SECONDS)
+
+    @property
+    def statement_timeout(self) -> float:
+        """How long the server works on a statement, which may wait for several locks."""
+        return 2 * self.lock_timeout
+
+    @property
+    def reply_timeout(self) -> float:
+        """How long to wait for a reply: a server that works has ended the statement before."""
+        return self.statement_timeout + _REPLY_SLACK_SECONDS
+
+
+class Failure(NamedTuple):
+    """The meaning of a driver's error.
+
+    `transient`: the same step may work now. `lost`: the connection is closed or useless. `silent`: the server did not
+    reply in time, and another try would wait as long. `unmigrated`: a table or a column of the store is missing.
+    """
+
+    transient: bool
+    lost: bool
+    silent: bool = False
+    unmigrated: bool = False
+
+
+class StoreConnection(ABC):
+    """One connection, used by one thread at a time. Subclasses know one kind of database each."""
+
+    begin_sql: ClassVar[str] = "BEGIN"
+    lock_sql: ClassVar[str] = " FOR UPDATE"
+    clock_sql: ClassVar[str] = "0"
+    is_local: ClassVar[bool] = False
+    """Whether this process writes the file itself: it has one writer, no replies to lose, and the machine's clock."""
+
+    def __init__(self, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
+        self.alias = wrapper.alias
+        self.options = options
+        self.driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
+        self.error: type[Exception] = self.driver.Error
+        self.log = CommitLog()
+        self.skip_locked_sql = ""
+        self.opened_at = self.used_at = monotonic()
+        try:
+            wrapper.connect()
+            self.raw: Any = wrapper.connection
+            self.cursor: Any = self.raw.cursor()
+            if wrapper.features.has_select_for_update_skip_locked:
+                self.skip_locked_sql = " SKIP LOCKED"
+            self.prepare()
+        except BaseException:
+            if wrapper.connection is not None:
+                with suppress(self.error):
+                    wrapper.connection.close()
+            raise
+
+    @classmethod
+    @abstractmethod
+    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
+        """Change the settings of a connection that is not open yet."""
+
+    @staticmethod  # noqa: B027 - servers have no such callers
+    def check_caller(alias: str) -> None:
+        """Raise StoreBlocked where the store would wait for a transaction of its caller."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Set the timeouts of the session."""
+
+    @abstractmethod
+    def failure(self, error: Exception) -> Failure:
+        """Return the meaning of a driver's error."""
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        """Execute one statement, and return its rows."""
+        self.cursor.execute(sql, values)
+        return self.cursor.fetchall() if self.cursor.description else []
+
+    def execute_all(self, batch: Sequence[Statement]) -> list[list[Any]]:
+        """Execute statements in as few round trips as the driver can, and return the rows of each."""
+        return [self.execute(sql, values) for sql, values in batch]
+
+    def insert(self, table: str, columns: str, values: Sequence[object]) -> bool:
+        """Create a row unless it exists, and return whether it is new."""
+        self.execute(self.ignore_existing(statements.insert(table, columns)), values)
+        return bool(self.cursor.rowcount)
+
+    def ignore_existing(self, insert: str) -> str:
+        """Return an INSERT that does nothing where the row exists."""
+        return f"{insert} ON CONFLICT DO NOTHING"
+
+    def moment(self) -> tuple[int, int]:
+        """Return the time of the database in microseconds and the version of the configuration."""
+        now, version = self.execute(statements.moment(self.clock_sql))[0]
+        return int(now), int(version)
+
+    def commit(self, batch: Sequence[Statement] = ()) -> None:
+        """Execute statements and commit."""
+        self.execute_all([*batch, COMMIT])
+
+    def rollback(self) -> None:
+        """End the transaction without effect."""
+        self.execute("ROLLBACK")
+
+    def is_alive(self) -> bool:
+        """Return whether the connection works; ends the transaction."""
+        try:
+            self.rollback()
+        except self.error:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(self.error):
+            self.raw.close()
+
+
+class ConnectionPool:
+    """The connections of one process to one of the site's databases: one for each thread that is in a step.
+
+    Connections that were not used for a minute are closed. Raises ImproperlyConfigured for an alias that is missing
+    in DATABASES, or a database of another kind than `kinds`.
+    """
+
+    def __init__(self, alias: str, options: ConnectionOptions, kinds: Mapping[str, type[StoreConnection]]) -> None:
+        self.alias = alias
+        self.options = options
+        try:
+            vendor = connections[alias].vendor
+        except ConnectionDoesNotExist as error:
+            raise ImproperlyConfigured(
+                f"USING must be an alias in DATABASES; got {alias!r}: add it, or name another database"
+            ) from error
+        if vendor not in kinds:
+            raise ImproperlyConfigured(f"the database {alias!r} must be one of {', '.join(kinds)}; got {vendor}")
+        self.kind = kinds[vendor]
+        self.fork_lock = RLock()
+        """Held around a fork, and in each step where there is one writer only."""
+        self._idle: deque[StoreConnection] = deque()
+        self._busy: set[StoreConnection] = set()
+        # Also those that a renewal has opened after the store was closed.
+        weakref.finalize(self, _close_all, self._idle)
+        around_fork(self)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is in a step."""
+        return bool(self._busy)
+
+    def take(self) -> StoreConnection:
+        """Return a connection for one step; StoreUnavailable when none can be opened."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._open()
+        self._busy.add(connection)
+        return connection
+
+    def give(self, connection: StoreConnection) -> None:
+        """Return a connection that works, outside of a transaction."""
+        self._busy.discard(connection)
+        connection.used_at = now = monotonic()
+        if now - connection.opened_at > _MAX_AGE_SECONDS:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        with suppress(IndexError):  # another thread may take it
+            if now - self._idle[0].used_at > _IDLE_SECONDS:
+                self._idle.popleft().close()
+
+    def drop(self, connection: StoreConnection) -> None:
+        """Close a connection that failed, and the idle ones, which have probably failed for the same reason."""
+        self._busy.discard(connection)
+        connection.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        _close_all(self._idle)
+
+    def before_fork(self) -> None:
+        """Acquire `fork_lock` and close idle connections, which no child may use."""
+        self.fork_lock.acquire()
+        self.close()
+
+    def after_fork(self) -> None:
+        """A child process opens its own connections."""
+        _INHERITED.extend(self._busy)
+        self._idle.clear()
+        self._busy = set()
+        self.fork_lock = RLock()
+
+    def _open(self) -> StoreConnection:
+        wrapper = connections[self.alias].copy()
+        wrapper.settings_dict["AUTOCOMMIT"] = True
+        self.kind.configure(wrapper, self.options)
+        driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
+        try:
+            return self.kind(wrapper, self.options)
+        except (Error, driver.Error) as error:
+            raise StoreUnavailable(f"the database {self.alias!r} cannot be reached: {error}") from error
+
+
+def _close_all(idle: deque[StoreConnection]) -> None:
+    while idle:
+        with suppress(IndexError):  # another thread may take it
+            idle.pop().close()

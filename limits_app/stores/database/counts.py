@@ -1,0 +1,120 @@
+"""Collecting counts: from the rows that count into the table of counts, a few rows at a time, and into a batch.
+
+A batch is made of finished counts only, so that no request waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final, Protocol, TypeVar
+
+from limits_app.core import engine
+from limits_app.core.counting import Batch, Count
+from limits_app.core.keys import unique_name
+from limits_app.stores.database.statements import marks
+from limits_app.stores.database.transaction import Transaction
+
+__all__ = ["Collector", "make_batch"]
+
+T = TypeVar("T")
+
+_COUNTING: Final = (
+    "SELECT scope, label FROM limits_app_state WHERE counted_until IS NOT NULL ORDER BY counted_until LIMIT %s"
+)
+_COUNTED: Final = "SELECT id, hour, label, amounts FROM limits_app_count ORDER BY id LIMIT %s"
+_BATCH: Final = "SELECT name, counts FROM limits_app_batch"
+_FILL_BATCH: Final = "UPDATE limits_app_batch SET counts = %s WHERE name = %s"
+_FORGET_BATCH: Final = "DELETE FROM limits_app_batch WHERE name = %s"
+_MAX_COUNTS: Final = 1000
+_ROWS_PER_STEP: Final = 64
+
+
+class Run(Protocol):
+    """Runs a step of a store."""
+
+    def __call__(self, work: Callable[[Transaction], T], /) -> T:
+        """Return the result of `work`."""
+
+
+class Collector:
+    """Collects counts step by step; where it is interrupted nothing is lost, and nothing is collected twice."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def collect(self) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        waiting = self._run(_waiting_batch)
+        if waiting is not None:
+            return waiting
+        labels = self._run(_counting_rows)
+        keys = iter(sorted(labels))
+        locked = set[bytes]()
+        while together := list(islice(keys, _ROWS_PER_STEP)):
+            locked |= self._close(labels, together, skip_locked=True)
+        for key in locked:
+            # It is waited for alone, so that other rows are not locked meanwhile.
+            self._close(labels, [key], skip_locked=False)
+        is_full = len(labels) == _MAX_COUNTS
+        return self._run(lambda transaction: make_batch(transaction, is_full=is_full))
+
+    def forget(self, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        self._run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
+
+    def _close(self, labels: dict[bytes, bytes], keys: Sequence[bytes], *, skip_locked: bool) -> set[bytes]:
+        """Move the counted usage of some rows into the table; returns the keys of rows that were left out."""
+
+        def close(transaction: Transaction) -> set[bytes]:
+            found = transaction.lock_rows(keys, skip_locked=skip_locked)
+            for stored in found:
+                stored.label = labels[stored.key]
+                engine.close_usage(stored.record)
+            transaction.save()
+            return set(keys).difference([stored.key for stored in found])
+
+        return self._run(close)
+
+
+def make_batch(transaction: Transaction, *, is_full: bool) -> Batch | None:
+    """Make a batch of finished counts, or return the one that another process has made meanwhile."""
+    connection, name = transaction.connection, unique_name()
+    connection.execute(connection.begin_sql)
+    # The table has room for one batch, so that processes that collect at the same time wait for each other here.
+    if not connection.insert("limits_app_batch", "id, name, counts", (1, name, b"")):
+        connection.rollback()
+        return _waiting_batch(transaction)
+    rows = connection.execute(_COUNTED, (_MAX_COUNTS,))
+    if not rows:
+        connection.rollback()
+        return None
+    packed = _pack(rows, is_full=is_full or len(rows) == _MAX_COUNTS)
+    ids = [row[0] for row in rows]
+    remove = f"DELETE FROM limits_app_count WHERE id IN ({marks(len(ids))})"  # noqa: S608 - marks only
+    connection.commit([(remove, ids), (_FILL_BATCH, (packed, name))])
+    return _unpack(name, packed)
+
+
+def _counting_rows(transaction: Transaction) -> dict[bytes, bytes]:
+    """Return the labels of the rows that count, by key; those whose hour ended first come first."""
+    rows = transaction.connection.execute(_COUNTING, (_MAX_COUNTS,))
+    return {bytes(key): bytes(label) for key, label in rows}
+
+
+def _waiting_batch(transaction: Transaction) -> Batch | None:
+    """Return the batch that was collected and not forgotten."""
+    for name, packed in transaction.connection.execute(_BATCH):
+        return _unpack(name, bytes(packed))
+    return None
+
+
+def _pack(rows: Iterable[Sequence[bytes]], *, is_full: bool) -> bytes:
+    counts = [[*json.loads(bytes(label)), hour, json.loads(bytes(amounts))] for _, hour, label, amounts in rows]
+    return json.dumps([is_full, counts]).encode()
+
+
+def _unpack(name: str, packed: bytes) -> Batch:
+    is_full, counts = json.loads(packed)
+    return Batch(name, [Count(*count) for count in counts], is_full)

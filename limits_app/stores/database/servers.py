@@ -1,0 +1,162 @@
+"""PostgreSQL, MySQL and MariaDB, by the drivers that Django uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from math import ceil
+from socket import SHUT_RDWR, socket
+from typing import TYPE_CHECKING, Any, Final
+
+from limits_app.stores.database import statements
+from limits_app.stores.database.commit_log import CHANGE_COMMIT
+from limits_app.stores.database.connections import Failure, StoreConnection
+from limits_app.stores.database.reply_timer import REPLY_TIMER
+from limits_app.stores.database.statements import Statement
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from limits_app.stores.database.connections import ConnectionOptions
+
+__all__ = ["MySQLConnection", "PostgreSQLConnection"]
+
+_PG_TRANSIENT: Final = {"40001", "40P01"}
+"""Serialization failure and deadlock."""
+_PG_MISSING: Final = {"42P01", "42703"}
+"""Undefined table and undefined column."""
+
+_MYSQL_TRANSIENT: Final = {1020, 1213}
+"""A row that has changed since it was read, and deadlock."""
+_MYSQL_CLIENT_ERRORS: Final = range(2000, 3000)
+"""Errors of the client library: the server is gone, or was not reached."""
+_MYSQL_MISSING: Final = {1054, 1146}
+"""Unknown column and unknown table."""
+_MYSQL_SHUTTING_DOWN: Final = {1053, 1927, 4031}
+
+
+class PostgreSQLConnection(StoreConnection):
+    """A connection to PostgreSQL, by psycopg 3.
+
+    Values are put into statements by the client, so that several statements make one message and one round trip. The
+    statements of every request are prepared, with SQL's own PREPARE.
+    """
+
+    begin_sql = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    clock_sql = "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint"
+
+    @classmethod
+    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
+        """Use neither Django's pool nor server-side binding, and set timeouts, in whole seconds and at least two."""
+        given = wrapper.settings_dict["OPTIONS"]
+        given.pop("pool", None)
+        given.pop("server_side_binding", None)
+        given["connect_timeout"] = seconds = max(ceil(options.connect_timeout), 2)
+        given["tcp_user_timeout"] = 1000 * seconds
+
+    def prepare(self) -> None:
+        """See StoreConnection."""
+        self._is_late = False
+        self._calls: dict[str, str] = {}
+        self._frequent = {
+            statements.rows(1) + self.lock_sql,
+            statements.moment(self.clock_sql),
+            statements.UPDATE,
+            CHANGE_COMMIT,
+        }
+        self._names = count(1)
+        timeouts = {
+            "lock_timeout": self.options.lock_timeout,
+            "statement_timeout": self.options.statement_timeout,
+            "idle_in_transaction_session_timeout": self.options.idle_timeout,
+        }
+        self.execute_all([(f"SET {name} = {round(seconds * 1000)}", ()) for name, seconds in timeouts.items()])
+
+    def failure(self, error: Exception) -> Failure:
+        """By the SQLSTATE, which only a server sends."""
+        code: str | None = getattr(error, "sqlstate", None)
+        lost = code is None or bool(self.raw.closed)
+        return Failure(code in _PG_TRANSIENT, lost=lost, silent=self._is_late, unmigrated=code in _PG_MISSING)
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        """See StoreConnection."""
+        return self.execute_all([(sql, values)])[-1]
+
+    def execute_all(self, batch: Sequence[Statement]) -> list[list[Any]]:
+        """Execute all statements in one message."""
+        calls = [self._call(sql) if sql in self._frequent else sql for sql, _ in batch]
+        self._execute("; ".join(calls), [value for _, values in batch for value in values])
+        cursor = self.cursor
+        results = [cursor.fetchall() if cursor.description else []]
+        while cursor.nextset():
+            results.append(cursor.fetchall() if cursor.description else [])
+        return results
+
+    def interrupt(self) -> None:
+        """End the wait for a reply that is late: the driver finds its connection closed."""
+        self._is_late = True
+        with suppress(OSError, self.error), socket(fileno=os.dup(self.raw.fileno())) as duplicate:
+            duplicate.shutdown(SHUT_RDWR)
+
+    def close(self) -> None:
+        """See StoreConnection."""
+        with REPLY_TIMER.closing:
+            super().close()
+
+    def _execute(self, sql: str, values: Sequence[object] = ()) -> None:
+        REPLY_TIMER.start(self, self.options.reply_timeout)
+        try:
+            self.cursor.execute(sql, values)
+        finally:
+            REPLY_TIMER.stop(self)
+
+    def _call(self, sql: str) -> str:
+        """Return the call of a prepared statement, which is prepared where it was not yet."""
+        call = self._calls.get(sql)
+        if call is None:
+            name, marks = f"limits_{next(self._names)}", sql.count("%s")
+            numbers = [f"${number}" for number in range(1, marks + 1)]
+            self._execute(f"PREPARE {name} AS {sql.replace('%s', '{}').format(*numbers)}")
+            call = f"EXECUTE {name}" + (f" ({', '.join(['%s'] * marks)})" if marks else "")
+            self._calls[sql] = call
+        return call
+
+
+class MySQLConnection(StoreConnection):
+    """A connection to MySQL or MariaDB."""
+
+    begin_sql = "START TRANSACTION"
+    clock_sql = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+
+    @classmethod
+    def configure(cls, wrapper: BaseDatabaseWrapper, options: ConnectionOptions) -> None:
+        """Set the driver's timeouts, in whole seconds."""
+        given = wrapper.settings_dict["OPTIONS"]
+        given["connect_timeout"] = ceil(options.connect_timeout)
+        given["read_timeout"] = given["write_timeout"] = max(ceil(options.reply_timeout), 2)
+
+    def prepare(self) -> None:
+        """See StoreConnection; lock rows and not the gaps between them."""
+        idle = ceil(self.options.idle_timeout)
+        lock = max(round(self.options.lock_timeout), idle + 1)
+        # MySQL has no timeout for idle transactions, and skips the comment that MariaDB reads.
+        self.execute(f"SET SESSION innodb_lock_wait_timeout = {lock} /*M!100300 , idle_transaction_timeout = {idle} */")
+        self.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        # The hour that comes twice when summer time ends is two hours here.
+        self.execute("SET time_zone = '+00:00'")
+
+    def ignore_existing(self, insert: str) -> str:
+        """See StoreConnection."""
+        return insert.replace("INSERT", "INSERT IGNORE", 1)
+
+    def failure(self, error: Exception) -> Failure:
+        """By the number of the error."""
+        number = error.args[0] if error.args else 0
+        return Failure(
+            number in _MYSQL_TRANSIENT,
+            lost=number == 0 or number in _MYSQL_CLIENT_ERRORS or number in _MYSQL_SHUTTING_DOWN,
+            silent=isinstance(error.__context__, TimeoutError),
+            unmigrated=number in _MYSQL_MISSING,
+        )

@@ -1,0 +1,214 @@
+"""One transaction of the store: it locks the rows of scopes, gives them as records, and saves the changed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from limits_app.core import engine
+from limits_app.core.clock import Clock
+from limits_app.core.errors import StaleConfiguration
+from limits_app.stores.database import statements
+from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubt, was_committed
+from limits_app.stores.database.records import RecordTable, StoredRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from limits_app.core.plan import Plan
+    from limits_app.core.record import Record
+    from limits_app.stores.database.connections import StoreConnection
+    from limits_app.stores.database.statements import Statement
+
+__all__ = ["ServerClock", "Transaction"]
+
+_COLUMNS: Final = "scope, states, logs, counted_until, label"
+_DRIFT: Final = 1024
+"""A machine's clock may be faster than the server's by one part in so many, and still give no later time."""
+
+
+class ServerClock(Clock):
+    """The last known time of the server, and the time that has passed here since; never ahead of the server."""
+
+    def __init__(self, read: Callable[[], int]) -> None:
+        super().__init__(read)
+        self._known: tuple[int, int] | None = None
+
+    def __call__(self) -> int:
+        """Return the time in microseconds; reads the server's when it is not known yet."""
+        known = self._known
+        if known is None:
+            known = self.set(super().__call__())
+        server, here = known
+        passed = monotonic_ns() // 1000 - here
+        return server + passed - passed // _DRIFT
+
+    def set(self, now: int) -> tuple[int, int]:
+        """Note what time it was on the server just now; returns that, and the time here."""
+        self._known = known = now, monotonic_ns() // 1000
+        return known
+
+
+class Transaction:
+    """One try of a step, on one connection.
+
+    `now` (microseconds) and `version` are those of the store once rows are locked or read. `added` says whether rows
+    were created, `counted` whether counts were added, `in_doubt` is set while a commit has no reply.
+    """
+
+    def __init__(
+        self, connection: StoreConnection, table: RecordTable, clock: Clock, doubt: Doubt | None = None
+    ) -> None:
+        self.connection = connection
+        self.now = 0
+        self.version = 0
+        self.added = 0
+        self.counted = False
+        self.in_doubt: Doubt | None = None
+        self._table = table
+        self.clock = clock
+        self._doubt = doubt
+        self._server_now = 0
+        self._stored: dict[bytes, StoredRecord] = {}
+        self._unreadable: set[bytes] = set()
+
+    def lock(self, plans: Sequence[Plan]) -> None:
+        """Begin, and lock the scopes of some plans.
+
+        Raises AlreadyCommittedError when an earlier try of the same step took effect.
+        """
+        for plan in plans:
+            for scope in plan.scopes:
+                self._table.define(self.connection, scope.schema)
+        self._begin(sorted({key for plan in plans for key in plan.short_keys()}))
+        if self._doubt is not None and was_committed(self.connection, self._doubt.commit):
+            raise AlreadyCommittedError
+
+    def check(self, plan: Plan) -> None:
+        """Raise StaleConfiguration for a plan that was compiled from another version."""
+        if plan.version is not None and plan.version != self.version:
+            raise StaleConfiguration
+
+    def records(self, plan: Plan, *, migrated: bool = True) -> list[Record]:
+        """Return the records of a plan's scopes, `migrated` to its schemas or under those that they were written under.
+
+        Where an earlier try may still be about to create rows, they are created here too, so that one of both waits.
+        """
+        found = []
+        for key, scope in zip(plan.short_keys(), plan.scopes, strict=True):
+            stored = self._stored.get(key)
+            if stored is None:
+                stored = self._stored[key] = self._table.blank(key, scope.schema, is_new=key not in self._unreadable)
+                stored.record.changed = self._doubt is not None or not stored.is_new
+            elif migrated and stored.record.schema is not scope.schema:
+                stored.record = engine.migrate(stored.record, scope.schema, self.now)
+            stored.scope = scope.scope
+            found.append(stored.record)
+        return found
+
+    def lock_rows(self, keys: Iterable[bytes], *, skip_locked: bool = False) -> list[StoredRecord]:
+        """Begin, and lock the rows that some scopes have; with `skip_locked` without those that are locked."""
+        self._begin(sorted(keys), skip_locked=skip_locked)
+        return list(self._stored.values())
+
+    def lock_next(self, key: bytes, number: int) -> list[tuple[bytes, StoredRecord | None]]:
+        """Begin, and lock the next rows in the order of keys that nothing has locked; None for unreadable ones."""
+        connection = self.connection
+        lock = connection.lock_sql + connection.skip_locked_sql if connection.lock_sql else ""
+        results = connection.execute_all([(connection.begin_sql, ()), (statements.NEXT_ROWS + lock, (key, number))])
+        return [(bytes(row[0]), self._table.read(connection, row)) for row in results[-1]]
+
+    def read(self, plan: Plan) -> list[Record]:
+        """Return the records of a plan's scopes with their logs, as they are at one moment, without a lock."""
+        keys = plan.short_keys()
+        batch: list[Statement] = [(statements.rows(len(keys), logs=True), keys)] if keys else []
+        self._load(self.connection.execute_all([*batch, self._moment()]), has_rows=bool(keys))
+        self.check(plan)
+        records = self.records(plan)
+        self.load_logs()
+        return records
+
+    def load_logs(self) -> None:
+        """Fetch all logs, for states that are read after the transaction."""
+        for stored in self._stored.values():
+            stored.load_logs()
+
+    def save(self, result: object = None) -> bool:
+        """Save the records that have changed, and commit; `result` is that of the step.
+
+        Returns False, with nothing saved, when another process has created one of the rows meanwhile: then the step has
+        to lock the rows again.
+        """
+        connection, batch, counts = self.connection, [], []
+        changed = sorted([stored for stored in self._stored.values() if stored.record.changed], key=_key)
+        if not changed:
+            connection.rollback()
+            return True
+        added = 0
+        for stored in changed:
+            codec = self._table.codec(stored.record)
+            if not stored.is_new:
+                batch.append(stored.changes(codec))
+            elif connection.insert("limits_app_state", _COLUMNS, stored.row(codec)):
+                added += 1
+            else:
+                connection.rollback()
+                return False
+            counts += stored.finished_counts()
+        if counts:
+            values = [value for count in counts for value in count]
+            batch.append((statements.insert("limits_app_count", "hour, label, amounts", rows=len(counts)), values))
+        self._commit(batch, result)
+        self.added += added
+        self.counted = self.counted or bool(counts)
+        return True
+
+    def close(self) -> None:
+        """End the use of the records: logs that were not fetched cannot be any more."""
+        for stored in self._stored.values():
+            stored.close()
+
+    def _begin(self, keys: Sequence[bytes], *, skip_locked: bool = False) -> None:
+        connection = self.connection
+        batch: list[Statement] = [(connection.begin_sql, ())]
+        if keys:
+            lock = connection.lock_sql + connection.skip_locked_sql if skip_locked else connection.lock_sql
+            batch.append((statements.rows(len(keys)) + lock, keys))
+        batch.append(self._moment())
+        self._load(connection.execute_all(batch)[1:], has_rows=bool(keys))
+
+    def _moment(self) -> Statement:
+        return statements.moment(self.connection.clock_sql), ()
+
+    def _load(self, results: Sequence[Sequence[Any]], *, has_rows: bool) -> None:
+        self._server_now, self.version = map(int, results[-1][0])
+        if isinstance(self.clock, ServerClock):
+            self.clock.set(self._server_now)
+            self.now = self._server_now
+        else:
+            self.now = self.clock()
+        self.close()
+        self._stored.clear()
+        self._unreadable.clear()
+        for row in results[0] if has_rows else ():
+            stored = self._table.read(self.connection, row)
+            if stored is None:
+                self._unreadable.add(bytes(row[0]))
+            else:
+                self._stored[stored.key] = stored
+
+    def _commit(self, batch: list[Statement], result: object) -> None:
+        connection = self.connection
+        if connection.is_local:
+            connection.commit(batch)
+            return
+        commit = connection.log.next_commit(self._server_now)
+        self.in_doubt = Doubt(commit, result)
+        connection.commit([*batch, connection.log.statement(commit)])
+        self.in_doubt = None
+        connection.log.committed()
+
+
+def _key(stored: StoredRecord) -> bytes:
+    return stored.key
