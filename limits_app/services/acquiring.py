@@ -27,7 +27,6 @@ from limits_app.services.together import (
 )
 from limits_app.services.watching import WATCHERS
 from limits_app.signals import limit_near
-from limits_app.stores.breaker import TROUBLED
 
 __all__ = [
     "Asked",
@@ -80,7 +79,7 @@ def try_resource(resource: str, entity: str | None, requested: Asked, default_li
     """`try_acquire` of one resource, for those who are in a hurry: names of arguments cost as much as a call."""
     # What `fresh` does when all is well is written out, because a call costs here as much as anything else.
     found = None
-    if TROUBLED or WATCHERS or limit_near.receivers:
+    if WATCHERS or limit_near.receivers:
         acquisition = fresh(resource, entity, default_limits, partial(_tried, requested))
     else:
         try:
