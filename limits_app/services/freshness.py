@@ -11,6 +11,7 @@ from django.db import InterfaceError, OperationalError
 from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.resolver import Key, Limits, ResolvedSet, resolver
+from limits_app.resolver.present import NOWHERE
 from limits_app.services.failure import unresolved, without_store
 from limits_app.services.watching import WATCHERS, admitted, admitted_in_task, tell
 from limits_app.signals import limit_near
@@ -60,6 +61,8 @@ def fresh(
                     raise failures.pop()
                 found = None
                 found = by.limit_set(resource, entity, default_limits)
+                if found.store is NOWHERE:
+                    resilient_store(found.alias).open()
                 decision = use(found)
                 # As `admitted` asks, which is a call more.
                 return admitted(resource, decision) if WATCHERS or limit_near.receivers else decision
@@ -91,6 +94,8 @@ async def afresh(
         try:
             try:
                 found = await _found(key, by, by.limit_set)
+                if found.store is NOWHERE:
+                    resilient_store(found.alias).open()
                 return admitted_in_task(resource, await use(found))
             except StoreUnavailable:
                 found = await _found(key, by, by.without_store)

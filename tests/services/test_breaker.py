@@ -8,11 +8,11 @@ from threading import Event, Thread, current_thread
 from threading import enumerate as enumerate_threads
 
 import pytest
+from limits_app.stores.attendant import Attendant
+from limits_app.stores.breaker import Breaker, BreakerRules, BreakerState
 
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.stores.attendant import Attendant
-from limits_app.stores.breaker import Breaker, BreakerRules, BreakerState
 from limits_app.stores.memory import monotonic_us
 from limits_app.testing import FakeClock
 from tests.stores.support import until

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from django.test import override_settings
+from limits_app.stores.guards import Guard
+from limits_app.stores.timed import TIMERS, timed
 
 from limits_app.core.claim import Claim
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limits import CallLimit, ResourceLimit
-from limits_app.stores.guards import Guard
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
-from limits_app.stores.timed import TIMERS, timed
 from tests.core.test_remote_stores import FarStore
 from tests.stores.support import limits_of
 
