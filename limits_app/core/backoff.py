@@ -66,15 +66,11 @@ def jittered(
 def _factor(algorithm: RetryAlgorithm, attempt: int) -> float:
     """The delay after an attempt in units of the first one."""
     step = min(attempt, _LAST_STEP)
-    match algorithm:
-        case RetryAlgorithm.FIXED:
-            return 1
-        case RetryAlgorithm.LINEAR:
-            return attempt
-        case RetryAlgorithm.EXPONENTIAL:
-            return 2.0 ** (step - 1)
-        case RetryAlgorithm.FIBONACCI:
-            return _fibonacci(step)
+    if algorithm is RetryAlgorithm.LINEAR:
+        return attempt
+    if algorithm is RetryAlgorithm.EXPONENTIAL:
+        return 2.0 ** (step - 1)
+    return _fibonacci(step) if algorithm is RetryAlgorithm.FIBONACCI else 1
 
 
 def _fibonacci(number: int) -> float:
