@@ -1,6 +1,6 @@
 """Back-off: how long to wait before the next attempt.
 
-`delay` computes the wait, `jittered` spreads it at random. Both work in any unit of time: what goes in comes out.
+`delay` computes the wait, `jittered` spreads it at random. Both work in any unit of time, and return the same unit.
 Used for retries of outbound requests and of workers' calls, for the time that a circuit breaker stays open,
 for the probes of an unavailable store, and for Celery tasks that wait for a permit.
 

@@ -80,7 +80,7 @@ class _Phase:
     def __init__(self, state: BreakerState, until: int | None = None) -> None:
         self.state = state
         self.until = until
-        """The end of an open phase; None: it has no end of its own."""
+        """The end of an open phase; None: it ends only by `half_open`."""
         self.slices: tuple[_Slice, ...] = ()
         self.running: tuple[int, ...] = ()
         """When the calls began that run in a half open phase."""
@@ -145,7 +145,7 @@ class CircuitBreaker:
     def leave(self, entry: Entry, *, failed: bool | None) -> None:
         """Count a call that was let through and has ended.
 
-        `failed` is None when the call says nothing about the service, for example because it was cancelled.
+        Pass None where the call says nothing about the service, for example because it was cancelled.
         A call that began before the last change of state is not counted.
         """
         now = self._clock()

@@ -96,7 +96,7 @@ class Breaker:
         return entry
 
     def leave(self, entry: Entry, *, failed: bool | None) -> None:
-        """Count a request that has ended; `failed` is None when it says nothing, for example when it was cancelled."""
+        """Count a request that has ended; None for one that says nothing, for example because it was cancelled."""
         self._circuit.leave(entry, failed=failed)
 
 

@@ -1,4 +1,4 @@
-"""Background tasks: work that repeats in a thread of its own, beside the requests, until it is done."""
+"""Background tasks: work that repeats in a separate thread, beside the requests, until it is done."""
 
 from __future__ import annotations
 

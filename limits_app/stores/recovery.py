@@ -1,4 +1,4 @@
-"""Recovery: what is done for a store that was unavailable, in the background, until it is available again."""
+"""Recovery of a store that was unavailable: probes and pending work in the background, until it is available again."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PendingWork:
             self._releases.popleft()
 
     def run(self, store: Store) -> None:
-        """Do all of it. Raises StoreUnavailable when the store cannot; what is left is done by the next run."""
+        """Do all of it. Raises StoreUnavailable when the store cannot; the next run does the rest."""
         if self.owes_version:
             store.advance_version()
             self.owes_version = False
@@ -143,7 +143,7 @@ class Recovery:
             return self._fallback
 
     def _step(self) -> int | None:
-        """Do what is possible now; returns after how many microseconds to go on, or None at the end."""
+        """Probe the store or do the pending work; returns after how many microseconds to go on, or None at the end."""
         if self._stopped:
             return None
         breaker = self._target.breaker

@@ -6,8 +6,8 @@ It behaves as the store of the alias does, and in addition:
 - Its circuit breaker counts failures. While the breaker is open the store is not asked: every verb raises
   StoreUnavailable immediately, so that an unavailable store does not slow requests down.
 - `settle` never fails. What the store cannot settle is settled when it is available again.
-- A background task probes the store, closes the breaker step by step, and does the pending work.
-- `fallback()` is the in-process store that decides meanwhile under the policy `local`.
+- A background task probes the store, closes the breaker step by step, and does the pending work. Meanwhile
+  `fallback()` is the in-process store that decides under the policy `local`.
 - Registered TIMERS receive the duration of each call.
 """
 
@@ -184,8 +184,13 @@ class ResilientStore:
 
     def version(self) -> int:
         """See `Store.version`."""
-        with self._watched("version"):
+        if self.failing or TIMERS or self.inner is _UNOPENED:
+            with self._watched("version"):
+                return self.inner.version()
+        try:
             return self.inner.version()
+        except StoreUnavailable as error:
+            self._fail(error)
 
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
@@ -210,7 +215,7 @@ class ResilientStore:
     def settle_later(self, claim: Claim, changes: Amounts) -> None:
         """Settle a claim when the store is available again; see `PendingWork`."""
         if not self.unsettled:
-            logger.warning("the store %r cannot take what is given back: that is settled later", self.alias)
+            logger.warning("the store %r cannot settle a release now: that is settled later", self.alias)
         self._recovery.pending.add(claim, changes)
         self._recovery.start()
 
@@ -231,9 +236,9 @@ class ResilientStore:
     def unavailable(self, cause: StoreUnavailable | None = None) -> StoreUnavailable:
         """The error for callers whose request the store did not answer, because of `cause` or of the last failure."""
         cause = cause or self.error
-        text = f"the store {self.alias!r} is down: {cause}"
-        is_blocked = isinstance(cause, StoreBlocked)
-        error = StoreBlocked(str(cause)) if is_blocked else StoreUnavailable(text, retry_after=self.probe_seconds)
+        error = StoreUnavailable(f"the store {self.alias!r} is down: {cause}", retry_after=self.probe_seconds)
+        if isinstance(cause, StoreBlocked):
+            error = StoreBlocked(str(cause))
         error.__cause__ = cause
         return error
 
@@ -341,5 +346,5 @@ class ResilientStore:
 
 
 def _unpickled(store: Store) -> Store:
-    """A store that arrives in another process is the store itself: the process has circuit breakers of its own."""
+    """A store that arrives in another process is the store itself, since that process has other circuit breakers."""
     return store

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from limits_app.stores.registry import aliases, forget_stores, resilient_store
 from limits_app.stores.resilient import TIMERS, ResilientStore
 from limits_app.testing import FakeClock
 from tests.core.test_remote_stores import FarStore
+from tests.interruptions import interrupt_anywhere
 from tests.stores.support import MULTI_THREADED_FORK, limits_of
 
 DB = ResourceLimit("db", 40)
@@ -160,6 +162,25 @@ def test_every_verb_reaches_the_store(site: Site) -> None:
     assert store.advance_version() > before
 
 
+def test_after_interruptions_anywhere_the_store_recovers(site: Site, near: Near) -> None:
+    def calls() -> None:
+        for number in range(50):
+            near.error = gone() if number % 3 else None
+            if number % 20 == 19:
+                site.store.breaker.half_open()
+            with suppress(StoreUnavailable):
+                site.store.version()
+
+    assert interrupt_anywhere(calls, times=1_000) > 100
+    near.error = None
+    with suppress(StoreUnavailable):
+        site.store.version()
+    site.clock.advance(100)
+    assert site.store.breaker.state is CLOSED
+    assert not site.store.failing
+    assert site.limits.try_acquire()
+
+
 def test_a_choice_between_limit_sets_reaches_the_store() -> None:
     site = Site(FarStore())
     pool = LimitPool([site.limits, limits_of(site.store, DB, entity="user:2")])
@@ -190,6 +211,8 @@ def test_errors_carry_the_alias_the_cause_and_when_to_come_back(site: Site, near
     assert caught.value.retry_after == site.store.probe_seconds
     assert caught.value.__cause__ is near.error
     assert site.store.error is near.error
+    with pytest.raises(StoreUnavailable, match=r"^the store 'far' is down: gone$"):
+        site.store.version()
 
 
 def test_while_the_circuit_breaker_is_open_the_store_is_not_asked(site: Site, near: Near) -> None:
