@@ -46,12 +46,11 @@ def _settings_changed(*, setting: str, **details: object) -> None:
     from limits_app.integrations.endpoints import endpoints
     from limits_app.resolver import resolver
     from limits_app.stores import registry
-    from limits_app.stores.guards import forget_guards
 
     if setting == "CACHES":
         registry.forget_caches()
     if setting in {"CACHES", "LIMITS"}:
-        forget_guards()
+        registry.forget_stores()
         resolver.clear()
         endpoints.clear()
 

@@ -1,6 +1,6 @@
 """Back-off: how long to wait before the next attempt.
 
-`delay` computes the wait, `jittered` spreads it at random. Both work in any unit of time: what goes in comes out.
+`delay` computes the wait, `jittered` spreads it at random. Both work in any unit of time, and return the same unit.
 Used for retries of outbound requests and of workers' calls, for the time that a circuit breaker stays open,
 for the probes of an unavailable store, and for Celery tasks that wait for a permit.
 
@@ -66,15 +66,11 @@ def jittered(
 def _factor(algorithm: RetryAlgorithm, attempt: int) -> float:
     """The delay after an attempt in units of the first one."""
     step = min(attempt, _LAST_STEP)
-    match algorithm:
-        case RetryAlgorithm.FIXED:
-            return 1
-        case RetryAlgorithm.LINEAR:
-            return attempt
-        case RetryAlgorithm.EXPONENTIAL:
-            return 2.0 ** (step - 1)
-        case RetryAlgorithm.FIBONACCI:
-            return _fibonacci(step)
+    if algorithm is RetryAlgorithm.LINEAR:
+        return attempt
+    if algorithm is RetryAlgorithm.EXPONENTIAL:
+        return 2.0 ** (step - 1)
+    return _fibonacci(step) if algorithm is RetryAlgorithm.FIBONACCI else 1
 
 
 def _fibonacci(number: int) -> float:

@@ -26,7 +26,7 @@ from limits_app.integrations.routes import Route, RouteTree
 from limits_app.models import Endpoint, changes
 from limits_app.resolver import ResolvedSet
 from limits_app.services.asking import Asked, Requested
-from limits_app.stores.guards import Guard, guard_of
+from limits_app.stores.registry import resilient_store
 
 __all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "Rule", "endpoints"]
 
@@ -81,7 +81,6 @@ class OutdatedEndpoints(Exception):
 class Moment(NamedTuple):
     """A version of the configuration, and whose it is."""
 
-    guard: Guard
     store: Store
     version: int
 
@@ -136,7 +135,7 @@ class EndpointTable:
     def is_current(self) -> bool:
         """Whether nothing has changed, as far as the store can say; asks it."""
         try:
-            return self._moment is None or self._moment.guard.version() == self._moment.version
+            return self._moment is None or self._moment.store.version() == self._moment.version
         except StoreUnavailable:
             return True
 
@@ -145,7 +144,7 @@ class EndpointTable:
 
         So whoever charges them needs not ask whether the endpoints are current. It raises OutdatedEndpoints otherwise.
         """
-        _, store, version = self._moment or (None, None, None)
+        store, version = self._moment or (None, None)
 
         def first(found: LimitSet) -> Requested:
             # What decides in place of a store has its own version.
@@ -245,8 +244,8 @@ class Endpoints:
 def _now() -> tuple[Moment | None, float]:
     """What the store says of the present, if it can, and how many seconds what is read now may be kept."""
     try:
-        guard = guard_of()
-        return Moment(guard, guard.store(), guard.version()), conf.get(conf.RESOLVER_TTL_SECONDS)
+        store = resilient_store().open()
+        return Moment(store, store.version()), conf.get(conf.RESOLVER_TTL_SECONDS)
     except StoreUnavailable:
         return None, _BLIND_SECONDS
 

@@ -15,7 +15,7 @@ from limits_app import conf
 from limits_app.conf import Exporter
 from limits_app.metrics.tallies import tallies
 from limits_app.services.watching import WATCHERS
-from limits_app.stores.timed import TIMERS
+from limits_app.stores.resilient import TIMERS
 
 __all__ = ["install"]
 

@@ -1,11 +1,16 @@
-"""The circuit breaker: an upstream that fails is left alone for a while, and then asked carefully."""
+"""Circuit breaker of an upstream: one that fails is not called for a while, and then called carefully.
+
+The state machine is `limits_app.core.breaker.CircuitBreaker`; this module gives it seconds, events and errors.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
-from limits_app.core.breaking import SLICES, BreakerState, RecentCalls
+from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
+from limits_app.core.clock import Clock
 from limits_app.outbound.bounds import check_counts, check_durations, check_periods
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.errors import CircuitOpen, UpstreamFailed
@@ -14,6 +19,10 @@ from limits_app.outbound.messages import Request, Response
 
 __all__ = ["Breaker", "BreakerClient", "BreakerRules", "BreakerState"]
 
+_SECOND: Final = 1_000_000
+_LONGEST_SECONDS: Final = 1e9
+"""Stands for longer times, and for infinity."""
+
 
 @dataclass(frozen=True, slots=True)
 class BreakerRules:
@@ -21,6 +30,7 @@ class BreakerRules:
 
     It stays open for `cool_down_seconds`, twice as long each time that a probe fails, at most `most_cool_down_seconds`.
     Then `probes` requests may pass at a time; as many successes close it.
+    Raises ValueError for a ratio outside 0 to 1, counts below 1, and negative times.
     """
 
     failure_ratio: float = 0.5
@@ -37,84 +47,69 @@ class BreakerRules:
         check_periods(interval_seconds=self.interval_seconds)
         check_durations(cool_down_seconds=self.cool_down_seconds, most_cool_down_seconds=self.most_cool_down_seconds)
 
+    def policy(self) -> BreakerPolicy:
+        """The same for the state machine, in microseconds."""
+        return BreakerPolicy(
+            failure_ratio=self.failure_ratio,
+            min_calls=self.min_calls,
+            interval_us=max(_microseconds(self.interval_seconds), 1),
+            open_us=_microseconds(self.cool_down_seconds),
+            max_open_us=_microseconds(self.most_cool_down_seconds),
+            probes=self.probes,
+            successes=self.probes,
+        )
+
+
+def _microseconds(seconds: float) -> int:
+    return round(min(seconds, _LONGEST_SECONDS) * _SECOND)
+
 
 class Breaker:
-    """Decides for one upstream; time is an argument, in seconds of a clock that does not go back."""
+    """The circuit breaker of one upstream. The clock is by default that of the running event loop."""
 
     def __init__(
-        self, rules: BreakerRules | None = None, *, name: str = "upstream", observer: Observer = silent
+        self,
+        rules: BreakerRules | None = None,
+        *,
+        name: str = "upstream",
+        observer: Observer = silent,
+        clock: Clock | None = None,
     ) -> None:
         self.name = name
-        self.state = BreakerState.CLOSED
-        self._rules = rules or BreakerRules()
-        self._observer = observer
-        self._recent = RecentCalls(self._rules.failure_ratio, self._rules.min_calls)
-        self._round = 0
-        self._opened_in_vain = 0
-        self._opens_at = 0.0
-        self._probing = 0
-        self._successes = 0
+        loop_clock = Clock(lambda: round(asyncio.get_running_loop().time() * _SECOND))
+        self._circuit = CircuitBreaker(
+            (rules or BreakerRules()).policy(),
+            clock=loop_clock if clock is None else clock,
+            on_change=lambda _, state: observer.note(BreakerTurned(name, state)),
+        )
 
-    def enter(self, now: float) -> int:
-        """A request wants to pass: returns the round it belongs to, for `leave`. CircuitOpen when it must not."""
-        if self.state is BreakerState.OPEN and now >= self._opens_at:
-            self._turn_to(BreakerState.HALF_OPEN)
-        if self.state is BreakerState.OPEN:
-            raise CircuitOpen(self.name, self._opens_at - now)
-        if self.state is BreakerState.HALF_OPEN:
-            if self._probing >= self._rules.probes:
-                raise CircuitOpen(self.name, self._rules.cool_down_seconds)
-            self._probing += 1
-        return self._round
+    @property
+    def state(self) -> BreakerState:
+        """The current state."""
+        return self._circuit.state
 
-    def leave(self, turn: int, now: float, *, failed: bool | None) -> None:
-        """A request is done; `failed` is None when it said nothing about the upstream, as when it was cancelled."""
-        if turn != self._round:
-            return  # it began before the breaker turned, and says nothing about now
-        if self.state is BreakerState.HALF_OPEN:
-            self._probed(now, failed)
-        elif failed is not None:
-            self._count(now, failed=failed)
+    def enter(self) -> Entry:
+        """Let a request pass; returns what `leave` needs. Raises CircuitOpen when it must not pass."""
+        entry = self._circuit.enter()
+        if entry is None:
+            raise CircuitOpen(self.name, self._circuit.retry_after_us() / _SECOND)
+        return entry
 
-    def _probed(self, now: float, failed: bool | None) -> None:
-        self._probing -= 1
-        if failed:
-            self._open(now)
-        elif failed is False:
-            self._successes += 1
-            if self._successes >= self._rules.probes:
-                self._opened_in_vain = 0
-                self._turn_to(BreakerState.CLOSED)
-
-    def _count(self, now: float, *, failed: bool) -> None:
-        if self._recent.fail_too_often(int(now * SLICES / self._rules.interval_seconds), failed=failed):
-            self._open(now)
-
-    def _open(self, now: float) -> None:
-        seconds = self._rules.cool_down_seconds * 2.0 ** min(self._opened_in_vain, 30)
-        self._opens_at = now + min(seconds, self._rules.most_cool_down_seconds)
-        self._opened_in_vain += 1
-        self._turn_to(BreakerState.OPEN)
-
-    def _turn_to(self, state: BreakerState) -> None:
-        self.state = state
-        self._round += 1
-        self._probing = self._successes = 0
-        self._recent.clear()
-        self._observer.note(BreakerTurned(self.name, state))
+    def leave(self, entry: Entry, *, failed: bool | None) -> None:
+        """Count a request that has ended; None for one that says nothing, for example because it was cancelled."""
+        self._circuit.leave(entry, failed=failed)
 
 
 class BreakerClient:
-    """Sends as long as the breaker lets it; no answer, and an answer of 500 or more, are failures."""
+    """Sends a request if the breaker lets it pass; no answer, and a status of 500 or more, are failures."""
 
     def __init__(self, client: ResourceClient, breaker: Breaker) -> None:
         self.breaker = breaker
         self._client = client
 
     async def send(self, request: Request) -> Response:
-        """See `ResourceClient.send`; raises CircuitOpen while the upstream is left alone."""
-        loop = asyncio.get_running_loop()
-        turn = self.breaker.enter(loop.time())
+        """See `ResourceClient.send`; raises CircuitOpen while the circuit breaker is open."""
+        entry = self.breaker.enter()
         failed: bool | None = None
         try:
             response = await self._client.send(request)
@@ -123,7 +118,7 @@ class BreakerClient:
             failed = True
             raise
         finally:
-            self.breaker.leave(turn, loop.time(), failed=failed)
+            self.breaker.leave(entry, failed=failed)
         return response
 
     async def aclose(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, assert_never
 
-from limits_app.core.breaking import BreakerState
+from limits_app.core.breaker import BreakerState
 from limits_app.outbound.events import (
     BreakerTurned,
     Called,

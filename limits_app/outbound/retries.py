@@ -10,8 +10,8 @@ from functools import partial
 from typing import Final
 
 from tenacity import AsyncRetrying, RetryCallState
-from tenacity.wait import wait_exponential, wait_random
 
+from limits_app.core.backoff import delay, jittered
 from limits_app.outbound.bounds import check_counts, check_durations
 from limits_app.outbound.client import ResourceClient
 from limits_app.outbound.errors import NotNow, UpstreamFailed
@@ -70,8 +70,6 @@ class RetryingClient:
         self._name = name
         self._observer = observer
         self._unix_seconds = unix_seconds
-        backoff = wait_exponential(multiplier=self._rules.first_seconds, max=self._rules.most_seconds)
-        self._backoff = backoff + wait_random(0, self._rules.jitter_seconds)
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`."""
@@ -92,7 +90,9 @@ class RetryingClient:
         await self._client.aclose()
 
     def _wait(self, state: RetryCallState) -> float:
-        return max(self._backoff(state), self._asked_for(state))
+        rules = self._rules
+        wait = delay(state.attempt_number, first=rules.first_seconds, cap=rules.most_seconds)
+        return max(jittered(wait, above=rules.jitter_seconds), self._asked_for(state))
 
     def _asked_for(self, state: RetryCallState) -> float:
         """How long the upstream wants to be left alone."""

@@ -21,7 +21,7 @@ from limits_app.resolver.present import NOWHERE
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.resolving import Limits, check_names, checked_defaults, home, resolve, resolve_pool
 from limits_app.resolver.supplies import supplies
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 
 __all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "pool_resolver", "resolver"]
 
@@ -176,7 +176,7 @@ class Resolver:
             until = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
             self._keep(key, _Kept(resolved, until, resolved.changes_at, key[2]))
         if resolved.store is NOWHERE and store is None:  # kept all the same, for who decides without the store
-            raise guard_of(resolved.alias).down()
+            raise resilient_store(resolved.alias).unavailable()
         return resolved
 
     def _asked(self, key: Key, store: Store | None) -> ResolvedSet:

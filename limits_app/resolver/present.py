@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.store import Store
-from limits_app.stores.guards import guard_of
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.registry import resilient_store
 
 __all__ = ["NOWHERE", "Place", "Present"]
 
@@ -67,6 +67,7 @@ class Present:
 
     def _ask(self, alias: str) -> None:
         try:
-            self._places[alias] = Place(alias, *guard_of(alias).present())
+            store = resilient_store(alias).open()
+            self._places[alias] = Place(alias, store, store.version())
         except StoreUnavailable:  # which matters to those alone who are counted there
             return

@@ -6,7 +6,7 @@ import logging
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.resolver.cache import resolver
-from limits_app.stores.guards import aliases, guard_of
+from limits_app.stores.registry import aliases, resilient_store
 
 __all__ = ["advance_version"]
 
@@ -20,11 +20,10 @@ def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of 
     and others find out when what they keep is too old.
     """
     for alias in aliases():
-        guard = guard_of(alias)
+        store = resilient_store(alias)
         try:
-            with guard.asking():
-                guard.store().advance_version()
+            store.open().advance_version()
         except StoreUnavailable:
             logger.exception("the store %r was not told that limits have changed", alias)
-            guard.advance_version_later()
+            store.advance_version_later()
             resolver.clear()

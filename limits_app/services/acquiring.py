@@ -12,6 +12,7 @@ from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.resolver import Limits, resolver
+from limits_app.resolver.present import NOWHERE
 from limits_app.services.asking import Asked, Requested, Resources, amounts_for
 from limits_app.services.freshness import FAILURES, afresh, fresh, latest, tell
 from limits_app.services.once import Once
@@ -27,7 +28,7 @@ from limits_app.services.together import (
 )
 from limits_app.services.watching import WATCHERS
 from limits_app.signals import limit_near
-from limits_app.stores.breaker import TROUBLED
+from limits_app.stores.registry import resilient_store
 
 __all__ = [
     "Asked",
@@ -80,11 +81,13 @@ def try_resource(resource: str, entity: str | None, requested: Asked, default_li
     """`try_acquire` of one resource, for those who are in a hurry: names of arguments cost as much as a call."""
     # What `fresh` does when all is well is written out, because a call costs here as much as anything else.
     found = None
-    if TROUBLED or WATCHERS or limit_near.receivers:
+    if WATCHERS or limit_near.receivers:
         acquisition = fresh(resource, entity, default_limits, partial(_tried, requested))
     else:
         try:
             found = resolver.limit_set(resource, entity, default_limits)
+            if found.store is NOWHERE:
+                resilient_store(found.alias).open()
             acquisition = found.try_acquire(requested(found) if callable(requested) else requested)
         except FAILURES as error:
             use = partial(_tried, requested)

@@ -27,11 +27,12 @@ from limits_app.resolver import (
     resolve,
     resolver,
 )
+from limits_app.resolver.present import NOWHERE
 from limits_app.services.asking import Requested
 from limits_app.services.explained_pool import ExplainedMember, ExplainedPool, explained_pool
 from limits_app.services.explained_text import told
 from limits_app.services.shadowing import peek
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 
 __all__ = [
     "ExplainedLimit",
@@ -156,8 +157,9 @@ def explain(
     while True:
         try:
             resolution = resolve(resource, entity, default_limits, now=resolver.clock())
-            with guard_of(resolution.limit_set.alias).asking():
-                return _explained(resolution, requested)
+            if resolution.limit_set.store is NOWHERE:
+                raise resilient_store(resolution.limit_set.alias).unavailable()
+            return _explained(resolution, requested)
         except StaleConfiguration:
             continue
 

@@ -24,8 +24,8 @@ from limits_app.core.plan import Amounts, Claim, ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.resolver import ResolvedSet
-from limits_app.stores.guards import Guard
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.resilient import ResilientStore
 
 __all__ = ["unresolved", "without_store"]
 
@@ -33,25 +33,25 @@ logger = logging.getLogger("limits_app")
 
 
 @contextmanager
-def without_store(guard: Guard, found: ResolvedSet) -> Iterator[LimitSet]:
+def without_store(unavailable: ResilientStore, found: ResolvedSet) -> Iterator[LimitSet]:
     """Give the limits that decide in place of those in the store, or raise StoreUnavailable."""
     if not found.scoped or any(isinstance(limit, Blocked) for limit in found):
-        yield _set_on(guard.meanwhile(), found, _as_it_is, degraded=False)
+        yield _set_on(unavailable.fallback(), found, _as_it_is, degraded=False)
         return
     policy = found.on_unavailable or conf.get(conf.ON_UNAVAILABLE)
-    guard.count(policy)
+    unavailable.count_degraded(policy)
     if policy is OnUnavailable.BLOCK:
-        raise guard.down()
+        raise unavailable.unavailable()
     if policy is OnUnavailable.ALLOW:
         yield _set_on(_FORGETFUL, found, _as_it_is)
         return
     try:
-        yield _set_on(guard.meanwhile(), found, _share)
+        yield _set_on(unavailable.fallback(), found, _share)
     except NeverAdmissible as error:
         if _is_too_much(error.outcome, found):
             raise
         # It would fit into the whole, and nobody knows what is left of that.
-        raise guard.down() from error
+        raise unavailable.unavailable() from error
 
 
 def unresolved(error: Exception) -> LimitSet:

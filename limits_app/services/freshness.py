@@ -11,11 +11,11 @@ from django.db import InterfaceError, OperationalError
 from limits_app.core.errors import LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.resolver import Key, Limits, ResolvedSet, resolver
+from limits_app.resolver.present import NOWHERE
 from limits_app.services.failure import unresolved, without_store
 from limits_app.services.watching import WATCHERS, admitted, admitted_in_task, tell
 from limits_app.signals import limit_near
-from limits_app.stores.breaker import TROUBLED
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 
 __all__ = ["FAILURES", "Resolving", "afresh", "fresh", "latest", "tell"]
 
@@ -39,7 +39,7 @@ class Resolving(Protocol):
     ) -> None: ...
 
 
-def fresh(  # noqa: C901 - all that can happen to a request, in one place
+def fresh(
     resource: str,
     entity: str | None,
     default_limits: Limits,
@@ -61,17 +61,14 @@ def fresh(  # noqa: C901 - all that can happen to a request, in one place
                     raise failures.pop()
                 found = None
                 found = by.limit_set(resource, entity, default_limits)
-                if not TROUBLED:
-                    decision = use(found)
-                    # As `admitted` asks, which is a call more.
-                    return admitted(resource, decision) if WATCHERS or limit_near.receivers else decision
-                with guard_of(found.alias).call() as granted:
-                    if granted:
-                        return admitted(resource, use(found))
-            except StoreUnavailable as error:
-                _note(error, found)
-            found = by.without_store(resource, entity, default_limits)
-            with without_store(guard_of(found.alias), found) as meanwhile:
+                if found.store is NOWHERE:
+                    resilient_store(found.alias).open()
+                decision = use(found)
+                # As `admitted` asks, which is a call more.
+                return admitted(resource, decision) if WATCHERS or limit_near.receivers else decision
+            except StoreUnavailable:
+                found = by.without_store(resource, entity, default_limits)
+            with without_store(resilient_store(found.alias), found) as meanwhile:
                 return admitted(resource, use(meanwhile))
         except StaleConfiguration:
             by.forget(resource, entity, default_limits, found)
@@ -97,15 +94,12 @@ async def afresh(
         try:
             try:
                 found = await _found(key, by, by.limit_set)
-                if not TROUBLED:
-                    return admitted_in_task(resource, await use(found))
-                with guard_of(found.alias).call() as granted:
-                    if granted:
-                        return admitted_in_task(resource, await use(found))
-            except StoreUnavailable as error:
-                _note(error, found)
-            found = await _found(key, by, by.without_store)
-            with without_store(guard_of(found.alias), found) as meanwhile:
+                if found.store is NOWHERE:
+                    resilient_store(found.alias).open()
+                return admitted_in_task(resource, await use(found))
+            except StoreUnavailable:
+                found = await _found(key, by, by.without_store)
+            with without_store(resilient_store(found.alias), found) as meanwhile:
                 return admitted_in_task(resource, await use(meanwhile))
         except StaleConfiguration:
             by.forget(*key, found)
@@ -119,17 +113,10 @@ async def afresh(
 def latest(resource: str, entity: str | None, default_limits: Limits = (), *, by: Resolving = resolver) -> ResolvedSet:
     """The limits that hold now; StoreUnavailable while their store is down."""
     found = by.limit_set(resource, entity, default_limits)
-    with guard_of(found.alias).asking():
-        if found.version == found.store.version():
-            return found
+    if found.version == found.store.version():
+        return found
     by.forget(resource, entity, default_limits, found)
     return by.limit_set(resource, entity, default_limits)
-
-
-def _note(error: StoreUnavailable, found: ResolvedSet | None) -> None:
-    """Have the guard of the store know that it could not decide; that it was not found is known already."""
-    if found is not None:
-        guard_of(found.alias).failed(error)
 
 
 async def _found(key: Key, by: Resolving, resolve: Callable[[str, str | None, Limits], ResolvedSet]) -> ResolvedSet:

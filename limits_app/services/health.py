@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from limits_app.conf import OnUnavailable
-from limits_app.stores.breaker import BreakerState
-from limits_app.stores.guards import aliases, guard_of
+from limits_app.core.breaker import BreakerState
+from limits_app.stores.registry import aliases, resilient_store
 
 __all__ = ["StoreHealth", "store_health"]
 
@@ -36,7 +36,7 @@ def store_health() -> dict[str, StoreHealth]:
 
 
 def _health(alias: str) -> StoreHealth:
-    guard = guard_of(alias)
-    error = guard.breaker.error
-    degraded = {policy: guard.degraded[policy] for policy in OnUnavailable}
-    return StoreHealth(guard.breaker.state, None if error is None else str(error), degraded, guard.unsettled)
+    store = resilient_store(alias)
+    degraded = {policy: store.degraded[policy] for policy in OnUnavailable}
+    error = None if store.error is None else str(store.error)
+    return StoreHealth(store.breaker.state, error, degraded, store.unsettled)

@@ -14,7 +14,6 @@ from limits_app.core.limits import Blocked
 from limits_app.core.stats import Stats, survey
 from limits_app.models import PolicyEffect
 from limits_app.resolver import Choice, Pair, Place, Present, Standing, choices, scopes
-from limits_app.stores.guards import guard_of
 
 __all__ = ["LimitState", "RowState", "Standing", "overview"]
 
@@ -93,13 +92,12 @@ def _looked(place: Place, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dic
     if not place.reachable:
         return [None] * len(rows)
     try:
-        with guard_of(place.alias).asking():
-            scoped = [
-                [] if resource is None else scopes(resource.name, choice, place.store) for (resource, _), choice in rows
-            ]
-            unique = {one.scope.key: one for some in scoped for one in some}
-            stats = survey(unique.values(), place.store, place.version)
-            return [{key: value for one in some for key, value in stats[one.scope.key].items()} for some in scoped]
+        scoped = [
+            [] if resource is None else scopes(resource.name, choice, place.store) for (resource, _), choice in rows
+        ]
+        unique = {one.scope.key: one for some in scoped for one in some}
+        stats = survey(unique.values(), place.store, place.version)
+        return [{key: value for one in some for key, value in stats[one.scope.key].items()} for some in scoped]
     except StaleConfiguration:
         raise
     except LimitsError:

@@ -18,7 +18,7 @@ from limits_app.resolver import check_names
 from limits_app.services.asking import not_limited
 from limits_app.services.crediting import credit, taken
 from limits_app.services.freshness import latest
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 
 __all__ = ["areset", "reset", "top_up"]
 
@@ -55,9 +55,8 @@ def reset(
         raise not_limited(unknown, there)
 
     def forget() -> None:
-        guard = guard_of(found.alias)
-        with guard.asking():
-            guard.store().reset([scope_of(resource, entity).key, *(one.scope.key for one in scopes)], wanted)
+        store = resilient_store(found.alias)
+        store.reset([scope_of(resource, entity).key, *(one.scope.key for one in scopes)], wanted)
 
     change = {**asked, "keys": asked.get("keys", sorted(there))}
     return once.do(forget, change, reason=reason, actor=actor, source=source)
@@ -111,9 +110,7 @@ def top_up(
     parts = taken(scoped[0], key, amount)
 
     def give() -> None:
-        guard = guard_of(found.alias)
-        with guard.asking():
-            credit(guard.store(), scoped[0], key, parts)
+        credit(resilient_store(found.alias).open(), scoped[0], key, parts)
 
     return once.do(give, asked, reason=reason, actor=actor, source=source)
 

@@ -13,11 +13,10 @@ from typing import Final, Self
 from limits_app import signals
 from limits_app.core.acquisition import Acquisition, LimitUse
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError, StoreUnavailable
+from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.services.asking import Asked, amounts_for
-from limits_app.stores.guards import guard_of
 
 __all__ = [
     "ShadowedAcquisition",
@@ -134,9 +133,6 @@ class ShadowedAcquisition(Acquisition):
             refused = None if self.tried is None or self.tried.successful else self.tried.outcome
         except LimitExceeded as error:
             refused = error.outcome
-        except StoreUnavailable as error:
-            guard_of(getattr(self._enforced.limit_set, "alias", None)).failed(error)
-            return
         except LimitsError:  # such as limits that were changed just now, or an amount that they cannot have
             logger.debug("a policy in the shadow could not be tried", exc_info=True)
             return

@@ -17,7 +17,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.stats import Stats, survey
 from limits_app.models import Entity, Resource
 from limits_app.resolver import Pair, PooledSet, ResolvedSet, choices, resolver, scopes
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 
 __all__ = ["Status", "astatus", "status"]
 
@@ -70,8 +70,7 @@ def _read(resource: str, entity: str | None) -> tuple[str | None, dict[str, Stat
     while True:
         found = resolver.limit_set(resource, entity)
         try:
-            with guard_of(found.alias).asking():
-                return found.alias, found.get_stats(), _members(found)
+            return found.alias, found.get_stats(), _members(found)
         except StaleConfiguration:
             resolver.forget(resource, entity, (), found)
 
@@ -96,18 +95,16 @@ def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amoun
 
 def _survey(resource: str, alias: str | None, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:
     """The state of the scopes of some entities; those that are shared are `seen` once."""
-    guard = guard_of(alias)
+    store = resilient_store(alias).open()
     while True:
-        with guard.asking():
-            store = guard.store()
-            version = store.version()  # before the queries: a change in between is found out by the store
-            unique: dict[str, ScopedLimits] = {}
-            for choice in choices(pairs, timezone.now()):
-                unique |= {one.scope.key: one for one in scopes(resource, choice, store)}
-            try:
-                found = survey([one for key, one in unique.items() if key not in seen], store, version)
-            except StaleConfiguration:
-                continue
+        version = store.version()  # before the queries: a change in between is found out by the store
+        unique: dict[str, ScopedLimits] = {}
+        for choice in choices(pairs, timezone.now()):
+            unique |= {one.scope.key: one for one in scopes(resource, choice, store)}
+        try:
+            found = survey([one for key, one in unique.items() if key not in seen], store, version)
+        except StaleConfiguration:
+            continue
         seen.update(key for key, one in unique.items() if one.scope.shared)
         return found.values()
 

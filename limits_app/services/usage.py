@@ -13,7 +13,7 @@ from limits_app import conf
 from limits_app.core.errors import InvalidRequest, StoreUnavailable
 from limits_app.core.store import is_counting
 from limits_app.models import Period
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 from limits_app.usage import By, DenialCount, Use, Uses, denied, pruning, read, rolling
 
 __all__ = ["DenialCount", "RolledUp", "denials", "prune_usage", "roll_up", "usage", "uses"]
@@ -104,12 +104,10 @@ def roll_up() -> RolledUp:
     """
     added, failed = {}, {}
     for alias in conf.get(conf.STORES):
-        guard = guard_of(alias)
         try:
-            with guard.asking():
-                store = guard.store()
-                if is_counting(store):
-                    added[alias] = rolling.roll_up(store)
+            store = resilient_store(alias).open()
+            if is_counting(store):
+                added[alias] = rolling.roll_up(store)
         except StoreUnavailable as error:
             logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
             failed[alias] = str(error)

@@ -1,4 +1,8 @@
-"""What a task leaves to a thread, and what becomes of it when the task is cancelled meanwhile."""
+"""Asyncio for stores that block: their verbs run in threads, and a cancelled task leaves nothing behind.
+
+A thread cannot be interrupted. When a task is cancelled while a thread acquires for it, the acquisition is released
+by that thread; when it is cancelled while a thread settles, the claim is settled all the same.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import RemoteStore, Store
 
-__all__ = ["AskedInThread", "give_back", "in_thread", "keep_unsettled", "surely_in_thread"]
+__all__ = ["AskedInThread", "Settling", "give_back", "in_thread", "keep_unsettled", "surely_in_thread"]
 
 logger = logging.getLogger("limits_app")
 
@@ -23,16 +27,17 @@ R = TypeVar("R")
 
 
 async def in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
-    """Have something done in a thread; when the task is cancelled meanwhile, `abandoned` is told how it ended, there.
+    """Run `work` in a thread and return its result.
 
-    Whoever cancels is not kept waiting; what has not begun by then is never done.
+    When the task is cancelled it does not wait. If the thread has begun by then, `abandoned` is called there with the
+    result, or with the StoreUnavailable that `work` raised; otherwise `work` is not run.
     """
     job = _Job(work, abandoned)
     return await _awaited(job, asyncio.to_thread(job.run))
 
 
 async def surely_in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
-    """The same, and it is done even when the task is cancelled before it has begun."""
+    """`in_thread`, but `work` is run even when the task is cancelled before the thread has begun."""
     job = _Job(work, abandoned)
     # No task, which would be cancelled with all others when the loop ends.
     begun = asyncio.get_running_loop().run_in_executor(None, copy_context().run, job.run)
@@ -43,13 +48,13 @@ async def _awaited(job: _Job[R], done: Awaitable[R]) -> R:
     try:
         return await done
     except asyncio.CancelledError:
-        if job.leave():
-            asyncio.get_running_loop().run_in_executor(None, job.tidy)
+        if job.abandon():
+            asyncio.get_running_loop().run_in_executor(None, job.clean_up)
         raise
 
 
 def give_back(store: RemoteStore, claim: Claim | StoreUnavailable | None) -> None:
-    """Settle a claim that was admitted, if one was, as one that has used nothing; later, if it cannot be done now."""
+    """Release a claim if it was admitted, without any usage; later, if the store cannot settle it now."""
     if isinstance(claim, Claim):
         changes = [-amount for amount in claim.amounts]
         try:
@@ -58,77 +63,98 @@ def give_back(store: RemoteStore, claim: Claim | StoreUnavailable | None) -> Non
             keep_unsettled(store, claim, changes, error)
 
 
-def keep_unsettled(store: RemoteStore, claim: Claim, changes: Amounts, ended: object) -> None:
-    """Have what nobody waits for settled later, if that ended with an error of the store."""
-    if not isinstance(ended, StoreUnavailable):
+def keep_unsettled(store: RemoteStore, claim: Claim, changes: Amounts, result: object) -> None:
+    """Have a claim settled later if `result` is an error of the store, or raise it without a `settle_later`."""
+    if not isinstance(result, StoreUnavailable):
         return
     if store.settle_later is None:
-        raise ended
+        raise result
     store.settle_later(claim, changes)
 
 
 class AskedInThread:
-    """The verbs for asyncio of a store that is asked from threads only."""
+    """The asyncio verbs of a store whose other verbs block."""
 
     settle_later: Callable[[Claim, Amounts], object] | None = None
     """See `RemoteStore.settle_later`."""
 
     async def aacquire(self: RemoteStore, claim: Claim) -> bool:
-        """`acquire` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
+        """`acquire` in a thread; a task that is cancelled meanwhile is charged nothing."""
         return await in_thread(lambda: claim if self.acquire(claim) else None, partial(give_back, self)) is not None
 
     async def aacquire_first(
         self: RemoteStore, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
     ) -> C | None:
-        """`acquire_first` for asyncio, in a thread; a task that is cancelled meanwhile is charged nothing."""
-        ask = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
-        return await in_thread(ask, partial(give_back, self))
+        """`acquire_first` in a thread; a task that is cancelled meanwhile is charged nothing."""
+        acquire_first = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
+        return await in_thread(acquire_first, partial(give_back, self))
 
     async def asettle(self: RemoteStore, claim: Claim, changes: Amounts) -> None:
-        """`settle` for asyncio, in a thread; it is done even when the task is cancelled."""
+        """`settle` in a thread; it is done even when the task is cancelled."""
         await surely_in_thread(partial(self.settle, claim, changes), partial(keep_unsettled, self, claim, changes))
 
     async def apeek(self: Store, claim: Claim) -> None:
-        """`peek` for asyncio, in a thread."""
+        """`peek` in a thread."""
         await asyncio.to_thread(self.peek, claim)
 
 
+class Settling:
+    """The claims that are being settled, for stores that settle without a lock: each claim by one caller at a time."""
+
+    def __init__(self) -> None:
+        self._claims: dict[Claim, object] = {}
+
+    def begin(self, claim: Claim) -> bool:
+        """Whether the caller has to settle a claim, and to call `end` afterwards; False while another caller does."""
+        mine = object()
+        if claim.settled or self._claims.setdefault(claim, mine) is not mine:
+            return False
+        if claim.settled:  # by a caller that has ended since
+            self.end(claim)
+            return False
+        return True
+
+    def end(self, claim: Claim) -> None:
+        """The claim is settled, or other callers may try."""
+        del self._claims[claim]
+
+
 class _Job(Generic[R]):
-    """Something that is done once, whose result somebody takes or nobody."""
+    """Work that runs once in a thread, and whose result a task takes or abandons."""
 
     def __init__(self, work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> None:
         self._work = work
         self._abandoned = abandoned
         self._lock = Lock()
-        self._left = False
-        self._ends: list[R | StoreUnavailable] = []
+        self._is_abandoned = False
+        self._results: list[R | StoreUnavailable] = []
 
     def run(self) -> R:
-        """Do it, and tidy up when nobody waits for it any more."""
+        """Do the work, and clean up if the task has been cancelled meanwhile."""
         try:
             result = self._work()
         except StoreUnavailable as error:
-            self._ended(error)
+            self._finish(error)
             raise
-        self._ended(result)
+        self._finish(result)
         return result
 
-    def leave(self) -> bool:
-        """Nobody waits for it any more; says whether it is done, so that somebody else has to tidy up."""
+    def abandon(self) -> bool:
+        """The task was cancelled; returns whether the work is done, so that the caller has to clean up."""
         with self._lock:
-            self._left = True
-            return bool(self._ends)
+            self._is_abandoned = True
+            return bool(self._results)
 
-    def tidy(self) -> None:
-        """Tell what nobody has heard."""
+    def clean_up(self) -> None:
+        """Pass the result to `abandoned`."""
         try:
-            self._abandoned(self._ends[0])
+            self._abandoned(self._results[0])
         except Exception:
             logger.warning("what a cancelled task was given could not be given back", exc_info=True)
 
-    def _ended(self, how: R | StoreUnavailable) -> None:
+    def _finish(self, result: R | StoreUnavailable) -> None:
         with self._lock:
-            self._ends.append(how)
-            left = self._left
-        if left:
-            self.tidy()
+            self._results.append(result)
+            is_abandoned = self._is_abandoned
+        if is_abandoned:
+            self.clean_up()

@@ -17,8 +17,20 @@ from limits_app.conf import StoreKind, StoreSettings
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import Store
+from limits_app.stores.resilient import ResilientStore
 
-__all__ = ["forget_caches", "instead", "process_store", "shared_store", "state_directory", "store"]
+__all__ = [
+    "aliases",
+    "forget_caches",
+    "forget_stores",
+    "instead",
+    "open_store",
+    "process_store",
+    "resilient_store",
+    "shared_store",
+    "state_directory",
+    "store",
+]
 
 
 # Stores are imported when they are opened: a site need not install what its stores do not use.
@@ -112,6 +124,40 @@ def store(alias: str | None = None) -> Store:
             opened = _OPENED.get(key) or _KINDS[key[1].kind](key[1])
             _OPENED[key] = opened
     return opened
+
+
+def open_store(alias: str) -> Store:
+    """`store`, but StoreUnavailable for an alias that the settings do not have.
+
+    A resource may name one that was removed, which must not be an error for the other resources.
+    """
+    if alias not in conf.get(conf.STORES):
+        raise StoreUnavailable(f"LIMITS['STORES'] has no {alias!r}: add it, or name another for the resource")
+    return store(alias)
+
+
+_RESILIENT: Final[dict[str, ResilientStore]] = {}
+
+
+def resilient_store(alias: str | None = None) -> ResilientStore:
+    """The store of an alias (None: the default one) behind its circuit breaker, not necessarily opened yet."""
+    name = conf.get(conf.STORE) if alias is None else alias
+    found = _RESILIENT.get(name)
+    return _RESILIENT.setdefault(name, ResilientStore(name, open_store)) if found is None else found
+
+
+def aliases() -> list[str]:
+    """The stores of the settings, and those that resources name and the settings no longer have."""
+    return [*dict.fromkeys([*conf.get(conf.STORES), *_RESILIENT])]
+
+
+def forget_stores() -> None:
+    """Forget the resilient stores, with all that is known of failures, because the settings have changed.
+
+    The stores themselves stay open.
+    """
+    while _RESILIENT:
+        _RESILIENT.popitem()[1].retire()
 
 
 def forget_caches() -> None:

@@ -19,7 +19,6 @@ from limits_app.resolver.supply import desks
 from limits_app.services.nearness import nearness
 from limits_app.services.shadowing import forget_shadow_refusals
 from limits_app.stores import registry
-from limits_app.stores.guards import forget_guards
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
 from limits_app.usage import denials
@@ -53,7 +52,7 @@ def read_endpoints(database: str) -> Iterable[Endpoint]:
 
 def forget() -> None:
     """Drop what this process keeps of limits: rows that it was compiled from, or stores, may be others now."""
-    forget_guards()
+    registry.forget_stores()
     resolver.clear()
     endpoints.clear()
     denials.clear()

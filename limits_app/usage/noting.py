@@ -20,7 +20,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.runtime import on_fork
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.upsert import ADD, EARLIEST, LATEST, upsert
-from limits_app.stores.attendant import Attendant
+from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import monotonic_us
 from limits_app.usage.naming import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
 
@@ -81,7 +81,7 @@ class Denials:
         self._now = now
         self._under_test = under_test
         self._leaves: Callable[[], None] | None = None
-        self._attendant = Attendant(self._look, _EVERY_US, clock=as_clock(monotonic_us) if clock is None else clock)
+        self._task = BackgroundTask(self._look, _EVERY_US, clock=as_clock(monotonic_us) if clock is None else clock)
         self.after_fork()
         on_fork(self)
 
@@ -151,7 +151,7 @@ class Denials:
             return  # a test's transaction is nothing for a thread: whoever wants it written says so
         if self._leaves is None:
             self._leaves = atexit.register(self._at_exit)
-        self._attendant.call()
+        self._task.start()
 
     def _look(self) -> int | None:
         """Write, and say when to try again."""

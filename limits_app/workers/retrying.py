@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import StrEnum
-from itertools import islice
 from random import random
 from threading import Lock
 from time import monotonic_ns
 from typing import Final, TypeGuard, cast
 
+from limits_app.core.backoff import RetryAlgorithm, delay, jittered
 from limits_app.core.clock import as_clock
 
 __all__ = ["Attempts", "Pauses", "Retry", "RetryAlgorithm", "RetryOn", "monotonic_us"]
@@ -23,21 +22,6 @@ RetryOn = type[Exception] | Collection[type[Exception]] | Callable[[Exception, i
 
 _SECOND: Final = 1_000_000
 _LONGEST_SECONDS: Final = 86_400.0
-_GROWS: Final = 200
-"""After so many attempts even a pause that began with nothing to speak of is longer than the longest."""
-
-
-class RetryAlgorithm(StrEnum):
-    """How pauses grow, in units of the first one."""
-
-    FIXED = "fixed"
-    """1, 1, 1, 1, 1"""
-    LINEAR = "linear"
-    """1, 2, 3, 4, 5"""
-    EXPONENTIAL = "exponential"
-    """1, 2, 4, 8, 16"""
-    FIBONACCI = "fibonacci"
-    """1, 1, 2, 3, 5"""
 
 
 def monotonic_us() -> int:
@@ -69,7 +53,7 @@ class Retry:
     def __post_init__(self) -> None:
         if isinstance(self.times, bool) or not isinstance(self.times, int) or self.times < 0:
             raise ValueError(f"num_retries must be a whole number, 0 or more, not {self.times!r}")
-        if not isinstance(self.algorithm, str) or self.algorithm not in _FACTORS:
+        if not isinstance(self.algorithm, str) or self.algorithm not in set(RetryAlgorithm):
             raise ValueError(f"retry_algorithm must be one of {', '.join(RetryAlgorithm)}, not {self.algorithm!r}")
         _check_number("retry_wait", self.wait, _LONGEST_SECONDS)
         _check_number("retry_jitter", self.jitter, 1)
@@ -84,8 +68,8 @@ class Retry:
 
     def pause_after(self, attempt: int) -> float:
         """Seconds between an attempt, counted from 1, and the next one."""
-        grown = min(self.wait * _FACTORS[self.algorithm](attempt), _LONGEST_SECONDS)
-        return grown * (1 + self.jitter * (2 * self.random() - 1))
+        grown = delay(attempt, first=self.wait, algorithm=self.algorithm, cap=_LONGEST_SECONDS)
+        return jittered(grown, below=grown * self.jitter, above=grown * self.jitter, random=self.random)
 
     @property
     def _types(self) -> tuple[type[Exception], ...]:
@@ -99,22 +83,6 @@ def _check_number(name: str, number: float, most: float) -> None:
 
 def _is_rule(on: RetryOn) -> TypeGuard[Callable[[Exception, int, float], bool]]:
     return callable(on) and not isinstance(on, type)
-
-
-def _fibonacci() -> Iterator[float]:
-    one, two = 1.0, 1.0
-    while True:
-        yield one
-        one, two = two, one + two
-
-
-# How long the pause after an attempt is, in units of the first one.
-_FACTORS: Final[Mapping[str, Callable[[int], float]]] = {
-    RetryAlgorithm.FIXED: lambda _: 1,
-    RetryAlgorithm.LINEAR: lambda attempt: attempt,
-    RetryAlgorithm.EXPONENTIAL: lambda attempt: 2.0 ** (min(attempt, _GROWS) - 1),
-    RetryAlgorithm.FIBONACCI: lambda attempt: next(islice(_fibonacci(), min(attempt, _GROWS) - 1, None)),
-}
 
 
 class Attempts:

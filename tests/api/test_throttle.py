@@ -16,12 +16,11 @@ from limits_app.api.throttle import RESOURCE
 from limits_app.core.limits import CallLimit
 from limits_app.models import Entity, Policy
 from limits_app.resolver import resolver
-from limits_app.stores import guards, registry
-from limits_app.stores.guards import Guard
+from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.api.site import ROOT, as_user, person
-from tests.services.failing import FailingStore
+from tests.services.failing import FailingStore, recover_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -32,7 +31,7 @@ def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch)
     settings.LIMITS = settings.LIMITS | {"ON_UNAVAILABLE": "block"}
     store = FailingStore(MemoryStore(clock=clock))
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
-    monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=clock, jitter=lambda: 1.0))
+    recover_by(clock, monkeypatch)
     return store
 
 

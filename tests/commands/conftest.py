@@ -10,11 +10,10 @@ from pytest_django import Settings
 from limits_app import conf
 from limits_app.core.counting import Batch
 from limits_app.resolver import resolver
-from limits_app.stores import guards, registry
-from limits_app.stores.guards import Guard
+from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.services.failing import FailingStore
+from tests.services.failing import FailingStore, recover_by
 
 
 class Store(FailingStore):
@@ -32,7 +31,7 @@ def store(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db:
     settings.LIMITS = {"STORES": {"default": {"KIND": "memory"}}}
     store = Store(MemoryStore())
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
-    monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=FakeClock(), jitter=lambda: 1.0))
+    recover_by(FakeClock(), monkeypatch)
     resolver.clear()
     yield store
     resolver.clear()

@@ -17,7 +17,7 @@ from limits_app.integrations.endpoints import endpoints
 from limits_app.integrations.request_limits import limits_of
 from limits_app.models import Resource
 from limits_app.stores import registry
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 from tests.integrations.site import Ask, endpoint, fine, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -62,7 +62,7 @@ def test_block_is_503_with_the_time_of_the_next_probe(serve: Any, ask: Ask, down
 def test_a_slower_probe_is_waited_for(serve: Any, ask: Ask, down: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     serve({"": limited("api")(fine)})
     by_policy("block")
-    monkeypatch.setattr(guard_of(), "probe_seconds", 6.5)
+    monkeypatch.setattr(resilient_store(), "probe_seconds", 6.5)
     down()
     assert ask()["Retry-After"] == "7"
 

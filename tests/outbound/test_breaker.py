@@ -1,4 +1,4 @@
-"""The breaker: timelines, with time as an argument, and the client that asks it."""
+"""The circuit breaker of an upstream: timelines on a clock of the test, and the client that uses it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from limits_app.outbound import Breaker, BreakerClient, BreakerRules, BreakerState, CircuitOpen, Request, UpstreamFailed
 from limits_app.outbound.events import BreakerTurned
+from limits_app.testing import FakeClock
 from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, started, steps
 
 RULES = BreakerRules(
@@ -16,106 +17,124 @@ RULES = BreakerRules(
 BROKEN = UpstreamFailed("eu", "ConnectError", maybe_sent=False)
 
 
-def called(breaker: Breaker, now: float, *, failed: bool | None) -> None:
-    breaker.leave(breaker.enter(now), now, failed=failed)
+class Course:
+    """A breaker with a clock that stands still between the calls."""
 
+    def __init__(self, rules: BreakerRules = RULES, watch: Recorder | None = None) -> None:
+        self.clock = FakeClock()
+        self.breaker = Breaker(rules, name="eu", observer=watch or Recorder(), clock=self.clock)
 
-def broken(now: float = 0.0, rules: BreakerRules = RULES, watch: Recorder | None = None) -> Breaker:
-    """A breaker that opens."""
-    breaker = Breaker(rules, name="eu", observer=watch or Recorder())
-    for _ in range(4):
-        called(breaker, now, failed=True)
-    return breaker
+    def call(self, *, failed: bool | None) -> None:
+        """Make a call that ends at once."""
+        self.breaker.leave(self.breaker.enter(), failed=failed)
+
+    def opened(self) -> Course:
+        """Open the breaker."""
+        for _ in range(4):
+            self.call(failed=True)
+        return self
 
 
 def test_it_stays_closed_while_few_calls_fail() -> None:
-    breaker = Breaker(RULES)
+    course = Course()
     for number in range(100):
-        called(breaker, number / 10, failed=number % 3 == 2)
-    assert breaker.state is BreakerState.CLOSED
+        course.call(failed=number % 3 == 2)
+        course.clock.advance(0.1)
+    assert course.breaker.state is BreakerState.CLOSED
 
 
 def test_it_opens_when_half_of_at_least_four_have_failed() -> None:
-    breaker = Breaker(RULES)
-    called(breaker, 0.0, failed=False)
-    called(breaker, 1.0, failed=False)
-    called(breaker, 2.0, failed=True)
-    assert breaker.state is BreakerState.CLOSED
-    called(breaker, 3.0, failed=True)
-    assert breaker.state is BreakerState.OPEN
+    course = Course()
+    for failed in (False, False, True):
+        course.call(failed=failed)
+        course.clock.advance(1)
+    assert course.breaker.state is BreakerState.CLOSED
+    course.call(failed=True)
+    assert course.breaker.state is BreakerState.OPEN
 
 
-def test_what_failed_long_ago_is_forgotten() -> None:
-    breaker = Breaker(RULES)
+def test_failures_that_are_older_than_the_interval_do_not_count() -> None:
+    course = Course()
     for _ in range(3):
-        called(breaker, 0.0, failed=True)
-    called(breaker, 11.0, failed=True)
-    assert breaker.state is BreakerState.CLOSED
+        course.call(failed=True)
+    course.clock.advance(11)
+    course.call(failed=True)
+    assert course.breaker.state is BreakerState.CLOSED
 
 
-def test_what_says_nothing_counts_for_nothing() -> None:
-    breaker = Breaker(RULES)
+def test_cancelled_calls_do_not_count() -> None:
+    course = Course()
     for _ in range(10):
-        called(breaker, 0.0, failed=None)
-    called(breaker, 0.0, failed=True)
-    assert breaker.state is BreakerState.CLOSED
+        course.call(failed=None)
+    course.call(failed=True)
+    assert course.breaker.state is BreakerState.CLOSED
 
 
 def test_an_open_breaker_says_when_to_come_back() -> None:
-    breaker = broken()
+    course = Course().opened()
+    course.clock.advance(2)
     with pytest.raises(CircuitOpen, match="eu failed too often and is left alone: try again in 3 s") as caught:
-        breaker.enter(2.0)
+        course.breaker.enter()
     assert caught.value.retry_after == 3.0
 
 
-def test_after_its_cool_down_one_may_try_and_success_closes_it() -> None:
+def test_after_its_cool_down_one_call_passes_and_success_closes_it() -> None:
     watch = Recorder()
-    breaker = broken(watch=watch)
-    probe = breaker.enter(5.0)
-    with pytest.raises(CircuitOpen):
-        breaker.enter(5.0)
-    breaker.leave(probe, 5.1, failed=False)
-    called(breaker, 5.1, failed=True)
-    assert breaker.state is BreakerState.CLOSED
+    course = Course(watch=watch).opened()
+    course.clock.advance(5)
+    probe = course.breaker.enter()
+    with pytest.raises(CircuitOpen) as caught:
+        course.breaker.enter()
+    assert caught.value.retry_after == 5.0
+    course.breaker.leave(probe, failed=False)
+    course.call(failed=True)
+    assert course.breaker.state is BreakerState.CLOSED
     assert watch.events == [BreakerTurned("eu", state) for state in ("open", "half_open", "closed")]
 
 
 def test_each_probe_that_fails_doubles_the_cool_down_up_to_a_bound() -> None:
-    breaker, now, waits = broken(), 0.0, []
+    course, waits = Course().opened(), []
     for _ in range(4):
         with pytest.raises(CircuitOpen) as caught:
-            breaker.enter(now)
+            course.breaker.enter()
         waits.append(caught.value.retry_after)
-        now += waits[-1]
-        called(breaker, now, failed=True)
+        course.clock.advance(waits[-1])
+        course.call(failed=True)
     assert waits == [5.0, 10.0, 15.0, 15.0]
 
 
-def test_a_probe_that_was_cancelled_lets_another_one_try() -> None:
-    breaker = broken()
-    breaker.leave(breaker.enter(5.0), 5.0, failed=None)
-    called(breaker, 5.0, failed=False)
-    assert breaker.state is BreakerState.CLOSED
+def test_a_cancelled_probe_lets_another_call_pass() -> None:
+    course = Course().opened()
+    course.clock.advance(5)
+    course.call(failed=None)
+    course.call(failed=False)
+    assert course.breaker.state is BreakerState.CLOSED
 
 
 def test_several_probes_must_all_succeed() -> None:
-    breaker = broken(rules=BreakerRules(min_calls=4, cool_down_seconds=5, probes=2))
-    probes = [breaker.enter(5.0), breaker.enter(5.0)]
-    breaker.leave(probes[0], 5.0, failed=False)
-    assert breaker.state is BreakerState.HALF_OPEN
-    breaker.leave(probes[1], 5.0, failed=False)
-    assert breaker.state is BreakerState.CLOSED
+    course = Course(BreakerRules(min_calls=4, cool_down_seconds=5, probes=2)).opened()
+    course.clock.advance(5)
+    probes = [course.breaker.enter(), course.breaker.enter()]
+    course.breaker.leave(probes[0], failed=False)
+    assert course.breaker.state is BreakerState.HALF_OPEN
+    course.breaker.leave(probes[1], failed=False)
+    assert course.breaker.state is BreakerState.CLOSED
 
 
-def test_a_call_that_began_before_the_breaker_turned_says_nothing_about_now() -> None:
-    breaker = Breaker(RULES)
-    slow = breaker.enter(0.0)
-    for _ in range(4):
-        called(breaker, 1.0, failed=True)
-    probe = breaker.enter(6.0)
-    breaker.leave(slow, 6.0, failed=True)
-    breaker.leave(probe, 6.0, failed=False)
-    assert breaker.state is BreakerState.CLOSED
+def test_a_call_that_began_before_a_change_of_state_does_not_count() -> None:
+    course = Course()
+    slow = course.breaker.enter()
+    course.opened().clock.advance(5)
+    probe = course.breaker.enter()
+    course.breaker.leave(slow, failed=True)
+    course.breaker.leave(probe, failed=False)
+    assert course.breaker.state is BreakerState.CLOSED
+
+
+def test_endless_times_are_possible() -> None:
+    course = Course(BreakerRules(min_calls=4, interval_seconds=float("inf"), cool_down_seconds=float("inf"))).opened()
+    with pytest.raises(CircuitOpen):
+        course.breaker.enter()
 
 
 # --------------------------------------------------------------------------------------------- the client

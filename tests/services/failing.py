@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import pytest
+
 from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
+from limits_app.stores import registry
+from limits_app.stores.resilient import ResilientStore
+from limits_app.testing import FakeClock
 
-__all__ = ["FailingStore"]
+__all__ = ["FailingStore", "recover_by"]
+
+
+def recover_by(clock: FakeClock, monkeypatch: pytest.MonkeyPatch, alias: str = "default") -> None:
+    """Have the recovery of a store go by the clock of a test, without jitter."""
+    store = ResilientStore(alias, registry.open_store, clock=clock, jitter=lambda: 1.0)
+    monkeypatch.setitem(registry._RESILIENT, alias, store)
 
 
 class FailingStore:

@@ -15,9 +15,9 @@ from limits_app import CallLimit, ResourceLimit, StoreUnavailable, limits
 from limits_app.core.errors import StoreBlocked
 from limits_app.models import Entity
 from limits_app.resolver import resolver
-from limits_app.stores import guards
-from limits_app.stores.guards import Guard, guard_of
+from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
+from tests.services.failing import recover_by
 from tests.stores.database.databases import ALIAS, There, migrated, sqlite_in
 
 
@@ -36,10 +36,10 @@ def site(
         migrated(sqlite_in(tmp_path), "limits_app"),
         override_settings(DATABASE_ROUTERS=[There()], LIMITS={**settings.LIMITS, "STORES": {"default": store}}),
     ):
-        monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=clock, jitter=lambda: 1.0))
+        recover_by(clock, monkeypatch)
         limits.set_resource_limits("api", [CallLimit(3, 60), ResourceLimit("running", 1)])
         yield
-        guard_of().store().store.close()
+        resilient_store().open().inner.close()  # type: ignore[attr-defined]
     resolver.clear()
 
 
@@ -54,7 +54,7 @@ def test_a_request_that_blocks_itself_is_told_so_and_is_nobody_elses_trouble(cap
             write()
             with pytest.raises(StoreBlocked, match="which the transaction of the caller has locked: ask before"):
                 limits.acquire("api")
-    assert guard_of().breaker.calm
+    assert not resilient_store().failing
     assert caplog.records[-1].levelno == logging.WARNING
     assert limits.try_acquire("api")
 
@@ -64,19 +64,19 @@ def test_what_it_gives_back_is_settled_when_its_transaction_is_over(clock: FakeC
     with transaction.atomic(using=ALIAS):
         write()
         acquired.release()
-    assert guard_of().unsettled == 1
+    assert resilient_store().unsettled == 1
     assert not limits.try_acquire("api")
     clock.advance(10)
-    assert guard_of().unsettled == 0
+    assert resilient_store().unsettled == 0
     assert limits.try_acquire("api")
-    assert guard_of().breaker.calm
+    assert not resilient_store().failing
 
 
 def test_while_the_store_is_asked_again_little_by_little_it_takes_nobodys_place() -> None:
-    guard = guard_of()
+    guard = resilient_store()
     for _ in range(50):
-        guard.failed(StoreUnavailable("no"))
-    guard.breaker.probed()
+        guard.record_failure(StoreUnavailable("no"))
+    guard.breaker.half_open()
     with transaction.atomic(using=ALIAS):
         write()
         with pytest.raises(StoreBlocked):

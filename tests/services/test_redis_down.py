@@ -17,10 +17,10 @@ from redis import Redis
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, StoreUnavailable, conf, limits
 from limits_app.conf import OnUnavailable
+from limits_app.core.breaker import BreakerState
 from limits_app.stores import registry
-from limits_app.stores.breaker import BreakerState
-from limits_app.stores.guards import guard_of
 from limits_app.stores.redis import RedisStore
+from limits_app.stores.registry import resilient_store
 from tests.servers.redis import RedisServer, redis_server
 
 THREADS = 4
@@ -104,7 +104,7 @@ class Load:
 
     def _ask(self, number: int) -> None:
         names = [str(policy) for policy in OnUnavailable]
-        breaker = guard_of().breaker
+        breaker = resilient_store().breaker
         while not self._stop.wait(0.002):
             number += 1
             name = names[number % len(names)]
@@ -147,11 +147,11 @@ def until(reached: Callable[[], object]) -> float:
 
 
 def given_up() -> bool:
-    return guard_of().breaker.state is BreakerState.OPEN
+    return resilient_store().breaker.state is BreakerState.OPEN
 
 
 def is_back() -> bool:
-    return guard_of().breaker.state is BreakerState.CLOSED
+    return resilient_store().breaker.state is BreakerState.CLOSED
 
 
 def first_quick(course: Callable[[], Load]) -> Load:
@@ -237,8 +237,8 @@ def test_a_redis_that_was_never_there_is_answered_for_by_policy(server: RedisSer
     server.kill()
     assert [ask("allow") for _ in range(5)] == ["admitted degraded"] * 5
     assert ask("block") == "unavailable"
-    assert guard_of().breaker.error is not None
-    assert "cannot be reached" in str(guard_of().breaker.error) or "not answer" in str(guard_of().breaker.error)
+    assert resilient_store().error is not None
+    assert "cannot be reached" in str(resilient_store().error) or "not answer" in str(resilient_store().error)
 
 
 def test_permits_that_were_given_back_to_a_dead_redis_are_forgotten(server: RedisServer) -> None:

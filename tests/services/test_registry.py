@@ -10,9 +10,9 @@ from pytest_django import Settings
 
 from limits_app import CallLimit, LimitSet, ResourceLimit, limits, signals
 from limits_app.stores import registry
-from limits_app.stores.guarded import GuardedStore
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, default_process_store
+from limits_app.stores.resilient import ResilientStore
 from limits_app.testing import FakeClock
 
 
@@ -80,7 +80,7 @@ def test_a_lost_lease_is_told() -> None:
 
 
 def _store_of_limits() -> object:
-    """The store that limits really use, behind its guard."""
+    """The store that limits really use, behind its circuit breaker."""
     guarded = limits.limit_set("api", "a").store
-    assert isinstance(guarded, GuardedStore)
-    return guarded.store
+    assert isinstance(guarded, ResilientStore)
+    return guarded.inner

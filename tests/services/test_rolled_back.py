@@ -13,7 +13,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.models import AuditEvent, Limit
 from limits_app.resolver import resolver
 from limits_app.stores import registry
-from limits_app.stores.guards import forget_guards
+from limits_app.stores.registry import forget_stores
 from tests.services.failing import FailingStore
 
 Act = Callable[[], bool]
@@ -47,7 +47,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> FailingStore:
     """The store of the site, which can be taken away."""
     failing = FailingStore(registry.store("default"))
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
-    forget_guards()
+    forget_stores()
     resolver.clear()
     return failing
 
@@ -137,7 +137,7 @@ def test_a_store_that_goes_down_before_the_commit_is_an_error_of_the_commit(
     assert events() == 1
     assert announced == ["default"]
     failing.down = False
-    forget_guards()
+    forget_stores()
     assert act() is False
 
 

@@ -18,18 +18,18 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import CallLimit, LimitExceeded, StoreUnavailable, conf, limits
+from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Entity, Period, Pool, PoolMember, Resource, UsageSnapshot
 from limits_app.models import Limit as Row
 from limits_app.resolver import resolver
 from limits_app.services import overview
-from limits_app.stores import guards, registry
-from limits_app.stores.breaker import BreakerState
-from limits_app.stores.guards import Guard, guard_of
+from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
 from tests.servers.redis import redis_server
-from tests.services.failing import FailingStore
+from tests.services.failing import FailingStore, recover_by
 
 HOUR = 3600
 Stores = dict[str, FailingStore]
@@ -47,12 +47,12 @@ def site(clock: FakeClock, settings: Settings, tmp_path: Path) -> None:
 
 @pytest.fixture
 def stores(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Stores:
-    """Both stores, as ones that can go down, and whose guards go by the clock of the test."""
+    """Both stores, as ones that can go down, and whose recovery goes by the clock of the test."""
     found = {}
     for alias in conf.get(conf.STORES):
         found[alias] = FailingStore(MemoryStore(clock=clock))
         monkeypatch.setitem(registry._OPENED, (alias, conf.store_settings(alias)), found[alias])
-        monkeypatch.setitem(guards._GUARDS, alias, Guard(alias, clock=clock, jitter=lambda: 1.0))
+        recover_by(clock, monkeypatch, alias)
     resolver.clear()
     return found
 
@@ -80,8 +80,8 @@ def move(resource: str, alias: str) -> None:
 def test_each_resource_is_counted_where_it_says() -> None:
     assert (admitted("near"), admitted("far")) == (3, 3)
     near, far = limits.limit_set("near", "a"), limits.limit_set("far", "a")
-    assert (near.store.remote, type(far.store.store).__name__) == (False, "ProcessStore")  # type: ignore[attr-defined]
-    assert type(near.store.store) is MemoryStore  # type: ignore[attr-defined]
+    assert (near.store.remote, type(far.store.inner).__name__) == (False, "ProcessStore")  # type: ignore[attr-defined]
+    assert type(near.store.inner) is MemoryStore  # type: ignore[attr-defined]
 
 
 def test_all_verbs_are_about_the_store_of_the_resource() -> None:
@@ -137,7 +137,7 @@ def test_what_is_tried_in_the_shadow_is_tried_in_the_same_store(stores: Stores) 
     stores["shared"].acquire = fail_the_second  # type: ignore[method-assign]
     resolver.clear()
     limits.acquire("far", entity="a")
-    assert (guard_of("shared").breaker.calm, guard_of().breaker.calm) == (False, True)
+    assert (resilient_store("shared").failing, resilient_store().failing) == (True, False)
 
 
 def test_a_pool_is_counted_in_the_store_of_the_resource_that_it_serves() -> None:
@@ -181,7 +181,7 @@ def test_who_is_counted_elsewhere_does_not_notice_that_a_store_is_down(
     assert admitted(elsewhere, 1) == 1
     stores[down].down = True
     assert admitted(there, 9) == 9
-    assert guard_of(down).breaker.state is BreakerState.OPEN
+    assert resilient_store(down).breaker.state is BreakerState.OPEN
     outcomes = [limits.try_acquire(elsewhere, entity=who).outcome for who in ("a", "b", "b", "b", "b")]
     assert [outcome.allowed for outcome in outcomes] == [True, True, True, True, False]
     assert not any(outcome.degraded for outcome in outcomes)

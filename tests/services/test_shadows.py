@@ -244,7 +244,7 @@ def test_an_extending_shadow_tries_the_whole() -> None:
 
 def test_a_store_of_its_own_is_not_needed() -> None:
     shadow(CallLimit(1, 60))
-    assert resolve("api", None).limit_set.shadow.store.store is registry.store()
+    assert resolve("api", None).limit_set.shadow.store.inner is registry.store()
 
 
 def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admitted() -> None:

@@ -28,6 +28,7 @@ from limits_app import (
     signals,
 )
 from limits_app.conf import OnUnavailable
+from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
 from limits_app.core.record import schema_of
@@ -35,12 +36,11 @@ from limits_app.core.limits import Blocked, Limit
 from limits_app.core.plan import ScopedLimits
 from limits_app.resolver import ResolvedSet, resolver
 from limits_app.services.failure import without_store
-from limits_app.stores import guards, registry
-from limits_app.stores.breaker import BreakerState
-from limits_app.stores.guards import Guard, guard_of
+from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
+from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock
-from tests.services.failing import FailingStore
+from tests.services.failing import FailingStore, recover_by
 
 BACK = 2
 """Seconds after which a store that answers again is certainly found out."""
@@ -52,7 +52,7 @@ def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch)
     settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": 4}
     store = FailingStore(MemoryStore(clock=clock))
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
-    monkeypatch.setitem(guards._GUARDS, "default", Guard("default", clock=clock, jitter=lambda: 1.0))
+    recover_by(clock, monkeypatch)
     return store
 
 
@@ -88,7 +88,7 @@ def admitted(times: int, entity: str = "a") -> int:
 def give_up(store: FailingStore) -> None:
     """Have the store go down, and everybody know it."""
     store.down = True
-    while guard_of().breaker.state is not BreakerState.OPEN:
+    while resilient_store().breaker.state is not BreakerState.OPEN:
         with suppress(StoreUnavailable):
             limits.try_acquire("other", default_limits=(CallLimit(1, 60),))
 
@@ -145,7 +145,7 @@ def test_what_is_blocked_beside_limits_stays_blocked(policy: OnUnavailable, cloc
     scoped = ScopedLimits(scope_of("api", "a"), schema_of((CallLimit(8, 60), Blocked())))
     found = ResolvedSet.composed([scoped], MemoryStore(clock=clock))
     found.on_unavailable = policy
-    with without_store(guard_of(), found) as meanwhile:
+    with without_store(resilient_store(), found) as meanwhile:
         assert not meanwhile.try_acquire()
 
 
@@ -225,7 +225,7 @@ def test_it_is_asked_again_now_and_then_until_it_is_back(store: FailingStore, cl
     assert 20 <= store.asked - asked <= 40
     store.down = False
     clock.advance(1)
-    assert guard_of().breaker.state is BreakerState.CLOSED
+    assert resilient_store().breaker.state is BreakerState.CLOSED
     assert admitted(5) == 1
 
 
@@ -274,10 +274,10 @@ def test_one_failure_among_many_calls_gives_nothing_up(
     store.down = False
     assert not limits.try_acquire("api", entity="a").outcome.degraded
     assert admitted(3) == 3
-    guard_of().failed(StoreUnavailable("again"))
-    assert not guard_of().breaker.calm
+    resilient_store().record_failure(StoreUnavailable("again"))
+    assert resilient_store().failing
     clock.advance(20)
-    assert guard_of().breaker.calm
+    assert not resilient_store().failing
     assert told == []
     assert caplog.text.count("could not answer") == 1
 
@@ -289,7 +289,7 @@ def test_what_decided_meanwhile_is_forgotten_when_the_store_is_back(store: Faili
         assert admitted(10) == 2
         store.down = False
         clock.advance(15)
-        assert guard_of().breaker.calm
+        assert not resilient_store().failing
 
 
 def test_who_waits_for_a_share_goes_back_to_the_store(store: FailingStore, clock: FakeClock) -> None:
@@ -298,7 +298,7 @@ def test_who_waits_for_a_share_goes_back_to_the_store(store: FailingStore, clock
     assert admitted(2) == 1
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(limits.acquire, "api", entity="a", timeout=None)
-        while not guard_of().meanwhile().line.busy:
+        while not resilient_store().fallback().line.busy:
             Event().wait(0.001)
         store.down = False
         clock.advance(BACK)
@@ -356,10 +356,9 @@ def test_a_release_is_tried_again_until_the_store_takes_it(store: FailingStore, 
     store.down = True
     held.release()
     clock.advance(0.6)
-    assert guard_of().breaker.state is BreakerState.CLOSED
+    assert resilient_store().breaker.state is BreakerState.CLOSED
     store.down = False
-    with guard_of().breaker.call():
-        limits.acquire("api", entity="b").release()
+    limits.acquire("api", entity="b").release()
     clock.advance(BACK)
     assert limits.store_health()["default"].unsettled == 0
     assert limits.status("api", entity="a").limits["db"]["holders"] == 0
@@ -426,11 +425,11 @@ def test_a_change_counts_at_once_here_and_elsewhere_when_the_store_is_back(
 
 
 def test_the_version_is_that_of_the_store_and_nobody_waits_for_one_that_was_given_up(store: FailingStore) -> None:
-    assert guard_of().version() == store.version()
+    assert resilient_store().version() == store.version()
     give_up(store)
     asked = store.asked
     with pytest.raises(StoreUnavailable):
-        guard_of().version()
+        resilient_store().version()
     assert store.asked == asked
 
 
@@ -484,7 +483,7 @@ def test_asyncio_is_answered_by_policy_alike(store: FailingStore, clock: FakeClo
     async_to_sync(refused)()
     store.down = False
     clock.advance(BACK)
-    guard_of().failed(StoreUnavailable("only once"))
+    resilient_store().record_failure(StoreUnavailable("only once"))
     assert async_to_sync(course)() == [True] * 6
 
 
@@ -540,25 +539,25 @@ def test_a_child_settles_nothing_of_its_parent(store: FailingStore) -> None:
     held.release()
     child = os.fork()
     if child == 0:
-        os._exit(guard_of().unsettled)
+        os._exit(resilient_store().unsettled)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert guard_of().unsettled == 1
+    assert resilient_store().unsettled == 1
 
 
-def test_other_settings_are_other_guards(store: FailingStore, settings: Settings, told: list[str]) -> None:
+def test_other_settings_are_other_resilient_stores(store: FailingStore, settings: Settings, told: list[str]) -> None:
     give_up(store)
-    old = guard_of()
+    old = resilient_store()
     settings.LIMITS = {**settings.LIMITS, "BREAKER_MIN_CALLS": 7}
-    assert old.breaker.calm
-    old.failed(StoreUnavailable("a call that was under way"))
-    assert old.breaker.calm
-    assert guard_of() is not old
+    assert not old.failing
+    old.record_failure(StoreUnavailable("a call that was under way"))
+    assert not old.failing
+    assert resilient_store() is not old
     told.clear()
-    for _ in range(6):
-        old.breaker.probed()
+    old.breaker.half_open()
+    for _ in range(5):
+        old.breaker.record(failed=False)
     assert old.breaker.state is BreakerState.CLOSED
     assert told == []
-    assert old._look() is None
 
 
 def test_guards_log_in_words_that_say_what_happens(

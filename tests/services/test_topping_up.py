@@ -28,8 +28,8 @@ from limits_app.models import AuditEvent, Entity
 from limits_app.services import resetting
 from limits_app.services.crediting import credit, taken
 from limits_app.services.freshness import latest
-from limits_app.stores.guards import forget_guards, guard_of
 from limits_app.stores.process import open_process_store
+from limits_app.stores.registry import forget_stores, resilient_store
 from limits_app.testing import FakeClock
 
 
@@ -72,7 +72,7 @@ def test_what_was_credited_stays_counted_as_usage(algorithm: RateLimitAlgorithm)
     spend(8, "user:1")
     limits.top_up("api", key="tpm", amount=5, entity="user:1")
     spend(1, "user:1")
-    counts = guard_of().store().collect_counts()
+    counts = resilient_store().open().collect_counts()
     assert counts is not None
     assert [count.amounts for count in counts.counts] == [{"tpm": 9_000}]
 
@@ -202,16 +202,16 @@ def test_what_the_store_cannot_do_can_be_asked_again_with_the_same_key(monkeypat
     def unreachable(*args: object) -> Any:
         raise StoreUnavailable("connection refused")
 
-    store = guard_of().store()
+    store = resilient_store().open()
     with monkeypatch.context() as patched:
-        patched.setattr(store.store, "peek", unreachable)
-        patched.setattr(store.store, "reset", unreachable)
+        patched.setattr(store.inner, "peek", unreachable)
+        patched.setattr(store.inner, "reset", unreachable)
         with pytest.raises(StoreUnavailable):
             limits.top_up("api", key="tpm", amount=2, idempotency_key="one")
         with pytest.raises(StoreUnavailable):
             limits.reset("api", idempotency_key="two")
     assert not AuditEvent.objects.filter(verb__in=["top_up", "reset"]).exists()
-    forget_guards()
+    forget_stores()
     assert limits.top_up("api", key="tpm", amount=2, idempotency_key="one") is True
     assert left() == 2
 

@@ -8,8 +8,13 @@ from threading import Event
 
 import pytest
 
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
-from limits_app.stores.in_thread import in_thread, surely_in_thread
+from limits_app.core.limits import ResourceLimit
+from limits_app.core.plan import Amounts
+from limits_app.stores.in_thread import give_back, in_thread, keep_unsettled, surely_in_thread
+from tests.core.test_remote_stores import FarStore
+from tests.stores.support import limits_of
 
 PATIENCE = 20
 
@@ -131,3 +136,32 @@ def test_errors_of_who_tidies_up_are_logged(work: Work, caplog: pytest.LogCaptur
 
     asyncio.run(scenario())
     assert "could not be given back" in caplog.text
+
+
+class Gone(FarStore):
+    """A store that settles nothing any more."""
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        raise StoreUnavailable("out of reach")
+
+
+def test_what_a_cancelled_task_was_given_is_released() -> None:
+    store = FarStore()
+    limits = limits_of(store, ResourceLimit("db", 1))
+    give_back(store, limits.try_acquire())
+    assert limits.get_stats()["db"]["holders"] == 0
+    give_back(store, None)
+    give_back(store, StoreUnavailable("out of reach"))
+
+
+def test_what_cannot_be_released_now_is_settled_later_or_is_an_error() -> None:
+    store = Gone()
+    claim = limits_of(store, ResourceLimit("db", 1)).try_acquire()
+    with pytest.raises(StoreUnavailable):
+        give_back(store, claim)
+    later: list[tuple[Claim, Amounts]] = []
+    store.settle_later = lambda claim, changes: later.append((claim, changes))
+    give_back(store, claim)
+    assert later == [(claim, [-1])]
+    keep_unsettled(store, claim, [-1], "settled")
+    assert len(later) == 1

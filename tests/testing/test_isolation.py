@@ -9,12 +9,12 @@ import pytest
 from django.test import override_settings
 
 from limits_app import StoreUnavailable, limits, services, signals
+from limits_app.core.breaker import BreakerState
 from limits_app.core.limits import CallLimit, Limit
 from limits_app.core.quota import QuotaLimit
 from limits_app.models import Policy
 from limits_app.stores import registry
-from limits_app.stores.breaker import BreakerState
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits, override_limits
 from tests.services.pool_rows import NAME, make_pool
 
@@ -69,11 +69,11 @@ def test_a_store_that_was_down_is_asked_again() -> None:
         with fresh_limits(), override_limits("reports", ONE):
             assert take()
             for _ in range(100):
-                guard_of().failed(StoreUnavailable("down"))
-            breaker = guard_of().breaker
-            assert breaker.state is BreakerState.OPEN
-            assert not breaker.calm
-        assert breaker.calm
+                resilient_store().record_failure(StoreUnavailable("down"))
+            store = resilient_store()
+            assert store.breaker.state is BreakerState.OPEN
+            assert store.failing
+        assert not store.failing
 
 
 def test_what_was_told_once_is_told_again() -> None:

@@ -30,9 +30,9 @@ from limits_app.metrics.names import Known, known
 from limits_app.metrics.tallies import Tallies, tallies
 from limits_app.models import CollectedBatch, Policy
 from limits_app.services.watching import WATCHERS
-from limits_app.stores.guards import guard_of
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.timed import TIMERS
+from limits_app.stores.registry import resilient_store
+from limits_app.stores.resilient import TIMERS
 from limits_app.testing import fresh_limits
 from limits_app.usage import denials
 
@@ -170,7 +170,7 @@ def test_policies_in_the_shadow_and_stores_in_trouble_are_told_of(
     assert registry.get_sample_value("limits_shadow_refusals_total", labels) == before + 1
     Policy.objects.update(enforcement="enforce")
     settings.LIMITS = {"ON_UNAVAILABLE": "allow", "BREAKER_MIN_CALLS": 1, "BREAKER_PROBE_SECONDS": 60}
-    guard_of().failed(StoreUnavailable("gone"))
+    resilient_store().record_failure(StoreUnavailable("gone"))
     assert limits.try_acquire("api").outcome.degraded
     assert registry.get_sample_value("limits_store_state", {"store": "default"}) == 2
     labels = {"store": "default", "policy": "allow"}

@@ -17,7 +17,7 @@ from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Pool, PoolMember
 from limits_app.services.nearness import Nearness, nearness
 from limits_app.services.watching import WATCHERS
-from limits_app.stores.guards import guard_of
+from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits
 from limits_app.usage import denials
 
@@ -197,7 +197,7 @@ def test_a_look_is_told_to_nobody(near: Near, seen: Seen) -> None:
 def test_a_decision_without_the_store_is_near_nothing(near: Near, seen: Seen, settings: Settings) -> None:
     has(CallLimit(1, HOUR))
     settings.LIMITS = {"ON_UNAVAILABLE": "allow", "BREAKER_MIN_CALLS": 1}
-    guard_of().failed(StoreUnavailable("gone"))
+    resilient_store().record_failure(StoreUnavailable("gone"))
     assert limits.acquire("api", entity="user:1").outcome.degraded
     assert (near, seen.all) == ([], [("admitted", "api")])
 

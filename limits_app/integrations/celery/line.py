@@ -10,9 +10,9 @@ moment that the refusal names, so that somebody is there just when there is room
 from __future__ import annotations
 
 import math
-from random import random
 from typing import Final
 
+from limits_app.core import backoff
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.keys import Scope, line_scope
@@ -44,7 +44,7 @@ def seconds_to_wait(refused: Acquisition, tries: int) -> float:
     """
     binding = refused.outcome.binding
     if binding is None or binding.retry_after is None:
-        return min(_FIRST_LOOK * 2.0 ** min(tries, 10), _LAST_LOOK)
+        return backoff.delay(tries + 1, first=_FIRST_LOOK, cap=_LAST_LOOK)
     if tries % 2:  # it comes from the line
         return binding.retry_after
     for planned in refused.claim.plan.limits:
@@ -57,7 +57,7 @@ def seconds_to_wait(refused: Acquisition, tries: int) -> float:
 
 def jittered(seconds: float, most: float) -> float:
     """So many seconds and a little more, `most` at the most."""
-    return min(seconds, most * 0.9) + random() * min(0.1 * seconds + 0.01, 1.0, 0.1 * most)
+    return backoff.jittered(min(seconds, most * 0.9), above=min(0.1 * seconds + 0.01, 1.0, 0.1 * most))
 
 
 def _is_of(planned: PlannedLimit, key: str, resource: str | None, entity: str | None) -> bool:

@@ -1,0 +1,350 @@
+"""Resilient stores: each store of the settings, behind a circuit breaker.
+
+`registry.resilient_store(alias)` returns the one of an alias, which the resolver and all services use.
+It behaves as the store of the alias does, and in addition:
+
+- Its circuit breaker counts failures. While the breaker is open the store is not asked: every verb raises
+  StoreUnavailable immediately, so that an unavailable store does not slow requests down.
+- `settle` never fails. What the store cannot settle is settled when it is available again.
+- A background task probes the store, closes the breaker step by step, and does the pending work. Meanwhile
+  `fallback()` is the in-process store that decides under the policy `local`.
+- Registered TIMERS receive the duration of each call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from random import random
+from threading import RLock
+from time import perf_counter
+from typing import Final, NoReturn, Protocol, TypeVar, cast
+
+from limits_app import conf, signals
+from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
+from limits_app.core.plan import Claim
+from limits_app.core.clock import Clock, as_clock
+from limits_app.core.counting import Batch
+from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
+from limits_app.core.runtime import on_fork
+from limits_app.core.plan import Amounts
+from limits_app.core.store import CountingStore, RemoteStore, Store, is_remote
+from limits_app.stores.memory import MemoryStore, monotonic_us
+from limits_app.stores.recovery import Recovery
+
+__all__ = ["TIMERS", "ResilientStore", "Timer"]
+
+logger = logging.getLogger("limits_app")
+
+C = TypeVar("C", bound=Claim)
+
+_SECOND: Final = 1_000_000
+_UNOPENED: Final = MemoryStore()
+"""Gives a resilient store its attributes until the real store is opened; it never decides."""
+
+
+class Timer(Protocol):
+    """Receives the duration of each call to a store; must not block or raise."""
+
+    def __call__(self, alias: str, verb: str, seconds: float, *, failed: bool) -> None: ...
+
+
+TIMERS: Final[list[Timer]] = []
+"""The registered timers; calls are not timed while the list is empty."""
+
+
+class ResilientStore:
+    """The store of one alias of the settings, opened on first use.
+
+    Every verb raises StoreUnavailable, with the alias and `retry_after`, when the store fails, when it cannot be
+    opened, and immediately while the circuit breaker is open. Only `settle` and `asettle` never do.
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        open_store: Callable[[str], Store],
+        *,
+        clock: Clock | None = None,
+        jitter: Callable[[], float] = random,
+    ) -> None:
+        time = as_clock(monotonic_us) if clock is None else clock
+        self.alias = alias
+        self._open_store = open_store
+        self.probe_seconds = conf.get(conf.BREAKER_PROBE_SECONDS)
+        self.failing = False
+        """Whether calls have failed lately. The circuit breaker counts calls only while this is set."""
+        self.error: StoreUnavailable | None = None
+        """The last failure."""
+        self.degraded: Counter[conf.OnUnavailable] = Counter()
+        """How many decisions each policy made in place of the store."""
+        policy = BreakerPolicy(
+            failure_ratio=conf.get(conf.BREAKER_FAILURE_RATIO),
+            min_calls=conf.get(conf.BREAKER_MIN_CALLS),
+            interval_us=round(conf.get(conf.BREAKER_INTERVAL_SECONDS) * _SECOND),
+            probes_per_success=1,
+            successes=5,
+        )
+        self.breaker = CircuitBreaker(policy, clock=time, on_change=self._state_changed)
+        self._recovery = Recovery(self, round(self.probe_seconds * _SECOND), clock=time, jitter=jitter)
+        self._retired = False
+        self._wrap(_UNOPENED)
+        self.after_fork()
+        on_fork(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (self.open().inner,)
+
+    def after_fork(self) -> None:
+        """Start with a free lock in a child."""
+        # Reentrant, because a finalizer may settle while this thread holds the lock.
+        self._lock = RLock()
+
+    def open(self) -> ResilientStore:
+        """Open the store if it is not open yet; returns this object. Raises StoreUnavailable when that fails."""
+        if self.breaker.state is BreakerState.OPEN:
+            self._recovery.start()
+            raise self.unavailable()
+        try:
+            self.opened()
+        except StoreUnavailable as error:
+            self._fail(error)
+        return self
+
+    def acquire(self, claim: Claim) -> bool:
+        """See `Store.acquire`."""
+        if self.failing or TIMERS or self.inner is _UNOPENED:
+            with self._watched("acquire"):
+                return self.inner.acquire(claim)
+        try:
+            return self.inner.acquire(claim)
+        except StoreUnavailable as error:
+            self._fail(error)
+
+    async def aacquire(self, claim: Claim) -> bool:
+        """See `RemoteStore.aacquire`."""
+        with self._watched("acquire"):
+            return await self._remote().aacquire(claim)
+
+    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+        """See `Store.acquire_first`."""
+        with self._watched("acquire_first"):
+            return self.inner.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+
+    async def aacquire_first(
+        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
+    ) -> C | None:
+        """See `RemoteStore.aacquire_first`."""
+        with self._watched("acquire_first"):
+            return await self._remote().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        """See `Store.settle`; what the store cannot settle now is settled when it is available again."""
+        try:
+            if self.failing or TIMERS or self.inner is _UNOPENED:
+                with self._watched("settle"):
+                    self.inner.settle(claim, changes)
+                return
+            try:
+                self.inner.settle(claim, changes)
+            except StoreUnavailable as error:
+                self._fail(error)
+        except StoreUnavailable:
+            self.settle_later(claim, changes)
+
+    async def asettle(self, claim: Claim, changes: Amounts) -> None:
+        """`settle` for asyncio."""
+        try:
+            with self._watched("settle"):
+                await self._remote().asettle(claim, changes)
+        except StoreUnavailable:
+            self.settle_later(claim, changes)
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """See `Store.renew`."""
+        with self._watched("renew"):
+            return self.inner.renew(claims)
+
+    def peek(self, claim: Claim) -> None:
+        """See `Store.peek`."""
+        with self._watched("peek"):
+            self.inner.peek(claim)
+
+    async def apeek(self, claim: Claim) -> None:
+        """See `RemoteStore.apeek`."""
+        with self._watched("peek"):
+            await self._remote().apeek(claim)
+
+    def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
+        """See `Store.reset`."""
+        with self._watched("reset"):
+            self.inner.reset(scopes, keys)
+
+    def version(self) -> int:
+        """See `Store.version`."""
+        if self.failing or TIMERS or self.inner is _UNOPENED:
+            with self._watched("version"):
+                return self.inner.version()
+        try:
+            return self.inner.version()
+        except StoreUnavailable as error:
+            self._fail(error)
+
+    def advance_version(self) -> int:
+        """See `Store.advance_version`."""
+        with self._watched("advance_version"):
+            return self.inner.advance_version()
+
+    def collect_counts(self) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
+        with self._watched("collect_counts"):
+            return cast("CountingStore", self.inner).collect_counts()
+
+    def forget_counts(self, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
+        with self._watched("forget_counts"):
+            cast("CountingStore", self.inner).forget_counts(name)
+
+    @property
+    def unsettled(self) -> int:
+        """The number of releases that wait for the store."""
+        return len(self._recovery.pending)
+
+    def settle_later(self, claim: Claim, changes: Amounts) -> None:
+        """Settle a claim when the store is available again; see `PendingWork`."""
+        if not self.unsettled:
+            logger.warning("the store %r cannot settle a release now: that is settled later", self.alias)
+        self._recovery.pending.add(claim, changes)
+        self._recovery.start()
+
+    def advance_version_later(self) -> None:
+        """Advance the version when the store is available again."""
+        self._recovery.pending.owes_version = True
+        self._recovery.start()
+
+    def fallback(self) -> MemoryStore:
+        """The store of this process that decides while this one is unavailable; dropped when it is available again."""
+        return self._recovery.fallback()
+
+    def count_degraded(self, policy: conf.OnUnavailable) -> None:
+        """Count a decision that a policy made in place of the store."""
+        with self._lock:
+            self.degraded[policy] += 1
+
+    def unavailable(self, cause: StoreUnavailable | None = None) -> StoreUnavailable:
+        """The error for callers whose request the store did not answer, because of `cause` or of the last failure."""
+        cause = cause or self.error
+        error = StoreUnavailable(f"the store {self.alias!r} is down: {cause}", retry_after=self.probe_seconds)
+        if isinstance(cause, StoreBlocked):
+            error = StoreBlocked(str(cause))
+        error.__cause__ = cause
+        return error
+
+    def record_failure(self, error: StoreUnavailable) -> None:
+        """Count a failure of the store that was noticed elsewhere."""
+        if self._note(error):
+            self.breaker.record(failed=True)
+            self._recovery.start()
+
+    def retire(self) -> None:
+        """End the recovery and all counting, because the settings have changed."""
+        self._recovery.stop()
+        with self._lock:
+            self._retired = True
+            self.failing = False
+
+    def is_recovered(self) -> bool:
+        """Whether the circuit breaker is closed and no call has failed lately, so that it is asked no longer."""
+        if self.breaker.state is BreakerState.CLOSED and not self.breaker.has_recent_failures():
+            self.failing = False
+        return not self.failing
+
+    @contextmanager
+    def _watched(self, verb: str) -> Iterator[None]:
+        """Make one call in the block if the circuit breaker lets it through; count and time it."""
+        entry = self._enter() if self.failing else None
+        started = perf_counter()
+        failed: bool | None = None
+        has_raised = False
+        try:
+            if self.inner is _UNOPENED:
+                self.opened()
+            yield
+            failed = False
+        except StoreUnavailable as error:
+            has_raised, failed = True, self._note(error) or None
+            raise self.unavailable(error) from error
+        except (LimitExceeded, StaleConfiguration):  # the store works
+            failed = False
+            raise
+        finally:
+            if entry is not None:
+                self.breaker.leave(entry, failed=failed)
+            elif failed:
+                self.breaker.record(failed=True)
+                self._recovery.start()
+            for timer in TIMERS:
+                timer(self.alias, verb, perf_counter() - started, failed=has_raised)
+
+    def _enter(self) -> Entry:
+        self._recovery.start()
+        entry = self.breaker.enter()
+        if entry is None:
+            raise self.unavailable()
+        return entry
+
+    def _fail(self, error: StoreUnavailable) -> NoReturn:
+        """Count a failed call that was made without asking the circuit breaker, and raise what the caller gets."""
+        self.record_failure(error)
+        raise self.unavailable(error) from error
+
+    def _note(self, error: StoreUnavailable) -> bool:
+        """Keep and log a failure; returns whether it counts, which one that the caller causes itself does not."""
+        if not self.failing:
+            logger.warning("the store %r could not answer: %s", self.alias, error)
+        self.error = error
+        if isinstance(error, StoreBlocked):
+            return False
+        with self._lock:
+            self.failing = not self._retired
+        return self.failing
+
+    def opened(self) -> Store:
+        """The store of the settings, which is opened on first use."""
+        opened = self._open_store(self.alias)
+        if opened is not self.inner:
+            self._wrap(opened)
+        return opened
+
+    def _wrap(self, store: Store) -> None:
+        self.clock = store.clock
+        self.line = store.line
+        self.renewer = store.renewer
+        self.lease_us = store.lease_us
+        self.poll_us = store.patience_us
+        self.remote = store.remote
+        self.counting = store.counting
+        if is_remote(store):
+            store.settle_later = self.settle_later
+        self.inner = store  # last: an interruption before it has the next call do all of it again
+
+    def _remote(self) -> RemoteStore:
+        return cast("RemoteStore", self.inner)
+
+    def _state_changed(self, before: BreakerState, after: BreakerState) -> None:
+        if self._retired:
+            return
+        if after is BreakerState.CLOSED:
+            self.failing = False
+            logger.warning("the store %r is back", self.alias)
+            signals.store_restored.send_robust(sender=None, alias=self.alias)
+        elif before is BreakerState.CLOSED:
+            logger.warning("the store %r is down, policies decide without it: %s", self.alias, self.error)
+            signals.store_degraded.send_robust(sender=None, alias=self.alias, error=self.error)
+
+
+def _unpickled(store: Store) -> Store:
+    """A store that arrives in another process is the store itself, since that process has other circuit breakers."""
+    return store

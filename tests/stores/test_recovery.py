@@ -1,0 +1,113 @@
+"""Recovery: what is done for a store that is available again."""
+
+from __future__ import annotations
+
+import pytest
+
+from limits_app.core.plan import Claim
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import RateLimit
+from limits_app.core.plan import Amounts
+from limits_app.stores import recovery
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.recovery import PendingWork, Probe
+from tests.core.sets import used
+from tests.stores.support import limits_of
+
+TPM = RateLimit("tpm", 10, 86_400)
+
+
+class Failing(MemoryStore):
+    """Raises the error that a test sets, if any."""
+
+    error: BaseException | None = None
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:
+        self._fail()
+        super().settle(claim, changes)
+
+    def advance_version(self) -> int:
+        self._fail()
+        return super().advance_version()
+
+    def acquire(self, claim: Claim) -> bool:
+        self._fail()
+        return super().acquire(claim)
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def store() -> Failing:
+    return Failing()
+
+
+def test_releases_are_settled_once(store: Failing) -> None:
+    limits, work = limits_of(store, TPM), PendingWork()
+    claims = [limits.try_acquire({"tpm": amount}) for amount in (1, 2)]
+    assert not work
+    for claim in claims:
+        work.add(claim, [-amount for amount in claim.amounts])
+        assert claim.settled
+    assert (len(work), bool(work)) == (2, True)
+    work.run(store)
+    work.run(store)
+    assert (len(work), bool(work)) == (0, False)
+    assert all(claim.settled for claim in claims)
+    assert round(used(limits)["tpm"]) == 0
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), KeyboardInterrupt()])
+def test_a_release_that_cannot_be_settled_is_kept(store: Failing, error: BaseException) -> None:
+    limits, work = limits_of(store, TPM), PendingWork()
+    claim = limits.try_acquire({"tpm": 4})
+    work.add(claim, [-amount for amount in claim.amounts])
+    store.error = error
+    with pytest.raises(type(error)):
+        work.run(store)
+    assert claim.settled
+    assert len(work) == 1
+    store.error = None
+    work.run(store)
+    assert round(used(limits)["tpm"]) == 0
+
+
+def test_when_there_are_too_many_releases_the_oldest_is_dropped(
+    store: Failing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "MAX_PENDING", 2)
+    limits, work = limits_of(store, TPM), PendingWork()
+    for amount in (1, 2, 4):
+        claim = limits.try_acquire({"tpm": amount})
+        work.add(claim, [-amount for amount in claim.amounts])
+    assert len(work) == 2
+    work.run(store)
+    assert round(used(limits)["tpm"]) == 1
+
+
+def test_the_version_is_advanced_once_and_before_the_releases(store: Failing) -> None:
+    work, version = PendingWork(), store.version()
+    work.owes_version = True
+    assert work
+    store.error = StoreUnavailable("gone")
+    with pytest.raises(StoreUnavailable):
+        work.run(store)
+    store.error = None
+    work.run(store)
+    advanced = store.version()
+    assert advanced != version
+    work.run(store)
+    assert store.version() == advanced
+
+
+def test_a_probe_writes_in_the_store_that_it_is_given(store: Failing) -> None:
+    probe, other = Probe(), MemoryStore()
+    probe.run(store)
+    probe.run(store)
+    probe.run(other)
+    assert (len(store), len(other)) == (1, 1)
+    store.error = StoreUnavailable("gone")
+    with pytest.raises(StoreUnavailable):
+        probe.run(store)
