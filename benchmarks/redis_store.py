@@ -14,8 +14,8 @@ from benchmarks.stores import redis_store_at
 from benchmarks.subjects import OURS, THREE, calls, limits_of, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 
 __all__ = ["ROWS"]
@@ -46,7 +46,7 @@ def _one_limit(effort: Effort) -> Iterable[Line]:
 def _four_limits(effort: Effort) -> Iterable[Line]:
     amounts = {"tokens": 10, "units": 1}
     with _beside() as (reference, store):
-        layout = schema_of((calls(), RateLimit("tokens", 10**9, 3600)), store.lease_us)
+        schema = schema_of((calls(), RateLimit("tokens", 10**9, 3600)), store.lease_us)
         parents = schema_of((calls(), RateLimit("units", 10**9, 3600)), store.lease_us)
         scoped = [ScopedLimits(scope_of("bench", "child"), schema), ScopedLimits(scope_of("bench", "parent"), parents)]
         limits = LimitSet.composed(scoped, store)

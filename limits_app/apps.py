@@ -55,7 +55,7 @@ def _settings_changed(*, setting: str, **details: object) -> None:
         endpoints.clear()
 
 
-def _lease_lost(claim: Acquisition) -> None:
+def _lease_lost(acquisition: Acquisition) -> None:
     from limits_app import signals
 
-    signals.lease_lost.send_robust(sender=None, claim=claim)
+    signals.lease_lost.send_robust(sender=None, claim=acquisition)

@@ -8,13 +8,12 @@ from threading import RLock
 from typing import Final, Protocol
 
 from limits_app.core.breaker import BreakerState, CircuitBreaker
-from limits_app.core.plan import Claim
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.runtime import on_fork
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
+from limits_app.core.runtime import on_fork
 from limits_app.core.store import Store
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import MemoryStore

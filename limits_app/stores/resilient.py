@@ -24,12 +24,11 @@ from typing import Final, NoReturn, Protocol, TypeVar, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
-from limits_app.core.plan import Claim
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.counting import Batch
 from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.runtime import on_fork
-from limits_app.core.plan import Amounts
 from limits_app.core.store import CountingStore, RemoteStore, Store, is_remote
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.recovery import Recovery

@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.resilient import ResilientStore

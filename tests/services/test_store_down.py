@@ -31,9 +31,9 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limits import Blocked, Limit
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.resolver import ResolvedSet, resolver
 from limits_app.services.failure import without_store
 from limits_app.stores import registry

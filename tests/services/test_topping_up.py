@@ -20,10 +20,10 @@ from limits_app import (
 )
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.models import AuditEvent, Entity
 from limits_app.services import resetting
 from limits_app.services.crediting import credit, taken

@@ -8,10 +8,9 @@ from threading import Event
 
 import pytest
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import ResourceLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
 from limits_app.stores.in_thread import give_back, in_thread, keep_unsettled, surely_in_thread
 from tests.core.test_remote_stores import FarStore
 from tests.stores.support import limits_of

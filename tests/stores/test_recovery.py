@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import RateLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
 from limits_app.stores import recovery
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.recovery import PendingWork, Probe

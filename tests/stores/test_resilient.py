@@ -14,11 +14,10 @@ import pytest
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerState
-from limits_app.core.plan import Claim
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration, StoreBlocked, StoreUnavailable
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limits import CallLimit, ResourceLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore

@@ -12,10 +12,10 @@ from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.models import Period, UsageSnapshot
 from limits_app.stores.memory import MemoryStore
 from limits_app.usage import roll_up

@@ -10,12 +10,11 @@ from typing import Any
 from redis.cluster import RedisCluster
 
 from limits_app.core.amounts import Amount
-from limits_app.core.plan import Claim
 from limits_app.core.keys import scope_of, short_key
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
-from limits_app.core.plan import Amounts, ScopedLimits
+from limits_app.core.plan import Amounts, Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer

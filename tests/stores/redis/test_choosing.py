@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 from redis import Redis
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
@@ -21,6 +20,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
+from limits_app.core.plan import Claim
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore

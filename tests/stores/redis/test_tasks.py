@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
+from limits_app.core.plan import Claim
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.plan import Claim
 from limits_app.stores.redis import RedisStore
 from limits_app.stores.redis.commands import Call
 from limits_app.stores.redis.links import Link
