@@ -49,7 +49,7 @@ BACK = 2
 
 @pytest.fixture(autouse=True)
 def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> FailingStore:
-    """The store of the site, whose guard goes by the same clock."""
+    """The store of the site, whose recovery goes by the same clock."""
     settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": 4}
     store = FailingStore(MemoryStore(clock=clock))
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
@@ -541,7 +541,7 @@ def test_what_is_not_known_to_be_limited_makes_no_key_a_mistake(
     assert not [message for message in caplog.messages if "tokens" in message]
 
 
-def test_a_guarded_store_leaves_its_guard_behind_when_it_is_sent_away(tmp_path: object, settings: Settings) -> None:
+def test_in_another_process_limits_use_the_store_itself(tmp_path: object, settings: Settings) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "process", "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 1}}}
     there = pickle.loads(pickle.dumps(limits.limit_set("api", "a")))
     assert there.store is registry.store()
