@@ -29,7 +29,7 @@ def site(
     django_db_blocker: DjangoDbBlocker,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
-    """A store that would wait for an hour, whose guard goes by a clock that stands still."""
+    """A store that would wait for an hour, whose recovery goes by a clock that stands still."""
     store = {"KIND": "database", "USING": ALIAS, "LOCK_TIMEOUT_SECONDS": 3600}
     with (
         django_db_blocker.unblock(),
@@ -73,10 +73,10 @@ def test_what_it_gives_back_is_settled_when_its_transaction_is_over(clock: FakeC
 
 
 def test_while_the_store_is_asked_again_little_by_little_it_takes_nobodys_place() -> None:
-    guard = resilient_store()
+    resilient = resilient_store()
     for _ in range(50):
-        guard.record_failure(StoreUnavailable("no"))
-    guard.breaker.half_open()
+        resilient.record_failure(StoreUnavailable("no"))
+    resilient.breaker.half_open()
     with transaction.atomic(using=ALIAS):
         write()
         with pytest.raises(StoreBlocked):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -48,7 +49,7 @@ BACK = 2
 
 @pytest.fixture(autouse=True)
 def store(clock: FakeClock, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> FailingStore:
-    """The store of the site, whose guard goes by the same clock."""
+    """The store of the site, whose recovery goes by the same clock."""
     settings.LIMITS = {**settings.LIMITS, "EXPECTED_PROCESSES": 4}
     store = FailingStore(MemoryStore(clock=clock))
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
@@ -449,6 +450,20 @@ def test_limits_that_are_first_seen_during_an_outage_count_in_the_store_afterwar
     assert limits.limit_set("api", "a").try_acquire() is not None
 
 
+def test_limits_that_were_first_seen_during_an_outage_are_kept_until_it_ends(
+    store: FailingStore, django_assert_num_queries: Callable[[int], Any]
+) -> None:
+    limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="allow")
+    give_up(store)
+    assert admitted(1, "b") == 1
+    asked = store.asked
+    with django_assert_num_queries(0):
+        assert admitted(1, "b") == 1
+        assert limits.acquire("api", entity="b", timeout=1).outcome.degraded
+        assert async_to_sync(_ask)()
+    assert store.asked == asked
+
+
 def test_a_store_that_cannot_be_opened_is_down(
     monkeypatch: pytest.MonkeyPatch, store: FailingStore, clock: FakeClock
 ) -> None:
@@ -526,7 +541,7 @@ def test_what_is_not_known_to_be_limited_makes_no_key_a_mistake(
     assert not [message for message in caplog.messages if "tokens" in message]
 
 
-def test_a_guarded_store_leaves_its_guard_behind_when_it_is_sent_away(tmp_path: object, settings: Settings) -> None:
+def test_in_another_process_limits_use_the_store_itself(tmp_path: object, settings: Settings) -> None:
     settings.LIMITS = {"STORES": {"default": {"KIND": "process", "STATE_DIR": str(tmp_path), "MAP_MEGABYTES": 1}}}
     there = pickle.loads(pickle.dumps(limits.limit_set("api", "a")))
     assert there.store is registry.store()
@@ -560,7 +575,7 @@ def test_other_settings_are_other_resilient_stores(store: FailingStore, settings
     assert told == []
 
 
-def test_guards_log_in_words_that_say_what_happens(
+def test_logs_report_an_outage_and_its_end(
     store: FailingStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "limits_app"):

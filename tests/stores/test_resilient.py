@@ -203,15 +203,17 @@ def test_every_verb_for_asyncio_reaches_the_store() -> None:
     assert site.holders() == 0
 
 
-def test_errors_carry_the_alias_the_cause_and_when_to_come_back(site: Site, near: Near) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("verb", ["acquire", "version"])
+def test_errors_carry_the_alias_the_cause_and_when_to_come_back(site: Site, near: Near, verb: str, times: int) -> None:
+    call = site.limits.try_acquire if verb == "acquire" else site.store.version
     near.error = gone()
-    with pytest.raises(StoreUnavailable, match=r"^the store 'far' is down: gone$") as caught:
-        site.limits.try_acquire()
-    assert caught.value.retry_after == site.store.probe_seconds
-    assert caught.value.__cause__ is near.error
-    assert site.store.error is near.error
-    with pytest.raises(StoreUnavailable, match=r"^the store 'far' is down: gone$"):
-        site.store.version()
+    for _ in range(times):
+        with pytest.raises(StoreUnavailable, match=r"^the store 'far' is down: gone$") as caught:
+            call()
+        assert caught.value.retry_after == site.store.probe_seconds
+        assert caught.value.__cause__ is near.error
+        assert site.store.error is near.error
 
 
 def test_while_the_circuit_breaker_is_open_the_store_is_not_asked(site: Site, near: Near) -> None:
