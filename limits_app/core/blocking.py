@@ -29,7 +29,7 @@ _LONGEST_SLEEP_SECONDS: Final = 3600.0
 
 
 def checked_timeout(timeout: float | None, rule: str = "timeout must be None or seconds") -> float | None:
-    """The timeout in seconds, or None where it never ends; InvalidRequest unless it is None or a number, 0 or more."""
+    """Check a timeout; return it in seconds, None where it never ends. InvalidRequest unless None or at least 0."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
@@ -60,7 +60,7 @@ def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisi
 async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acquisition:
     """`wait_in_thread` for asyncio, without blocking the event loop.
 
-    Nothing is awaited after the admission, so that a cancelled task never keeps what was charged for it.
+    Nothing is awaited after the admission, so that a cancelled task never keeps a charge.
     """
     waiter, stores = TaskWaiter(), alternatives.stores()
     try:
@@ -84,7 +84,7 @@ def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
 
 
 def _cancel(acquisitions: Iterable[Acquisition]) -> None:
-    """Refund what was admitted; an error of the store does not hide the exception that ended the wait."""
+    """Refund admitted acquisitions; an error of the store does not hide the exception that ended the wait."""
     for one in acquisitions:
         try:
             one.cancel()

@@ -237,7 +237,7 @@ class WaitingLine:
         """A waiter was garbage collected before it could leave.
 
         This may run in any thread at any time, also while the lock is held, and so it takes no lock:
-        all others are woken, and the first of them removes the dead waiter.
+        all others are woken, and remove the dead waiter.
         """
         self._dead.append(number)
         self._wake_all()
