@@ -19,7 +19,7 @@ from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_
 from limits_app.core.store import Store
 from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
 
-__all__ = ["checked_timeout", "wait_in_task", "wait_in_thread"]
+__all__ = ["checked_timeout", "must_wait", "wait_in_task", "wait_in_thread"]
 
 logger = logging.getLogger("limits_app")
 
@@ -35,6 +35,27 @@ def checked_timeout(timeout: float | None, rule: str = "timeout must be None or 
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidRequest(f"{rule}, 0 or more, not {shown(timeout)}")
     return None if timeout >= NEVER_US / _SECOND else float(timeout)
+
+
+def must_wait(acquisition: Acquisition) -> bool:
+    """Whether a request may not be tried immediately, since others wait, in this process or presumably in another.
+
+    A process that takes permits again and again never sees the waiters of others in a store that cannot wake them, so
+    once in the longest poll interval one of its requests waits for a short one.
+    """
+    store, permits = acquisition.limit_set.store, acquisition.claim.plan.permits
+    line = store.line
+    if line.busy or not permits or store.poll_us is None or store.poll_us[0] == store.poll_us[1]:
+        return line.busy
+    shortest_us, longest_us = store.poll_us
+    now = store.clock()
+    since_us = now - line.yielded_at
+    if since_us < longest_us:
+        return False
+    line.yielded_at = now
+    if since_us < 2 * longest_us:
+        line.note_competitors([limit.bucket for limit in permits], now + 2 * shortest_us)
+    return line.busy
 
 
 def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisition:

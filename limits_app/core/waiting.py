@@ -79,6 +79,8 @@ class WaitingLine:
         """Buckets for which waiters of other processes compete, until a time of the store's clock."""
         self.busy = False
         """Whether anything waits, or competitors were noted."""
+        self.yielded_at = 0
+        """When a request of this process last waited for others, or the first of a series could have done so."""
 
     def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
         """Queue for `buckets` and for no others, at the place of the waiter's number.
@@ -136,7 +138,8 @@ class WaitingLine:
     def note_competitors(self, buckets: Iterable[Bucket], until: int) -> None:
         """Waiters of other processes compete for these buckets, presumably until a time of the store's clock."""
         with self._lock:
-            self._competitors.update(dict.fromkeys(buckets, until))
+            for bucket in buckets:
+                self._competitors[bucket] = max(until, self._competitors.get(bucket, 0))
             self.busy = True
 
     def has_competitors(self, buckets: Iterable[Bucket], now: int) -> bool:

@@ -638,6 +638,24 @@ def test_a_timeout_that_is_shorter_than_the_pause_ends_with_a_try(polled: Watche
     later.result().release()
 
 
+def test_a_process_that_takes_permits_again_and_again_lets_others_try_at_times(
+    polled: WatchedStore, clock: FakeClock
+) -> None:
+    limits = limit_set(polled, ONE)
+    for pause_us in (0, 100_000, 100_000):
+        clock.move(pause_us)
+        Caller(limits.acquire).result().release()
+    clock.move(100_000)
+    waiter = Caller(limits.acquire)
+    polled.until_waiting(1)
+    assert waiter.is_alive()
+    clock.move(LONGER_THAN_A_POLL_US)
+    waiter.result().release()
+    for pause_us in (100_000, 10_000_000):
+        clock.move(pause_us)
+        Caller(limits.acquire).result().release()
+
+
 def test_competitors_are_forgotten(polled: WatchedStore, clock: FakeClock) -> None:
     limits, waiter, held = with_competitors(polled, clock)
     held.release()
