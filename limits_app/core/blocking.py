@@ -48,14 +48,13 @@ def must_wait(acquisition: Acquisition) -> bool:
     if line.busy or not permits or store.poll_us is None or store.poll_us[0] == store.poll_us[1]:
         return line.busy
     shortest_us, longest_us = store.poll_us
-    now = store.clock()
+    buckets, now = [limit.bucket for limit in permits], store.clock()
     since_us = now - line.yielded_at
-    if since_us < longest_us:
-        return False
-    line.yielded_at = now
-    if since_us < 2 * longest_us:
-        line.note_competitors([limit.bucket for limit in permits], now + 2 * shortest_us)
-    return line.busy
+    if since_us >= longest_us:
+        line.yielded_at = now
+        if since_us < 2 * longest_us:
+            line.note_competitors(buckets, now + 2 * shortest_us)
+    return line.has_competitors(buckets, now)
 
 
 def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisition:

@@ -315,7 +315,7 @@ class LimitPool:
 
     def _busy(self) -> bool:
         """Whether others wait already."""
-        return any(store.line.busy for store in self._stores)
+        return any(store.line.busy or store.line.competitors for store in self._stores)
 
 
 def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:
