@@ -48,7 +48,7 @@ def must_wait(acquisition: Acquisition) -> bool:
     if line.busy or not permits or store.poll_us is None or store.poll_us[0] == store.poll_us[1]:
         return line.busy
     shortest_us, longest_us = store.poll_us
-    buckets, now = [limit.bucket for limit in permits], store.clock()
+    buckets, now = [limit.bucket for limit in permits], _local_us(store.clock)
     since_us = now - line.yielded_at
     if since_us >= longest_us:
         line.yielded_at = now
@@ -213,7 +213,7 @@ class _Polls:
         store, plan = acquisition.limit_set.store, acquisition.claim.plan
         if not plan.permits or store.poll_us is None:
             return 0
-        now = store.clock()
+        now = _local_us(store.clock)
         if not store.line.has_competitors([limit.bucket for limit in plan.permits], now):
             return 0
         if acquisition not in self._polls:
@@ -225,12 +225,14 @@ class _Polls:
         store, claim = refused.limit_set.store, refused.claim
         buckets, wait_us = claim.refusal()
         until = claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
+        pause_us = until - store.clock()
         if claim.plan.permits and store.poll_us is not None:
-            until = min(until, self._next_poll(refused, *store.poll_us))
-        return buckets, until - store.clock()
+            pause_us = min(pause_us, self._poll_pause_us(refused, *store.poll_us))
+        return buckets, pause_us
 
-    def _next_poll(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
-        claim, line = refused.claim, refused.limit_set.store.line
+    def _poll_pause_us(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
+        claim, store = refused.claim, refused.limit_set.store
+        now = _local_us(store.clock)
         poll = self._polls.setdefault(refused, _Poll(0))
         fences = [claim.states[limit.place][2] for limit in claim.plan.permits]
         if fences == poll.fences:
@@ -238,10 +240,16 @@ class _Polls:
         else:
             if poll.fences and shortest_us < longest_us:
                 buckets = [limit.bucket for limit in claim.plan.permits]
-                line.note_competitors(buckets, claim.decided_at + 2 * longest_us)
+                store.line.note_competitors(buckets, now + 2 * longest_us)
             poll.fences, poll.interval_us = fences, shortest_us
-        poll.due_at = claim.decided_at + _spread(poll.interval_us)
-        return poll.due_at
+        pause_us = _spread(poll.interval_us)
+        poll.due_at = now + pause_us
+        return pause_us
+
+
+def _local_us(clock: Clock) -> int:
+    """The time by a clock of this machine, for event loops must not ask a server for its time."""
+    return monotonic_ns() // 1000 if clock.moves_by_itself else clock()
 
 
 def _spread(interval_us: int) -> int:

@@ -76,7 +76,7 @@ class WaitingLine:
         """Scopes that may have to be watched or unwatched by the next waiter that arrives or leaves."""
         self._dead: deque[int] = deque()
         self.competitors: dict[Bucket, int] = {}
-        """Buckets for which waiters of other processes compete, until a time of the store's clock."""
+        """Buckets for which waiters of other processes compete, until a local time in microseconds."""
         self.busy = False
         """Whether anything waits."""
         self.yielded_at = 0
@@ -136,7 +136,7 @@ class WaitingLine:
         self._wake_all()
 
     def note_competitors(self, buckets: Iterable[Bucket], until: int) -> None:
-        """Waiters of other processes compete for these buckets, presumably until a time of the store's clock."""
+        """Waiters of other processes compete for these buckets, presumably until a local time."""
         with self._lock:
             for bucket in buckets:
                 self.competitors[bucket] = max(until, self.competitors.get(bucket, 0))
