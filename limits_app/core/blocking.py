@@ -19,7 +19,7 @@ from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_
 from limits_app.core.store import Store
 from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
 
-__all__ = ["checked_timeout", "wait_in_task", "wait_in_thread"]
+__all__ = ["checked_timeout", "must_wait", "wait_in_task", "wait_in_thread"]
 
 logger = logging.getLogger("limits_app")
 
@@ -29,12 +29,32 @@ _LONGEST_SLEEP_SECONDS: Final = 3600.0
 
 
 def checked_timeout(timeout: float | None, rule: str = "timeout must be None or seconds") -> float | None:
-    """The timeout in seconds, or None where it never ends; InvalidRequest unless it is None or a number, 0 or more."""
+    """Check a timeout; return it in seconds, None where it never ends. InvalidRequest unless None or at least 0."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidRequest(f"{rule}, 0 or more, not {shown(timeout)}")
     return None if timeout >= NEVER_US / _SECOND else float(timeout)
+
+
+def must_wait(acquisition: Acquisition) -> bool:
+    """Whether a request may not be tried immediately, since others wait, in this process or presumably in another.
+
+    A process that takes permits again and again never sees the waiters of others in a store that cannot wake them, so
+    once in the longest poll interval one of its requests waits for a short one.
+    """
+    store, permits = acquisition.limit_set.store, acquisition.claim.plan.permits
+    line = store.line
+    if line.busy or not permits or store.poll_us is None or store.poll_us[0] == store.poll_us[1]:
+        return line.busy
+    shortest_us, longest_us = store.poll_us
+    buckets, now = [limit.bucket for limit in permits], _local_us(store.clock)
+    since_us = now - line.yielded_at
+    if since_us >= longest_us:
+        line.yielded_at = now
+        if since_us < 2 * longest_us:
+            line.note_competitors(buckets, now + 2 * shortest_us)
+    return line.has_competitors(buckets, now)
 
 
 def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisition:
@@ -60,7 +80,7 @@ def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisi
 async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acquisition:
     """`wait_in_thread` for asyncio, without blocking the event loop.
 
-    Nothing is awaited after the admission, so that a cancelled task never keeps what was charged for it.
+    Nothing is awaited after the admission, so that a cancelled task never keeps a charge.
     """
     waiter, stores = TaskWaiter(), alternatives.stores()
     try:
@@ -84,7 +104,7 @@ def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
 
 
 def _cancel(acquisitions: Iterable[Acquisition]) -> None:
-    """Refund what was admitted; an error of the store does not hide the exception that ended the wait."""
+    """Refund admitted acquisitions; an error of the store does not hide the exception that ended the wait."""
     for one in acquisitions:
         try:
             one.cancel()
@@ -193,7 +213,7 @@ class _Polls:
         store, plan = acquisition.limit_set.store, acquisition.claim.plan
         if not plan.permits or store.poll_us is None:
             return 0
-        now = store.clock()
+        now = _local_us(store.clock)
         if not store.line.has_competitors([limit.bucket for limit in plan.permits], now):
             return 0
         if acquisition not in self._polls:
@@ -205,12 +225,14 @@ class _Polls:
         store, claim = refused.limit_set.store, refused.claim
         buckets, wait_us = claim.refusal()
         until = claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
+        pause_us = until - store.clock()
         if claim.plan.permits and store.poll_us is not None:
-            until = min(until, self._next_poll(refused, *store.poll_us))
-        return buckets, until - store.clock()
+            pause_us = min(pause_us, self._poll_pause_us(refused, *store.poll_us))
+        return buckets, pause_us
 
-    def _next_poll(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
-        claim, line = refused.claim, refused.limit_set.store.line
+    def _poll_pause_us(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
+        claim, store = refused.claim, refused.limit_set.store
+        now = _local_us(store.clock)
         poll = self._polls.setdefault(refused, _Poll(0))
         fences = [claim.states[limit.place][2] for limit in claim.plan.permits]
         if fences == poll.fences:
@@ -218,10 +240,16 @@ class _Polls:
         else:
             if poll.fences and shortest_us < longest_us:
                 buckets = [limit.bucket for limit in claim.plan.permits]
-                line.note_competitors(buckets, claim.decided_at + 2 * longest_us)
+                store.line.note_competitors(buckets, now + 2 * longest_us)
             poll.fences, poll.interval_us = fences, shortest_us
-        poll.due_at = claim.decided_at + _spread(poll.interval_us)
-        return poll.due_at
+        pause_us = _spread(poll.interval_us)
+        poll.due_at = now + pause_us
+        return pause_us
+
+
+def _local_us(clock: Clock) -> int:
+    """The time by a clock of this machine, for event loops must not ask a server for its time."""
+    return monotonic_ns() // 1000 if clock.moves_by_itself else clock()
 
 
 def _spread(interval_us: int) -> int:

@@ -259,7 +259,7 @@ class LimitPool:
         return self._try(requested, order)
 
     def _trying(self, requested: Requested, order: Candidates, first: Acquisition | None = None) -> Steps[Acquisition]:
-        """Try sets in that order, after one that has refused; returns what was admitted, or the shortest refusal."""
+        """Try sets in that order, after one that refused; return the admitted acquisition or the shortest refusal."""
         wanted = self._prepare(requested, order)
         refused = [] if first is None else [first]
         if first is None or any(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
@@ -315,7 +315,7 @@ class LimitPool:
 
     def _busy(self) -> bool:
         """Whether others wait already."""
-        return any(store.line.busy for store in self._stores)
+        return any(store.line.busy or store.line.competitors for store in self._stores)
 
 
 def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:

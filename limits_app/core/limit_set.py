@@ -9,7 +9,7 @@ from weakref import ref
 
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount, check_amounts, shown
-from limits_app.core.blocking import checked_timeout, wait_in_task, wait_in_thread
+from limits_app.core.blocking import checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
@@ -174,7 +174,7 @@ class LimitSet:
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
         acquisition, seconds = self.prepare(requested), checked_timeout(timeout)
-        may_try = seconds == 0 or not self.store.line.busy
+        may_try = seconds == 0 or not must_wait(acquisition)
         if not (may_try and self.store.acquire(acquisition.claim)):
             if seconds == 0:
                 raise LimitTimeout.of(acquisition)
@@ -199,13 +199,14 @@ class LimitSet:
         """`acquire` for asyncio: waits without blocking the event loop."""
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
-        store, seconds, admitted = self.store, checked_timeout(timeout), False
-        may_try = seconds == 0 or not store.line.busy
+        store, seconds = self.store, checked_timeout(timeout)
         if is_remote(store):
             acquisition = await self._aprepare(requested, store)
+            may_try = seconds == 0 or not must_wait(acquisition)
             admitted = may_try and await store.aacquire(acquisition.claim)
         else:
             acquisition = self.prepare(requested)
+            may_try = seconds == 0 or not must_wait(acquisition)
             admitted = may_try and store.acquire(acquisition.claim)
         if not admitted:
             if seconds == 0:

@@ -31,8 +31,8 @@ class Store(Protocol):
     lease_us: int
     """How long a permit is leased without renewal."""
     poll_us: tuple[int, int] | None
-    """The shortest and the longest time after which a waiter for a permit tries again without being woken, since
-    another process may release a permit, or die with it, without a message; None: it sleeps until it is woken.
+    """The shortest and the longest interval at which a waiter for a permit tries again without being woken (None:
+    never). Equal where other processes wake it, so that it only polls for holders that died; else they differ.
     """
 
     remote: bool

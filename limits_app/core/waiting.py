@@ -75,10 +75,12 @@ class WaitingLine:
         self._unsettled: set[str] = set()
         """Scopes that may have to be watched or unwatched by the next waiter that arrives or leaves."""
         self._dead: deque[int] = deque()
-        self._competitors: dict[Bucket, int] = {}
-        """Buckets for which waiters of other processes compete, until a time of the store's clock."""
+        self.competitors: dict[Bucket, int] = {}
+        """Buckets for which waiters of other processes compete, until a local time in microseconds."""
         self.busy = False
-        """Whether anything waits, or competitors were noted."""
+        """Whether anything waits."""
+        self.yielded_at = 0
+        """When a request of this process last waited for others, or the first of a series could have done so."""
 
     def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
         """Queue for `buckets` and for no others, at the place of the waiter's number.
@@ -94,7 +96,7 @@ class WaitingLine:
                 self._queue(waiter, wanted if waiter.is_waiting() else (), scopes)
                 scopes |= self._unsettled
                 self._unsettled -= scopes
-                self.busy = bool(self._queues or self._competitors)
+                self.busy = bool(self._queues)
             if self._announces:
                 for scope in scopes:
                     self._announce(scope)
@@ -134,21 +136,20 @@ class WaitingLine:
         self._wake_all()
 
     def note_competitors(self, buckets: Iterable[Bucket], until: int) -> None:
-        """Waiters of other processes compete for these buckets, presumably until a time of the store's clock."""
+        """Waiters of other processes compete for these buckets, presumably until a local time."""
         with self._lock:
-            self._competitors.update(dict.fromkeys(buckets, until))
-            self.busy = True
+            for bucket in buckets:
+                self.competitors[bucket] = max(until, self.competitors.get(bucket, 0))
 
     def has_competitors(self, buckets: Iterable[Bucket], now: int) -> bool:
         """Whether waiters of other processes compete for one of these buckets."""
-        if not self._competitors:
+        if not self.competitors:
             return False
         with self._lock:
-            for bucket, until in list(self._competitors.items()):
+            for bucket, until in list(self.competitors.items()):
                 if until <= now:
-                    self._competitors.pop(bucket, None)
-            self.busy = bool(self._queues or self._competitors)
-            return any(bucket in self._competitors for bucket in buckets)
+                    self.competitors.pop(bucket, None)
+            return any(bucket in self.competitors for bucket in buckets)
 
     def scopes(self) -> list[str]:
         """The scopes that have waiters."""
@@ -226,7 +227,7 @@ class WaitingLine:
                 self._unsettled.add(scope)
                 self._remove_from(scope, key, number)
             self._places.pop(number, None)
-        self.busy = bool(self._queues or self._competitors)
+        self.busy = bool(self._queues)
 
     def _remove_dead(self) -> None:
         while self._dead:
@@ -237,7 +238,7 @@ class WaitingLine:
         """A waiter was garbage collected before it could leave.
 
         This may run in any thread at any time, also while the lock is held, and so it takes no lock:
-        all others are woken, and the first of them removes the dead waiter.
+        all others are woken, and remove the dead waiter.
         """
         self._dead.append(number)
         self._wake_all()

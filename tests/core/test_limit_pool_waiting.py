@@ -429,7 +429,7 @@ def test_tasks_do_not_wait_where_there_is_something_or_no_time(store: WatchedSto
         first = await pool.aacquire()
         second = await pool.atry_acquire()
         assert [first.config["name"], second.config["name"]] == ["a", "b"]
-        assert first in store.renewer.held()
+        assert first.claim in store.renewer.held()
         assert not await pool.atry_acquire({"db": 1})
         with pytest.raises(LimitTimeout):
             await pool.aacquire({"db": 1}, timeout=0)

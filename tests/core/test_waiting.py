@@ -550,24 +550,119 @@ def test_a_clock_that_is_set_back_makes_no_timeout_longer() -> None:
         waiter.result()
 
 
-def test_real_waiters_for_a_permit_ask_again_when_the_store_says_so() -> None:
-    class Impatient(MemoryStore):
-        """A store that cannot tell its waiters when a holder has died."""
+@pytest.mark.parametrize(("poll_us", "most"), [((5000, 5000), 110), ((5000, 200_000), 20)])
+def test_real_waiters_for_a_permit_poll_where_the_store_says_so(poll_us: tuple[int, int], most: int) -> None:
+    class Polled(MemoryStore):
+        """A store that does not wake its waiters when a holder has died."""
 
-        poll_us = (5000, 5000)
         asked = 0
 
         def acquire(self, claim: Claim) -> bool:
             self.asked += 1
             return super().acquire(claim)
 
-    store = Impatient()
+    store = Polled()
+    store.poll_us = poll_us
     limits = limit_set(store, DB)
     held = limits.acquire({"db": 3})
     with pytest.raises(LimitTimeout):
         limits.acquire({"db": 1}, timeout=0.25)
-    assert 3 <= store.asked <= 80
+    assert 3 <= store.asked <= most
     held.release()
+
+
+# ------------------------------------------------------------------------------------------------ competitors
+
+ONE = ResourceLimit("db", 1)
+LONGER_THAN_A_POLL_US = 8000
+
+
+@pytest.fixture
+def polled(store: WatchedStore) -> WatchedStore:
+    """A store that other processes use, which do not wake its waiters."""
+    store.poll_us = (5000, 250_000)
+    return store
+
+
+def taken_elsewhere(store: WatchedStore, limits: LimitSet, held: Acquisition) -> Acquisition:
+    """Another process releases the permit without a message, and takes it again."""
+    store.line.busy = False  # so that the release wakes no waiter
+    held.release()
+    return limits.try_acquire({"db": 1})
+
+
+def with_competitors(store: WatchedStore, clock: FakeClock) -> tuple[LimitSet, Caller, Acquisition]:
+    """A waiter that has found two different holders of the permit."""
+    limits = limit_set(store, ONE)
+    first = limits.try_acquire()
+    waiter = held_up(store, limits, {"db": 1})
+    held = taken_elsewhere(store, limits, first)
+    clock.move(LONGER_THAN_A_POLL_US)
+    store.until_refused()
+    store.until(lambda: bool(store.line.competitors))
+    return limits, waiter, held
+
+
+def test_a_release_does_not_wake_a_waiter_with_competitors_before_its_next_poll(
+    polled: WatchedStore, clock: FakeClock
+) -> None:
+    _limits, waiter, held = with_competitors(polled, clock)
+    calls = polled.watched.calls
+    held.release()
+    polled.until(lambda: polled.watched.calls >= calls + 2)
+    assert waiter.is_alive()
+    clock.move(LONGER_THAN_A_POLL_US)
+    assert waiter.result()
+
+
+def test_a_later_request_with_competitors_starts_with_a_pause(polled: WatchedStore, clock: FakeClock) -> None:
+    limits, waiter, held = with_competitors(polled, clock)
+    held.release()
+    clock.move(LONGER_THAN_A_POLL_US)
+    waiter.result().release()
+    later = Caller(limits.acquire)
+    polled.until_waiting(1)
+    assert later.is_alive()
+    clock.move(LONGER_THAN_A_POLL_US)
+    later.result().release()
+
+
+def test_a_timeout_that_is_shorter_than_the_pause_ends_with_a_try(polled: WatchedStore, clock: FakeClock) -> None:
+    limits, waiter, held = with_competitors(polled, clock)
+    held.release()
+    clock.move(LONGER_THAN_A_POLL_US)
+    waiter.result().release()
+    later = Caller(limits.acquire, timeout=0.001)
+    polled.until_waiting(1)
+    clock.move(1000)
+    later.result().release()
+
+
+def test_a_process_that_takes_permits_again_and_again_lets_others_try_at_times(
+    polled: WatchedStore, clock: FakeClock
+) -> None:
+    limits = limit_set(polled, ONE)
+    for pause_us in (0, 100_000, 100_000):
+        clock.move(pause_us)
+        Caller(limits.acquire).result().release()
+    clock.move(100_000)
+    waiter = Caller(limits.acquire)
+    polled.until_waiting(1)
+    assert waiter.is_alive()
+    clock.move(LONGER_THAN_A_POLL_US)
+    waiter.result().release()
+    for pause_us in (100_000, 10_000_000):
+        clock.move(pause_us)
+        Caller(limits.acquire).result().release()
+
+
+def test_competitors_are_forgotten(polled: WatchedStore, clock: FakeClock) -> None:
+    limits, waiter, held = with_competitors(polled, clock)
+    held.release()
+    clock.advance(1)
+    waiter.result().release()
+    limits.acquire(timeout=0.001).release()
+    assert not polled.line.competitors
 
 
 # ------------------------------------------------------------------------------------------------ the line

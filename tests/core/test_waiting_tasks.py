@@ -14,6 +14,7 @@ import pytest
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.waiters import TaskWaiter
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, reported, used, used_up
@@ -298,6 +299,15 @@ def test_a_loop_that_was_closed_under_a_waiter_harms_nobody(
     behind.result().release()
     assert not abandoned.done()
     assert used(limits) == {"db": 0}
+
+
+def test_a_waiter_may_be_woken_after_its_loop_was_closed() -> None:
+    async def waiter() -> TaskWaiter:
+        return TaskWaiter()
+
+    closed = asyncio.run(waiter())
+    closed.wake()
+    assert not closed.is_waiting()
 
 
 @in_a_loop

@@ -21,11 +21,13 @@ class WatchedLine(WaitingLine):
     def __init__(self, told: Condition, unwatch: Callable[[str], None] | None = None) -> None:
         self.told = told
         self.waiting: set[Waiter] = set()
+        self.calls = 0
         super().__init__(unwatch=unwatch)
 
     def enqueue(self, waiter: Waiter, buckets: Iterable[Bucket]) -> None:
         super().enqueue(waiter, buckets)
         with self.told:
+            self.calls += 1
             if self.buckets_of(waiter):
                 self.waiting.add(waiter)
             else:
