@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TypeAlias
 
 from limits_app.core.algorithms import State
+from limits_app.core.amounts import Amount
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import remaining, units_of
 from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
@@ -14,7 +15,7 @@ from limits_app.core.store import Store
 
 __all__ = ["Stats", "stats_by_scope", "stats_of", "survey"]
 
-Stats = dict[str, Any]
+Stats: TypeAlias = "dict[str, str | Amount | list[Stats] | None]"
 """The fields of the bucket that binds, and in `buckets` those of each bucket where there are several."""
 
 
@@ -72,8 +73,8 @@ def _binding(same: list[tuple[PlannedLimit, Stats]]) -> Stats:
 
 
 def _available(stats: Stats) -> float:
-    available: float = stats["available"]
-    return available
+    available = stats["available"]
+    return available if isinstance(available, int | float) else 0
 
 
 def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:

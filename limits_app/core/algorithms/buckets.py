@@ -87,7 +87,9 @@ class TokenBucket(Rule):
 
     def restored_at(self, state: State) -> int:
         """See Rule."""
-        return (state[1] - (-state[0] // self._rate)) * self._tick_us
+        level: int = state[0]
+        last: int = state[1]
+        return (last - (-level // self._rate)) * self._tick_us
 
     def carry(self, old: Rule, state: State, now: int) -> State:
         """See Rule."""
