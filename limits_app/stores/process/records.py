@@ -92,18 +92,18 @@ def _lease_key(scope: bytes, lease_id: LeaseId) -> bytes:
 class Codec(SchemaCodec):
     """Reads and writes the records of one schema."""
 
-    __slots__ = ("_form", "_has_permits", "_logs", "_spans", "_usage_at")
+    __slots__ = ("_form", "_has_permits", "_spans", "_usage_at", "logs")
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema, _NAME_LENGTH)
         self._spans: list[tuple[int, int]] = []
-        self._logs: list[tuple[int, bytes]] = []
+        self.logs: list[tuple[int, bytes]] = []
         end = 1  # after the name
         for index, rule in enumerate(schema.rules):
             start, end = end, end + len(rule.start) - rule.has_log
             self._spans.append((start, end))
             if rule.has_log:
-                self._logs.append((index, _LOG + _digest(rule.key)))
+                self.logs.append((index, _LOG + _digest(rule.key)))
         self._usage_at = end if schema.counts_usage else 0
         self._has_permits = bool(schema.permits)
         width = end - 1 + (len(schema.rules) + 1 if schema.counts_usage else 0)
@@ -119,7 +119,7 @@ class Codec(SchemaCodec):
         states: list[State] = []
         for start, end in self._spans:
             states.append(numbers[start:end])
-        for index, suffix in self._logs:
+        for index, suffix in self.logs:
             states[index] += (Log.stored(partial(txn.get, scope + suffix)),)
         usage = None
         if self._usage_at:
@@ -131,7 +131,7 @@ class Codec(SchemaCodec):
         numbers: list[int] = []
         for state in record.states:
             numbers += state
-        if self._logs:
+        if self.logs:
             numbers = [number for number in numbers if not isinstance(number, Log)]
         usage = record.usage
         if usage is not None:
@@ -144,7 +144,7 @@ class Codec(SchemaCodec):
 
     def put_logs(self, txn: Txn, scope: bytes, record: Record) -> None:
         """Write the logs that are not as they were read."""
-        for index, suffix in self._logs:
+        for index, suffix in self.logs:
             log: Log = record.states[index][-1]
             if not log.is_stored:
                 txn.put(scope + suffix, log.pack())
@@ -241,7 +241,8 @@ class Records:
         if codec.name not in self._defined:
             self._define(txn, codec)
         txn.put(scope, codec.encode(record))
-        codec.put_logs(txn, scope, record)
+        if codec.logs:
+            codec.put_logs(txn, scope, record)
 
     def remove(self, txn: Txn, scope: bytes) -> None:
         """Delete the record, the logs and the leases of a scope."""

@@ -39,7 +39,7 @@ T = TypeVar("T")
 _CROWDED: Final = 7 / 8
 
 _INHERITED: Final[list[object]] = []
-"""The presence of parent processes: to close its file here would drop locks of this process."""
+"""The files of parent processes: to close them here would drop locks of this process."""
 
 
 def _nothing(argument: object) -> None:
@@ -89,8 +89,9 @@ class StateFile:
 
     def after_fork(self) -> None:
         """Give a child process its own identity, and no step of its parent."""
-        _INHERITED.append(self.presence)
+        _INHERITED.append((self.presence, self._opened))
         self.environment = None
+        self._opened = []
         self.presence = None
         self.fork_lock = RLock()
         self._steps = {}

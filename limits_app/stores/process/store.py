@@ -104,22 +104,21 @@ class ProcessStore:
 
     def _acquire(self, txn: Txn, claim: Claim) -> bool:
         plan = prepared(claim.plan)
-        _check_version(txn, claim, plan)
+        _check_version(txn, claim.plan, plan)
         now = self._now()
-        self._name_holder(claim)
+        if claim.number:
+            self._name_holder(claim)
         records = self._records.load(txn, plan, now)
         admitted = engine.charge(claim, records, now)
-        if not admitted and claim.plan.permits and self._reclaim_from_dead(claim.plan, records, now):
-            admitted = engine.charge(claim, records, now)
-        self._save(txn, plan, records, now)
         if not admitted:
+            admitted = self._reclaim_from_dead(claim, records, now) and engine.charge(claim, records, now)
             _load_logs(claim)
+        self._save(txn, plan, records, now)
         return admitted
 
     def _name_holder(self, claim: Claim) -> None:
         """Name a claim in leases by this process, which is another one after a fork, and by its number there."""
-        if claim.number:
-            claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
+        claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
 
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones."""
@@ -133,14 +132,14 @@ class ProcessStore:
         if changed and self._records.met_new:
             self._housekeeping.step(txn, now)
 
-    def _reclaim_from_dead(self, plan: Plan, records: Sequence[Record], now: int) -> bool:
+    def _reclaim_from_dead(self, claim: Claim, records: Sequence[Record], now: int) -> bool:
         """Reclaim the permits of processes that have ended, at most ten times a second for the same scopes."""
-        time = monotonic()
-        if time - self._looked.get(plan.scope_keys, 0) < _SECONDS_BETWEEN_LOOKS:
+        scopes, time = claim.plan.scope_keys, monotonic()
+        if not claim.plan.permits or time - self._looked.get(scopes, 0) < _SECONDS_BETWEEN_LOOKS:
             return False
         if len(self._looked) >= _MAX_LOOKED:
             self._looked.clear()
-        self._looked[plan.scope_keys] = time
+        self._looked[scopes] = time
         seen: dict[bytes, bool] = {}
 
         def is_gone(holder: Holder) -> bool:
@@ -176,7 +175,8 @@ class ProcessStore:
         if settling.is_done or (claim.settled and not settling.is_deferred):
             return ()
         plan, now = prepared(claim.plan), self._now()
-        self._name_holder(claim)
+        if claim.number:
+            self._name_holder(claim)
         records = self._records.load_present(txn, plan)
         settling.lost_lease = not engine.settle(claim, records, settling.changes, now)
         self._save(txn, plan, records, now)
@@ -205,7 +205,7 @@ class ProcessStore:
 
     def _peek(self, txn: Txn, claim: Claim) -> None:
         plan = prepared(claim.plan)
-        _check_version(txn, claim, plan)
+        _check_version(txn, claim.plan, plan)
         now = self._now()
         engine.peek(claim, self._records.load(txn, plan, now), now)
         _load_logs(claim)
@@ -302,9 +302,9 @@ def _undecide_all(claims: Sequence[Claim]) -> None:
         claim.admitted = None
 
 
-def _check_version(txn: Txn, claim: Claim, plan: Prepared) -> None:
-    """Raise StaleConfiguration when the limits of a claim were compiled from another version."""
-    if claim.plan.version is not None and txn.get(_VERSION) != plan.version:
+def _check_version(txn: Txn, plan: Plan, in_file: Prepared) -> None:
+    """Raise StaleConfiguration when the limits of a plan were compiled from another version than the file's."""
+    if plan.version is not None and txn.get(_VERSION) != in_file.version:
         raise StaleConfiguration
 
 
