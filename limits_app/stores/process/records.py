@@ -1,4 +1,4 @@
-"""Records in the file, as bytes, and their leases and logs in entries of their own.
+"""Records in the file, as bytes, with their leases and logs in separate entries.
 
 Keys, with the 16 bytes of a scope: `scope` its record, `scope g limit` the log of a sliding window, `scope l limit
 holder` a lease. `d name` are the definitions of a schema.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from functools import lru_cache, partial
 from struct import Struct, error
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import lmdb
 
@@ -35,6 +35,8 @@ __all__ = [
     "entries",
     "prepared",
 ]
+
+T = TypeVar("T")
 
 SCOPE_LENGTH: Final = 16
 VERSION_LENGTH: Final = 8
@@ -62,19 +64,28 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
         self._txn = txn
         self._scope = scope
 
+    def _key(self, lease_id: LeaseId) -> bytes:
+        key, holder = lease_id
+        return self._scope + _lease_name(key) + cast("bytes", holder)
+
     def __getitem__(self, lease_id: LeaseId) -> Lease:
-        value = self._txn.get(_lease_key(self._scope, lease_id))
+        value = self._txn.get(self._key(lease_id))
         if value is None:
             raise KeyError(lease_id)
         return Lease(*_LEASE_FORM.unpack_from(value))
 
     def __setitem__(self, lease_id: LeaseId, lease: Lease) -> None:
         numbers = _LEASE_FORM.pack(lease.amount, lease.expires_at, lease.ends_at)
-        self._txn.put(_lease_key(self._scope, lease_id), numbers + lease_id[0].encode())
+        self._txn.put(self._key(lease_id), numbers + lease_id[0].encode())
 
     def __delitem__(self, lease_id: LeaseId) -> None:
-        if not self._txn.delete(_lease_key(self._scope, lease_id)):
+        if not self._txn.delete(self._key(lease_id)):
             raise KeyError(lease_id)
+
+    def pop(self, lease_id: LeaseId, default: T) -> Lease | T:  # type: ignore[override]  # always with a default
+        """Remove a lease and return it, in one step."""
+        value = self._txn.pop(self._key(lease_id))
+        return default if value is None else Lease(*_LEASE_FORM.unpack_from(value))
 
     def __iter__(self) -> Iterator[LeaseId]:
         for key, value in entries(self._txn, self._scope + _LEASE):
@@ -82,11 +93,6 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _lease_key(scope: bytes, lease_id: LeaseId) -> bytes:
-    key, holder = lease_id
-    return scope + _LEASE + _digest(key) + cast("bytes", holder)
 
 
 class Codec(SchemaCodec):
@@ -210,7 +216,7 @@ class Records:
         return records
 
     def _other(self, txn: Txn, scope: bytes, stored: bytes | None, schema: Schema) -> Record:
-        """Return a record that another schema wrote, or a new one where there is none that can be read."""
+        """Return a record that another schema wrote, or a new one where the stored one cannot be read."""
         record = None
         if stored is None:
             self.met_new = True
@@ -234,10 +240,9 @@ class Records:
         codec = _CODECS.named(name) or _CODECS.defined(txn.get(_DEFINITIONS + name))
         return None if codec is None else codec.decode(stored, txn, scope)
 
-    def put(self, txn: Txn, scope: bytes, record: Record, codec: Codec | None = None) -> None:
-        """Write a record; a log only when it has changed. `codec` is that of its schema, where it is known."""
-        if codec is None or codec.schema is not record.schema:
-            codec = _CODECS[record.schema]
+    def put(self, txn: Txn, scope: bytes, record: Record) -> None:
+        """Write a record; a log only when it has changed."""
+        codec = _CODECS[record.schema]
         if codec.name not in self._defined:
             self._define(txn, codec)
         txn.put(scope, codec.encode(record))
@@ -268,6 +273,11 @@ def entries(txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b"") -> 
 
 
 @lru_cache(maxsize=4096)
+def _lease_name(key: str) -> bytes:
+    """The name of the leases of a limit in keys, 9 bytes."""
+    return _LEASE + _digest(key)
+
+
 def _digest(key: str) -> bytes:
     """The name of a limit in keys, 8 bytes."""
     return short_key(key)[:8]
