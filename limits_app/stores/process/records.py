@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from functools import lru_cache, partial
 from struct import Struct, error
-from typing import Final, TypeVar, cast
+from typing import Any, Final, cast
 
 import lmdb
 
@@ -36,8 +36,6 @@ __all__ = [
     "prepared",
 ]
 
-T = TypeVar("T")
-
 SCOPE_LENGTH: Final = 16
 VERSION_LENGTH: Final = 8
 _NAME_LENGTH: Final = 8
@@ -47,6 +45,7 @@ _LOG: Final = b"g"
 _LEASE: Final = b"l"
 _LEASE_FORM: Final = Struct("=3q")
 _MOST: Final = 2**63 - 1
+_REQUIRED: Final = object()
 
 
 class StoredUsage(HourlyUsage):
@@ -82,10 +81,14 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
         if not self._txn.delete(self._key(lease_id)):
             raise KeyError(lease_id)
 
-    def pop(self, lease_id: LeaseId, default: T) -> Lease | T:  # type: ignore[override]  # always with a default
-        """Remove a lease and return it, in one step."""
+    def pop(self, lease_id: LeaseId, default: Any = _REQUIRED) -> Any:
+        """Remove a lease and return it, in one step of LMDB."""
         value = self._txn.pop(self._key(lease_id))
-        return default if value is None else Lease(*_LEASE_FORM.unpack_from(value))
+        if value is not None:
+            return Lease(*_LEASE_FORM.unpack_from(value))
+        if default is _REQUIRED:
+            raise KeyError(lease_id)
+        return default
 
     def __iter__(self) -> Iterator[LeaseId]:
         for key, value in entries(self._txn, self._scope + _LEASE):
