@@ -120,6 +120,8 @@ def test_leases_are_entries_of_the_scope(txn: Txn) -> None:
     with pytest.raises(KeyError):
         del leases["gr\u00f6\u00dfe", HOLDER]
     assert leases.pop(("db", HOLDER)).amount == 2
+    with pytest.raises(KeyError):
+        leases.pop(("db", HOLDER))
     assert list(leases) == []
 
 

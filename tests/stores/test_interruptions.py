@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
 from random import Random
 from threading import current_thread, main_thread
@@ -192,7 +193,13 @@ def test_a_charge_that_is_interrupted_at_any_point_is_known_to_have_been_made_or
         assert 10 < number < 999
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of what an interruption left open
 def test_signals_that_raise_at_random_points_leave_the_store_usable(tmp_path: Path) -> None:
+    copy_context().run(interrupt_at_random, tmp_path)
+
+
+def interrupt_at_random(tmp_path: Path) -> None:
+    """Interrupt releases and acquisitions for two seconds; blocks that were interrupted are left with the context."""
     assert current_thread() is main_thread()
     random, deadline, interruptions = Random(1), monotonic() + 2, 0
 

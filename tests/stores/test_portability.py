@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,8 +19,9 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process import files as files_module
+from limits_app.stores.process.presence import is_alive
 from limits_app.testing import FakeClock
-from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, files, holders, limits_of, running, used
+from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, files, holders, limits_of, running, until, used
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)
 
@@ -136,6 +138,19 @@ class TestWithoutAllocation:
             with closing(ProcessStore(directory, map_megabytes=3)) as store:
                 assert used(limits_of(store, MANY)) == pytest.approx(expected, abs=0.01)
 
+    def test_a_file_that_is_as_large_already_keeps_its_size_when_its_space_cannot_be_checked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ProcessStore(tmp_path, map_megabytes=2).close()
+
+        def fsync(_: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        with pytest.raises(StoreUnavailable, match="Input/output error"):
+            ProcessStore(tmp_path, map_megabytes=2)
+        assert files_module.data_file(tmp_path / "state").stat().st_size == 2 * MEGABYTE
+
     def test_a_new_file_that_was_left_unfinished_is_made_again(self, tmp_path: Path) -> None:
         new = tmp_path / "state" / "new"
         new.mkdir(parents=True, mode=0o700)
@@ -164,6 +179,20 @@ def test_without_locks_permits_return_when_their_leases_expire(
         assert not limits.try_acquire()
         clock.advance(store.lease_us / 1_000_000)
         assert limits.try_acquire()
+
+
+def test_without_pipes_a_waiter_looks_again_by_itself(
+    process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_pipes(monkeypatch)
+    held = limits_of(process_store, DB).try_acquire()
+    with ThreadPoolExecutor(1) as executor:
+        waiter = executor.submit(limits_of(process_store, DB).acquire, None, PATIENCE)
+        until(lambda: process_store.line.busy)
+        assert entries(process_store, b"watch") == []
+        held.release()
+        waiter.result(PATIENCE).release()
+    assert files(process_store, ".pipe") == []
 
 
 def holding(pipe: Connection, directory: Path, now: int) -> None:
@@ -226,7 +255,7 @@ class TestSymbolicLinks:
         ):
             ProcessStore(base / "below", map_megabytes=1)
         assert target.stat().st_mode & 0o777 == 0o755
-        assert not any(path.is_file() for path in target.rglob("*"))
+        assert list(target.iterdir()) == []
 
     def test_a_directory_above_that_all_users_can_write_is_refused(self, tmp_path: Path) -> None:
         shared = tmp_path / "shared"
@@ -252,6 +281,14 @@ class TestForeignFiles:
     ) -> None:
         monkeypatch.setattr("secrets.token_bytes", lambda length: b"\7" * length)
         (process_store.directory / "state" / f"{'07' * 8}.alive").mkdir()
+        assert process_store._file.environment is not None
         with pytest.raises(StoreUnavailable, match=r"0707070707070707\.alive"):
             limits_of(process_store, RateLimit("x", 5, 60), DB).try_acquire({"x": 1})
         assert used(limits_of(process_store, RateLimit("x", 5, 60), DB), "x") == 0
+
+    def test_what_cannot_be_opened_in_place_of_another_process_is_an_error_that_names_it(
+        self, process_store: ProcessStore
+    ) -> None:
+        (process_store.directory / "state" / f"{'08' * 8}.alive").mkdir()
+        with pytest.raises(StoreUnavailable, match="Is a directory"):
+            is_alive(process_store._file.directory, b"\10" * 8)

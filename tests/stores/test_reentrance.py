@@ -1,20 +1,23 @@
-"""Whoever asks in the middle of a step, and what another process has done to the file meanwhile."""
+"""Calls within a step of the same thread, and what another process has done to the file meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
+from limits_app.core import engine
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit
+from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.files import file_number, set_aside
 from limits_app.testing import FakeClock
+from tests.stores.support import limits_of, used
 
 
 class Asking(FakeClock):
@@ -62,3 +65,99 @@ def test_a_file_may_be_opened_anew_before_it_is_open(tmp_path: Path) -> None:
         store._file._close()
     assert [bool(limits.try_acquire()) for _ in range(2)] == [True, False]
     store.close()
+
+
+class TestAReleaseWithinAStep:
+    @pytest.fixture
+    def clock(self) -> Asking:
+        return Asking()
+
+    @pytest.fixture
+    def process_store(self, tmp_path: Path, clock: Asking) -> Iterator[ProcessStore]:
+        store = ProcessStore(tmp_path, clock=clock, map_megabytes=1)
+        yield store
+        store.close()
+
+    def test_it_is_settled_once_and_after_the_step(self, process_store: ProcessStore, clock: Asking) -> None:
+        limits = limits_of(process_store, RateLimit("x", 10, 3600))
+        acquired = limits.try_acquire({"x": 4})
+        acquired.update({"x": 1})
+
+        def release() -> None:
+            acquired.release()
+            assert acquired.claim.settled
+            process_store.settle(acquired.claim, [-3 * limits.scoped[0].schema.rules[0].parts_per_unit])
+
+        clock.deed = release
+        assert limits.try_acquire({"x": 2})
+        acquired.release()
+        assert used(limits, "x") == 3
+
+    def test_it_is_settled_later_when_the_file_cannot_be_used(
+        self,
+        process_store: ProcessStore,
+        clock: Asking,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        limits = limits_of(process_store, RateLimit("x", 10, 3600))
+        acquired = limits.try_acquire({"x": 4})
+        acquired.update({"x": 1})
+        clock.deed = acquired.release
+
+        def fail(*_: object) -> bool:
+            raise StoreUnavailable("no room")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(engine, "settle", fail)
+            assert limits.try_acquire({"x": 2})
+            assert acquired.claim.settled
+            assert used(limits, "x") == 6
+        assert "repeated after the next step" in caplog.text
+        assert limits.try_acquire({"x": 1})
+        assert used(limits, "x") == 4
+
+    def test_a_call_that_fails_is_logged_and_made_once(
+        self, process_store: ProcessStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        calls: list[int] = []
+
+        def fail() -> None:
+            calls.append(1)
+            raise ValueError("of a hook")
+
+        process_store._file.do_later(fail)
+        for _ in range(2):
+            process_store.version()
+        assert calls == [1]
+        assert "of a hook" in caplog.text
+
+    def test_another_thread_may_have_made_the_call(self, process_store: ProcessStore) -> None:
+        calls: list[int] = []
+
+        def make() -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                process_store.version()
+
+        process_store._file.do_later(make)
+        process_store.version()
+        assert process_store.version() == 0
+        assert calls == [1, 1]
+
+    def test_a_settling_that_was_undone_is_repeated_after_the_file_was_mended(
+        self, process_store: ProcessStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limits = limits_of(process_store, RateLimit("x", 10, 3600))
+        acquired = limits.try_acquire({"x": 4})
+        acquired.update({"x": 1})
+        failures = iter([lmdb.MapResizedError("larger elsewhere")])
+
+        def fail_once(*_: object) -> bool:
+            for error in failures:
+                raise error
+            return False
+
+        monkeypatch.setattr("limits_app.stores.process.store.any_watchers", fail_once)
+        acquired.release()
+        assert used(limits, "x") == 1

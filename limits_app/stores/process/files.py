@@ -12,6 +12,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Final, TypeVar
@@ -19,15 +20,6 @@ from typing import Final, TypeVar
 import lmdb
 
 from limits_app.core.errors import StoreUnavailable
-
-try:
-    import fcntl as _fcntl
-except ImportError:  # on Windows
-    _fcntl = None  # type: ignore[assignment]
-try:
-    import msvcrt as _msvcrt
-except ImportError:  # everywhere else
-    _msvcrt = None  # type: ignore[assignment]
 
 __all__ = [
     "UNREADABLE",
@@ -58,8 +50,17 @@ UNREADABLE: Final = (
     lmdb.PanicError,
 )
 """What LMDB raises for a file that is damaged or was not written by LMDB."""
-fcntl: ModuleType | None = _fcntl
-msvcrt: ModuleType | None = _msvcrt
+
+
+def _module(name: str) -> ModuleType | None:
+    """A module of Python that only some systems have."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
 
 _SECONDS_BETWEEN_TRIES: Final = 0.01
 _CHUNK: Final = bytes(1024 * 1024)
@@ -81,8 +82,8 @@ def private_directory(directory: Path) -> Path:
     try:
         for path in reversed((state, *state.parents)):
             path.mkdir(mode=0o700, exist_ok=True)
-        for path in (state.parent.parent, state.parent, state):
-            _check_private(path, is_state=path == state)
+            if path in (state, *state.parents[:2]):
+                _check_private(path, is_state=path == state)
         if state.stat().st_mode & 0o077:
             state.chmod(0o700)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Housekeeping: scopes whose records equal unused ones are deleted, so that the file holds what is active."""
+"""Housekeeping: scopes whose records equal unused ones are deleted, so that the file holds active scopes only."""
 
 from __future__ import annotations
 

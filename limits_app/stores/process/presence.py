@@ -163,5 +163,5 @@ def _checked(directory: Path, work: Callable[[], T]) -> T:
 def _unusable(directory: Path, error: OSError) -> StoreUnavailable:
     return StoreUnavailable(
         f"the files in {directory} by which processes see each other cannot be used ({error}): "
-        "remove what is in the way, or set LIMITS['STATE_DIR'] to another directory"
+        "remove the obstacle, or set LIMITS['STATE_DIR'] to another directory"
     )

@@ -1,4 +1,4 @@
-"""Records in the file, as bytes, and their leases and logs in entries of their own.
+"""Records in the file, as bytes, with their leases and logs in separate entries.
 
 Keys, with the 16 bytes of a scope: `scope` its record, `scope g limit` the log of a sliding window, `scope l limit
 holder` a lease. `d name` are the definitions of a schema.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from functools import lru_cache, partial
 from struct import Struct, error
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import lmdb
 
@@ -45,6 +45,7 @@ _LOG: Final = b"g"
 _LEASE: Final = b"l"
 _LEASE_FORM: Final = Struct("=3q")
 _MOST: Final = 2**63 - 1
+_REQUIRED: Final = object()
 
 
 class StoredUsage(HourlyUsage):
@@ -62,19 +63,32 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
         self._txn = txn
         self._scope = scope
 
+    def _key(self, lease_id: LeaseId) -> bytes:
+        key, holder = lease_id
+        return self._scope + _lease_name(key) + cast("bytes", holder)
+
     def __getitem__(self, lease_id: LeaseId) -> Lease:
-        value = self._txn.get(_lease_key(self._scope, lease_id))
+        value = self._txn.get(self._key(lease_id))
         if value is None:
             raise KeyError(lease_id)
         return Lease(*_LEASE_FORM.unpack_from(value))
 
     def __setitem__(self, lease_id: LeaseId, lease: Lease) -> None:
         numbers = _LEASE_FORM.pack(lease.amount, lease.expires_at, lease.ends_at)
-        self._txn.put(_lease_key(self._scope, lease_id), numbers + lease_id[0].encode())
+        self._txn.put(self._key(lease_id), numbers + lease_id[0].encode())
 
     def __delitem__(self, lease_id: LeaseId) -> None:
-        if not self._txn.delete(_lease_key(self._scope, lease_id)):
+        if not self._txn.delete(self._key(lease_id)):
             raise KeyError(lease_id)
+
+    def pop(self, lease_id: LeaseId, default: Any = _REQUIRED) -> Any:
+        """Remove a lease and return it, in one step of LMDB."""
+        value = self._txn.pop(self._key(lease_id))
+        if value is not None:
+            return Lease(*_LEASE_FORM.unpack_from(value))
+        if default is _REQUIRED:
+            raise KeyError(lease_id)
+        return default
 
     def __iter__(self) -> Iterator[LeaseId]:
         for key, value in entries(self._txn, self._scope + _LEASE):
@@ -84,26 +98,21 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
         return sum(1 for _ in self)
 
 
-def _lease_key(scope: bytes, lease_id: LeaseId) -> bytes:
-    key, holder = lease_id
-    return scope + _LEASE + _digest(key) + cast("bytes", holder)
-
-
 class Codec(SchemaCodec):
     """Reads and writes the records of one schema."""
 
-    __slots__ = ("_form", "_has_permits", "_logs", "_spans", "_usage_at")
+    __slots__ = ("_form", "_has_permits", "_spans", "_usage_at", "logs")
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema, _NAME_LENGTH)
         self._spans: list[tuple[int, int]] = []
-        self._logs: list[tuple[int, bytes]] = []
+        self.logs: list[tuple[int, bytes]] = []
         end = 1  # after the name
         for index, rule in enumerate(schema.rules):
             start, end = end, end + len(rule.start) - rule.has_log
             self._spans.append((start, end))
             if rule.has_log:
-                self._logs.append((index, _LOG + _digest(rule.key)))
+                self.logs.append((index, _LOG + _digest(rule.key)))
         self._usage_at = end if schema.counts_usage else 0
         self._has_permits = bool(schema.permits)
         width = end - 1 + (len(schema.rules) + 1 if schema.counts_usage else 0)
@@ -119,7 +128,7 @@ class Codec(SchemaCodec):
         states: list[State] = []
         for start, end in self._spans:
             states.append(numbers[start:end])
-        for index, suffix in self._logs:
+        for index, suffix in self.logs:
             states[index] += (Log.stored(partial(txn.get, scope + suffix)),)
         usage = None
         if self._usage_at:
@@ -131,7 +140,7 @@ class Codec(SchemaCodec):
         numbers: list[int] = []
         for state in record.states:
             numbers += state
-        if self._logs:
+        if self.logs:
             numbers = [number for number in numbers if not isinstance(number, Log)]
         usage = record.usage
         if usage is not None:
@@ -144,7 +153,7 @@ class Codec(SchemaCodec):
 
     def put_logs(self, txn: Txn, scope: bytes, record: Record) -> None:
         """Write the logs that are not as they were read."""
-        for index, suffix in self._logs:
+        for index, suffix in self.logs:
             log: Log = record.states[index][-1]
             if not log.is_stored:
                 txn.put(scope + suffix, log.pack())
@@ -210,7 +219,7 @@ class Records:
         return records
 
     def _other(self, txn: Txn, scope: bytes, stored: bytes | None, schema: Schema) -> Record:
-        """Return a record that another schema wrote, or a new one where there is none that can be read."""
+        """Return a record that another schema wrote, or a new one where the stored one cannot be read."""
         record = None
         if stored is None:
             self.met_new = True
@@ -234,14 +243,14 @@ class Records:
         codec = _CODECS.named(name) or _CODECS.defined(txn.get(_DEFINITIONS + name))
         return None if codec is None else codec.decode(stored, txn, scope)
 
-    def put(self, txn: Txn, scope: bytes, record: Record, codec: Codec | None = None) -> None:
-        """Write a record; a log only when it has changed. `codec` is that of its schema, where it is known."""
-        if codec is None or codec.schema is not record.schema:
-            codec = _CODECS[record.schema]
+    def put(self, txn: Txn, scope: bytes, record: Record) -> None:
+        """Write a record; a log only when it has changed."""
+        codec = _CODECS[record.schema]
         if codec.name not in self._defined:
             self._define(txn, codec)
         txn.put(scope, codec.encode(record))
-        codec.put_logs(txn, scope, record)
+        if codec.logs:
+            codec.put_logs(txn, scope, record)
 
     def remove(self, txn: Txn, scope: bytes) -> None:
         """Delete the record, the logs and the leases of a scope."""
@@ -267,6 +276,11 @@ def entries(txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b"") -> 
 
 
 @lru_cache(maxsize=4096)
+def _lease_name(key: str) -> bytes:
+    """The name of the leases of a limit in keys, 9 bytes."""
+    return _LEASE + _digest(key)
+
+
 def _digest(key: str) -> bytes:
     """The name of a limit in keys, 8 bytes."""
     return short_key(key)[:8]

@@ -39,11 +39,11 @@ T = TypeVar("T")
 _CROWDED: Final = 7 / 8
 
 _INHERITED: Final[list[object]] = []
-"""The presence of parent processes: to close its file here would drop locks of this process."""
+"""The files of parent processes: to close them here would drop locks of this process."""
 
 
 def _nothing(argument: object) -> None:
-    """What has to be undone after most steps that have failed."""
+    """Undo nothing: most steps change nothing but the file."""
 
 
 class InStep(StoreUnavailable):
@@ -53,7 +53,7 @@ class InStep(StoreUnavailable):
 class StateFile:
     """Opens the file when it is needed, and again in a child process.
 
-    Everything happens in steps: one thread at a time, in a transaction of its own. `on_open` is called whenever the
+    Everything happens in steps: one thread at a time, each in one transaction. `on_open` is called whenever the
     file was opened, since it may be another one. `make_room` is called, outside of a step, when the file is full.
 
     An exception that a signal handler raises can come at any point of a step. It leaves the file unlocked and the
@@ -89,8 +89,9 @@ class StateFile:
 
     def after_fork(self) -> None:
         """Give a child process its own identity, and no step of its parent."""
-        _INHERITED.append(self.presence)
+        _INHERITED.append((self.presence, self._opened))
         self.environment = None
+        self._opened = []
         self.presence = None
         self.fork_lock = RLock()
         self._steps = {}
@@ -105,7 +106,7 @@ class StateFile:
         self._alone(self._leave)
 
     def is_crowded(self) -> bool:
-        """Whether so much of the map is in use that the rest is needed for changes of what is there."""
+        """Whether so much of the map is in use that the rest is needed for changes of stored records."""
         environment = self.environment or self._open()
         stat = environment.stat()
         pages = stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
@@ -127,9 +128,9 @@ class StateFile:
         """Whether another process has ended; to be called in a step."""
         return process != self.identity() and not is_alive(self.directory, process)
 
-    def do_later(self, deed: Callable[[], None]) -> None:
-        """Call `deed` after the current step."""
-        self._later.append(deed)
+    def do_later(self, call: Callable[[], None]) -> None:
+        """Make a call after the current step."""
+        self._later.append(call)
 
     def transact(
         self,
@@ -166,7 +167,7 @@ class StateFile:
             self._mend(error, possible=mending)
             return self.transact(step, argument, undo=undo, write=write, mending=False)
         if self._later:
-            self._catch_up()
+            self._make_deferred_calls()
         return done
 
     def _abandon(self, thread: int, error: BaseException, undo: Callable[[], None]) -> None:
@@ -204,7 +205,7 @@ class StateFile:
 
     def _open(self) -> lmdb.Environment:
         if self.environment is None:
-            self._close()  # what an interrupted call has left open
+            self._close()  # an environment that an interrupted call has left open
             self._on_open()
             open_environment(self.directory, self._map_megabytes, self._opened)
             self._file_number = file_number(self.directory)
@@ -260,19 +261,21 @@ class StateFile:
             "processes that use it and delete it; counting starts again then"
         )
 
-    def _catch_up(self) -> None:
-        """Do what was put off during a step. What fails stays, and is tried again after the next step."""
+    def _make_deferred_calls(self) -> None:
+        """Make the calls that were deferred during a step; one that fails is repeated after the next step."""
         while self._later:
-            deed = self._later[0]
+            call = self._later[0]
             try:
-                deed()
+                call()
             except StoreUnavailable:
-                logger.warning("what was released during a step could not be stored; trying again", exc_info=True)
+                logger.warning(
+                    "a release during a step could not be stored; it is repeated after the next step", exc_info=True
+                )
                 return
             except Exception:
-                logger.exception("what was put off during a step failed")
+                logger.exception("a call that was deferred during a step failed")
             with suppress(ValueError):  # another thread was faster
-                self._later.remove(deed)
+                self._later.remove(call)
 
 
 def _has_ended(txn: Txn) -> bool:

@@ -16,7 +16,7 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
-from limits_app.core.plan import Amounts, Claim, Plan
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.record import LEASE_US, Holder, Record, lease_us_of
 from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import next_version
@@ -104,43 +104,44 @@ class ProcessStore:
 
     def _acquire(self, txn: Txn, claim: Claim) -> bool:
         plan = prepared(claim.plan)
-        _check_version(txn, claim, plan)
+        if claim.plan.version is not None:
+            _check_version(txn, plan)
+        if claim.number:
+            self._name_holder(claim)
         now = self._now()
-        self._name_holder(claim)
         records = self._records.load(txn, plan, now)
         admitted = engine.charge(claim, records, now)
-        if not admitted and claim.plan.permits and self._reclaim_from_dead(claim.plan, records, now):
-            admitted = engine.charge(claim, records, now)
-        self._save(txn, plan, records, now)
         if not admitted:
+            admitted = self._reclaim_from_dead(claim, records, now) and engine.charge(claim, records, now)
             _load_logs(claim)
+        self._save(txn, plan, records, now)
         return admitted
 
     def _name_holder(self, claim: Claim) -> None:
         """Name a claim in leases by this process, which is another one after a fork, and by its number there."""
-        if claim.number:
-            claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
+        claim.holder = self._file.identity() + claim.number.to_bytes(_NUMBER_LENGTH)
 
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones."""
         changed = False
-        for record, (scope, codec, scoped) in zip(records, plan.scopes, strict=True):
+        for index, record in enumerate(records):
             if record.changed:
+                scope, _, scoped = plan.scopes[index]
                 changed = True
                 if record.usage is not None or record.finished:
                     self._usage.keep(txn, scoped.scope, record, now)
-                self._records.put(txn, scope, record, codec)
+                self._records.put(txn, scope, record)
         if changed and self._records.met_new:
             self._housekeeping.step(txn, now)
 
-    def _reclaim_from_dead(self, plan: Plan, records: Sequence[Record], now: int) -> bool:
+    def _reclaim_from_dead(self, claim: Claim, records: Sequence[Record], now: int) -> bool:
         """Reclaim the permits of processes that have ended, at most ten times a second for the same scopes."""
-        time = monotonic()
-        if time - self._looked.get(plan.scope_keys, 0) < _SECONDS_BETWEEN_LOOKS:
+        scopes, time = claim.plan.scope_keys, monotonic()
+        if not claim.plan.permits or time - self._looked.get(scopes, 0) < _SECONDS_BETWEEN_LOOKS:
             return False
         if len(self._looked) >= _MAX_LOOKED:
             self._looked.clear()
-        self._looked[plan.scope_keys] = time
+        self._looked[scopes] = time
         seen: dict[bytes, bool] = {}
 
         def is_gone(holder: Holder) -> bool:
@@ -176,7 +177,8 @@ class ProcessStore:
         if settling.is_done or (claim.settled and not settling.is_deferred):
             return ()
         plan, now = prepared(claim.plan), self._now()
-        self._name_holder(claim)
+        if claim.number:
+            self._name_holder(claim)
         records = self._records.load_present(txn, plan)
         settling.lost_lease = not engine.settle(claim, records, settling.changes, now)
         self._save(txn, plan, records, now)
@@ -205,7 +207,8 @@ class ProcessStore:
 
     def _peek(self, txn: Txn, claim: Claim) -> None:
         plan = prepared(claim.plan)
-        _check_version(txn, claim, plan)
+        if claim.plan.version is not None:
+            _check_version(txn, plan)
         now = self._now()
         engine.peek(claim, self._records.load(txn, plan, now), now)
         _load_logs(claim)
@@ -254,7 +257,7 @@ class ProcessStore:
         self._file.close()
 
     def _make_room(self) -> None:
-        """Delete what is idle, now that the file is full; at most once a second, since it reads the whole file."""
+        """Delete idle scopes, now that the file is full; at most once a second, since it reads the whole file."""
         now = self._now()
         if 0 <= now - self._swept_at < _SECOND:
             return
@@ -302,9 +305,9 @@ def _undecide_all(claims: Sequence[Claim]) -> None:
         claim.admitted = None
 
 
-def _check_version(txn: Txn, claim: Claim, plan: Prepared) -> None:
-    """Raise StaleConfiguration when the limits of a claim were compiled from another version."""
-    if claim.plan.version is not None and txn.get(_VERSION) != plan.version:
+def _check_version(txn: Txn, plan: Prepared) -> None:
+    """Raise StaleConfiguration when the limits of a plan were compiled from another version than the file's."""
+    if txn.get(_VERSION) != plan.version:
         raise StaleConfiguration
 
 

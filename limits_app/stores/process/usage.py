@@ -1,8 +1,8 @@
 """Usage in the file: the admitted amounts of finished hours, until they are collected.
 
 Keys, with `scope` in 16 bytes: `open scope` is a scope whose record is counting, `hour number scope` its amounts in
-an hour that its record counts no more, and `batch` what was collected and is not confirmed yet. The words `open` and
-`hour` are digests, which no scope begins with.
+an hour that its record counts no more, and `batch` the counts that were collected and are not confirmed yet.
+The words `open` and `hour` are digests, which no scope begins with.
 """
 
 from __future__ import annotations

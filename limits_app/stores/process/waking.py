@@ -53,9 +53,9 @@ class Waking:
         scope = self._watched.get(short)
         if scope is not None:
             self.line.notify([scope])
-            return
-        with suppress(StoreUnavailable):  # whoever leaves a line was interrupted before it could say so
-            self._file.transact(self._forget, short)
+        elif self._file.environment is not None:
+            with suppress(StoreUnavailable):  # a waiter was interrupted before it could end the watch
+                self._file.transact(self._forget, short)
 
     def _forget(self, txn: Txn, short: bytes) -> None:
         if short not in self._watched:
