@@ -74,7 +74,7 @@ class Plans:
         many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
         plan = self._compiled(tuple(named), left_out, held, many_calls)
         depends_on_keys = all(
-            [key not in permit_keys and isinstance(self.limits.get(key), MeteredLimit) for key in requested]
+            key not in permit_keys and isinstance(self.limits.get(key), MeteredLimit) for key in requested
         )
         if depends_on_keys and not held and keys != ():
             self.by_keys[keys] = plan
