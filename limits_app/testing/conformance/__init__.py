@@ -42,6 +42,7 @@ _WITH_ASSERTS: Final = (
     "counting",
     "counts",
     "crediting",
+    "kinds",
     "leases",
     "machine",
     "moments",
