@@ -7,7 +7,15 @@ from typing import Final
 import pytest
 
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.core.plan import Claim
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
