@@ -71,7 +71,7 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
 
 
 def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now: int) -> bool:
-    """Add `changes` to what was charged, and return the permits; False when a lease had run out before.
+    """Add `changes` to the charged amounts, and return the permits; False when a lease had run out before.
 
     Positive changes are charged even beyond the limit, negative ones are refunded where the algorithm can; those of
     a plan that is credit, whatever the algorithm. Permits whose lease had run out are left to their new holders.

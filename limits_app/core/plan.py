@@ -211,7 +211,7 @@ class ClaimOwner(Protocol):
 class Claim:
     """The amounts that one request wants, in the order of `plan.limits`, and the decision of a store.
 
-    `admitted` is None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
+    `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
     `settled` is set by the store. `number` identifies the claim in this process; `holder` names it in leases, and
     stores that several processes share replace it by bytes that no other process uses.
