@@ -103,6 +103,7 @@ def restores_everything_in_time(store: Store, clock: FakeClock, limit: RateLimit
 
 def rejects_more_than_it_can_ever_admit(store: Store, clock: FakeClock, limit: RateLimit) -> None:
     """More than the limit can ever admit is an error, which charges nothing."""
+    clock.move(1)
     limits, too_much = limits_of(store, limit, entity="too much"), round(limit.ceiling + smallest(limit), 3)
     if too_much <= MAX_AMOUNT:
         with pytest.raises(NeverAdmissible) as caught:

@@ -1,4 +1,4 @@
-"""Kinds: a scope in use whose limits become limits of any other kind, block everything, or are removed, and come back."""
+"""Kinds: limits of a scope in use that become limits of another kind, block everything, or are removed, and return."""
 
 from __future__ import annotations
 
