@@ -1,4 +1,4 @@
-"""The package is plain code: it generates no source, inspects no frames, and leaves the internals of libraries alone."""
+"""The package is plain code: it generates no source, and leaves the internals of other libraries alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "limits_app"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 BANNED = {
-    "a call of exec or eval": r"(?<![.\w])(exec|eval)\(",
+    "a call of exec or eval": r"\b(exec|eval)\(",
     "an import of ast": r"^\s*(import ast\b|from ast import)",
     "linecache": r"\blinecache\b",
     "sys._getframe": r"\b_getframe\b",
@@ -107,6 +107,6 @@ def test_the_patterns_find_what_they_are_for(line: str, name: str) -> None:
     assert re.search(BANNED[name], line)
 
 
-@pytest.mark.parametrize("line", ["client.eval(script, 1)", "executor.submit(work)", "object.__init__(self)"])
+@pytest.mark.parametrize("line", ["executor.submit(work)", "evaluate(rule)", "object.__init__(self)"])
 def test_the_patterns_leave_ordinary_code_alone(line: str) -> None:
     assert not any(re.search(pattern, line) for pattern in BANNED.values())
