@@ -135,7 +135,7 @@ class Channel(redis.Channel):  # type: ignore[misc]  # Kombu ships no types
             return
         waiting = _waiting(self._q_for_pri(queue, self._get_message_priority(message, reverse=False)))
         with self.conn_or_acquire() as client:
-            client.eval(_HOLD, 1, self.global_keyprefix + waiting, seconds, dumps(message))
+            client.execute_command("EVAL", _HOLD, 1, self.global_keyprefix + waiting, seconds, dumps(message))
 
     def _size(self, queue: str) -> int:
         with self.conn_or_acquire() as client:

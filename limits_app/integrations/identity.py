@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
-from django.utils.functional import SimpleLazyObject
 
 from limits_app import conf
 from limits_app.core.amounts import shown
@@ -16,7 +15,6 @@ from limits_app.integrations.clients import client_of
 
 __all__ = ["aidentify", "entity_of_key", "entity_of_request", "identify", "of_user", "sound", "sound_user"]
 
-_AUTHENTICATION: Final = "django.contrib.auth.middleware"
 _DIGEST: Final = "digest:"
 # To look for these in what has them takes as long as a call.
 _ENTITY_OF_REQUEST: Final = conf.ENTITY_OF_REQUEST.name
@@ -31,14 +29,6 @@ def entity_of_request(request: HttpRequest) -> str:
     and LIMITS["TRUSTED_PROXIES"]. Without the latter, visitors behind a proxy all come from the proxy.
     """
     return _of_api_key(request) or of_user(getattr(request, "user", None)) or client_of(request)
-
-
-async def aentity_of_request(request: HttpRequest) -> str:
-    """`entity_of_request` for asyncio; a thread asks for a user of whom `request.auser` need not know."""
-    auser = getattr(request, "auser", None)
-    if auser is None or conf.get(conf.API_KEY_OF_REQUEST) is not None or _is_told(request):
-        return await sync_to_async(entity_of_request)(request)
-    return of_user(await auser()) or client_of(request)
 
 
 def identify(request: HttpRequest) -> str | None:
@@ -61,9 +51,7 @@ def identify(request: HttpRequest) -> str | None:
 
 
 async def aidentify(request: HttpRequest) -> str | None:
-    """`identify` for asyncio; a configured function is asked in a thread, where it may ask the database."""
-    if conf.entity_function() is entity_of_request:
-        return sound(await aentity_of_request(request))
+    """`identify` for asyncio, in a thread, where `request.user` and configured functions may query the database."""
     return await sync_to_async(identify)(request)
 
 
@@ -96,15 +84,6 @@ def of_user(user: Any) -> str | None:
         return None
     key = getattr(user, "pk", None)
     return None if key is None or key == "" else f"user:{key}"
-
-
-def _is_told(request: HttpRequest) -> bool:
-    """Whether somebody has told `request.user`, other than the middleware that tells `request.auser` too."""
-    user = vars(request).get("user")
-    if user is None:
-        return False
-    setup = vars(user).get("_setupfunc") if type(user) is SimpleLazyObject else None
-    return getattr(setup, "__module__", None) != _AUTHENTICATION
 
 
 def _of_api_key(request: HttpRequest) -> str | None:

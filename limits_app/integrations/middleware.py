@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from types import FrameType
+from traceback import walk_stack
 from typing import Any, Final, cast
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
@@ -205,7 +204,5 @@ def _is_sent_here() -> bool:
     Servers handle what a handler raises, so how such a task ends does not tell.
     Elsewhere a task may end long before its response is sent, as where synchronous middleware stands in front.
     """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not ASGIHandler.handle.__code__:
-        frame = frame.f_back
-    return frame is not None
+    handle = ASGIHandler.handle.__code__
+    return any(frame.f_code is handle for frame, _ in walk_stack(None))

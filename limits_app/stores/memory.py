@@ -199,13 +199,12 @@ class MemoryStore:
             self._save(plan, records, now)
 
     def _settle(self, claim: Claim, changes: Amounts) -> bool:
-        now = self._now()
-        records: list[Record] = []
-        for key in claim.plan.scope_keys:
-            record = self._records.get(key)
-            if record is None:
-                record = self._new(claim.plan.scopes[len(records)])
-            records.append(record)
+        try:
+            now, records = self._now(), self._load_stored(claim.plan)
+        except BaseException:
+            # Nothing was settled: an interrupted release can be repeated.
+            claim.settled = False
+            raise
         kept_leases = engine.settle(claim, records, changes, now)
         if self._unsaved or claim.plan.counts_usage:
             self._save(claim.plan, records, now)

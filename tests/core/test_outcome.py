@@ -6,10 +6,13 @@ import copy
 import json
 import pickle
 from dataclasses import fields
+from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import pytest
 
+from limits_app.core.algorithms import compile_rule
 from limits_app.core.errors import (
     LimitExceeded,
     LimitsError,
@@ -20,12 +23,13 @@ from limits_app.core.errors import (
 )
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.outcome import LimitStatus, Outcome, remaining, reset_seconds
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.core.algorithms.driven import NOW
 from tests.core.sets import DB, RPM, TPM, limit_set, used_up
 
 ALGORITHMS = list(RateLimitAlgorithm)
@@ -328,3 +332,36 @@ def test_every_error_has_one_root_and_the_builtin_kin_that_callers_expect() -> N
 def test_calls_say_that_they_are_calls(store: MemoryStore) -> None:
     assert limit_set(store, CallLimit(0.5, 60)).peek({"call_count": 0}).passed[0].key == "call_count"
     assert limit_set(store, ResourceLimit("a", 1)).peek({"a": 0}).passed == ()
+
+
+RATES: list[Limit] = [
+    *[CallLimit(10, 60, algorithm) for algorithm in RateLimitAlgorithm],
+    *[RateLimit("tokens", 7, 0.3, algorithm) for algorithm in RateLimitAlgorithm],
+    QuotaLimit("tokens", 10, "day"),
+]
+
+
+@pytest.mark.parametrize("limit", RATES, ids=repr)
+def test_remaining_amounts_and_seconds_are_those_of_the_rule(limit: Limit) -> None:
+    rule, now = compile_rule(limit, 10_000_000), NOW
+    part = rule.parts_per_unit
+    used = rule.take(rule.start, now, part)
+    full = rule.take(rule.start, now, rule.ceiling_parts)
+    assert used is not None
+    assert full is not None
+    owed = rule.settle(full, now, 3 * part)
+    later = [(state, now + more) for state in (used, full) for more in (1, 250_000, 1_000_000, 61_000_000)]
+    for state, at in [(rule.start, now), (used, now), (full, now), (owed, now), *later]:
+        free = Fraction(max(rule.ceiling_parts - rule.used(state, at), 0), part)
+        assert remaining(rule, state, at) == pytest.approx(float(free), abs=0.001)
+        assert remaining(rule, state, at) <= free
+        seconds = max(ceil(Fraction(rule.restored_at(state) - at, 1_000_000)), 0)
+        assert reset_seconds(rule, state, at) == seconds
+
+
+def test_when_permits_return_is_unknown() -> None:
+    rule = compile_rule(ResourceLimit("slots", 3), 10_000_000)
+    taken = rule.take(rule.start, NOW, 2)
+    assert taken is not None
+    assert [remaining(rule, state, NOW) for state in (rule.start, taken)] == [3, 1]
+    assert [reset_seconds(rule, state, NOW) for state in (rule.start, taken)] == [None, None]

@@ -787,7 +787,7 @@ def test_a_plain_function_that_gives_a_coroutine_holds_until_that_was_awaited() 
             raise KeyError
         return await sync_to_async(permits)()
 
-    limit("api", RateLimit("tpm", 10, 60), ResourceLimit("slots", 1))
+    limit("api", RateLimit("tpm", 10, 60), ResourceLimit("slots", 2))
     start = limited("api", requested={"tpm": 4}, usage=lambda free: {"tpm": 1})(lambda fail: work(fail=fail))
 
     async def use(*, fail: bool) -> object:
@@ -797,7 +797,7 @@ def test_a_plain_function_that_gives_a_coroutine_holds_until_that_was_awaited() 
     assert async_to_sync(use)(fail=False) == 0
     with pytest.raises(KeyError):
         async_to_sync(use)(fail=True)
-    assert left("api", None) == {"tpm": 9, "slots": 1}
+    assert left("api", None) == {"tpm": 9, "slots": 2}
 
 
 def test_a_view_of_the_rest_framework_is_limited_for_whom_it_has_authenticated(serve: Any, settings: Settings) -> None:

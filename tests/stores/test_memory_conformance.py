@@ -1,11 +1,55 @@
-"""The memory store passes the conformance suite."""
+"""The memory store passes the conformance suite, with many more definitions than the other stores."""
 
 from __future__ import annotations
 
+import pytest
+
+from limits_app.core.amounts import Amount
+from limits_app.core.limits import RateLimit
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, StoreConformance
+from limits_app.testing.conformance.contract import ALGORITHMS, DRAINING, KEY
 from limits_app.testing.conformance.counting import Counting
+from limits_app.testing.conformance.exactness import PROPERTIES, YEAR, Property
+
+WHOLE: list[tuple[Amount, float]] = [
+    (1, 1),
+    (3, 1.5),
+    (7, 1),
+    (10, 60),
+    (60, 60),
+    (97, 0.013),
+    (100, 86_400),
+    (997, 3600),
+    (1000, 0.001),
+    (1, YEAR),
+    (12_345_678, YEAR),
+    (10**9 + 7, 86_400),
+    (999_999_999_989, 86_400),
+    (10**12, 0.001),
+    (10**12, YEAR),
+]
+DECIMAL: list[tuple[Amount, float]] = [(0.5, 1), (2.5, 0.3), (0.001, YEAR), (99.999, 60)]
+BURSTS = [(10, 1, 1), (10, 1, 25), (1, YEAR, 100), (10**12, 1, 1), (10**6, 60, 10**12)]
+
+GRID = [
+    *[
+        RateLimit(KEY, capacity, window, algorithm)
+        for algorithm in ALGORITHMS
+        for capacity, window in WHOLE + (DECIMAL if algorithm.takes_decimals else [])
+    ],
+    *[
+        RateLimit(KEY, capacity, window, algorithm, burst)
+        for algorithm in DRAINING
+        for capacity, window, burst in BURSTS
+    ],
+]
+
+
+def name_of(limit: RateLimit) -> str:
+    burst = "" if limit.burst is None else f"-burst-{limit.burst}"
+    return f"{limit.algorithm}-{limit.capacity}-per-{limit.window_seconds}s{burst}"
 
 
 class TestMemoryStore(Counting, StoreConformance):
@@ -19,3 +63,10 @@ class TestMemoryStore(Counting, StoreConformance):
     def count_entries(self, store: Store) -> int:
         assert isinstance(store, MemoryStore)
         return len(store)
+
+
+@pytest.mark.parametrize("limit", GRID, ids=name_of)
+@pytest.mark.parametrize("check", PROPERTIES.values(), ids=PROPERTIES)
+def test_definitions_of_every_size_are_exact(limit: RateLimit, check: Property) -> None:
+    clock = FakeClock()
+    check(MemoryStore(clock=clock), clock, limit)

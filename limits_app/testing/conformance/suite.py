@@ -7,8 +7,9 @@ from limits_app.testing.conformance.bounds import Bounds
 from limits_app.testing.conformance.changes import Changes
 from limits_app.testing.conformance.choosing import Choosing
 from limits_app.testing.conformance.crediting import Crediting
+from limits_app.testing.conformance.exactness import Exactness
+from limits_app.testing.conformance.kinds import Kinds
 from limits_app.testing.conformance.leases import Leases
-from limits_app.testing.conformance.moments import Moments
 from limits_app.testing.conformance.permits import Permits
 from limits_app.testing.conformance.properties import Properties
 from limits_app.testing.conformance.quotas import Quotas
@@ -23,7 +24,7 @@ __all__ = ["StoreConformance"]
 
 class StoreConformance(
     Timelines,
-    Moments,
+    Exactness,
     Atomicity,
     Choosing,
     Settling,
@@ -32,6 +33,7 @@ class StoreConformance(
     Leases,
     Permits,
     Changes,
+    Kinds,
     Versions,
     Waking,
     Bounds,
