@@ -12,12 +12,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from limits_app.stores.database import statements
-
 if TYPE_CHECKING:
     from limits_app.core.plan import Claim
-    from limits_app.stores.database.connections import StoreConnection
-    from limits_app.stores.database.statements import Statement
+    from limits_app.stores.database.connections import Statement, StoreConnection
 
 __all__ = [
     "CHANGE_COMMIT",
@@ -36,7 +33,7 @@ KEPT_US: Final = 86_400_000_000
 
 FORGET_COMMITS: Final = "DELETE FROM limits_app_commit WHERE number < %s"
 CHANGE_COMMIT: Final = "UPDATE limits_app_commit SET number = %s WHERE connection = %s"
-_ADD_COMMIT: Final = statements.insert("limits_app_commit", "number, connection")
+_ADD_COMMIT: Final = "INSERT INTO limits_app_commit (number, connection) VALUES (%s, %s)"
 _FIND_COMMIT: Final = "SELECT number FROM limits_app_commit WHERE connection = %s"
 _MAX_DOUBTS: Final = 10_000
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from limits_app.core import engine
 from limits_app.core.counting import Batch, Count
 from limits_app.core.keys import unique_name
-from limits_app.stores.database.statements import marks
+from limits_app.stores.database.connections import marks
 from limits_app.stores.database.transaction import Transaction
 
 __all__ = ["Collector", "make_batch"]

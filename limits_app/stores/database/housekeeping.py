@@ -9,7 +9,7 @@ from limits_app.core import engine
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.core.record import Record
 from limits_app.stores.database import commit_log
-from limits_app.stores.database.statements import marks
+from limits_app.stores.database.connections import marks
 from limits_app.stores.database.transaction import Transaction
 from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 

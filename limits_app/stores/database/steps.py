@@ -116,7 +116,6 @@ class Steps:
             if doubt is not None:
                 for claim in claims:
                     self.doubts.remove(claim, verb)
-            transaction.close()
             self._housekeeping.note(transaction)
             return result
         raise StoreUnavailable(

@@ -202,7 +202,6 @@ class DatabaseStore(AskedInThread):
             claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
             if engine.charge(claim, transaction.records(claim.plan), transaction.now):
                 return claim
-            transaction.load_logs()
         return None
 
     def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
