@@ -64,15 +64,11 @@ class CommitLog:
         self._last = 0
         self._has_row = False
 
-    def next_commit(self, now: int) -> Commit:
-        """Return the number of the next commit; `now` is the server's time in microseconds."""
+    def next_commit(self, now: int) -> tuple[Commit, Statement]:
+        """Return the next commit, and the statement that writes its number; `now` is the server's time."""
         self._last = max(self._last + 1, now)
-        return Commit(self._connection, self._last)
-
-    def statement(self, commit: Commit) -> Statement:
-        """Return what writes the number, inside of the transaction."""
         sql = CHANGE_COMMIT if self._has_row else _ADD_COMMIT
-        return sql, (commit.number, commit.connection)
+        return Commit(self._connection, self._last), (sql, (self._last, self._connection))
 
     def committed(self) -> None:
         """Note that a commit took effect, so that the connection has its row."""

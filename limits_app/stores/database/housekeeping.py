@@ -39,7 +39,7 @@ class Housekeeping:
         return self._new_rows >= _NEW_ROWS_PER_ROUND or self._counted_hour > self._cleaned_hour
 
     def clean(self, transaction: Transaction) -> None:
-        """Delete the next rows that have been unused for a minute, and once an hour what is too old."""
+        """Delete the next rows that have been unused for a minute, and once an hour old counts and commits."""
         connection = transaction.connection
         now, clock = connection.moment()[0], transaction.clock()
         if self._counted_hour > self._cleaned_hour:

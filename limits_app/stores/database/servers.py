@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import count
 from math import ceil
 from socket import SHUT_RDWR, socket
-from threading import Lock
+from threading import RLock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,7 +55,7 @@ class ReplyTimer:
 
     def after_fork(self) -> None:
         """A child process has no thread, and waits for no reply of its parent."""
-        self.closing = Lock()
+        self.closing = RLock()
         """Held while a connection is interrupted, and by those who close one."""
         self._deadlines: dict[PostgreSQLConnection, float] = {}
         self.is_running = False

@@ -85,7 +85,7 @@ class Steps:
             here.is_stepping = False
 
     def catch_up(self) -> None:
-        """Call what was put off until after the step, and do the housekeeping that is due."""
+        """Call the deeds that waited for the end of the step, and do the housekeeping that is due."""
         while self._here.later:
             self._here.later.pop(0)()
         if self._housekeeping.is_due():

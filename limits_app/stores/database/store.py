@@ -50,7 +50,7 @@ class DatabaseStore(AskedInThread):
     connect in whole seconds: PostgreSQL's waits for two at least, MySQL's for one.
     `clock` returns microseconds, the same in all processes; without it, time is the database's.
     Open it with `open_database_store`, so that a process has one of a kind.
-    Raises ImproperlyConfigured for an alias that is missing in DATABASES, and for a database that cannot be used.
+    Raises ImproperlyConfigured for an alias that is missing in DATABASES, and for an unsupported kind of database.
     """
 
     remote = True

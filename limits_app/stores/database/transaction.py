@@ -181,9 +181,9 @@ class Transaction:
         if connection.is_local:
             connection.commit(batch)
             return
-        commit = connection.log.next_commit(self._server_now)
+        commit, statement = connection.log.next_commit(self._server_now)
         self.in_doubt = Doubt(commit, result)
-        connection.commit([*batch, connection.log.statement(commit)])
+        connection.commit([*batch, statement])
         self.in_doubt = None
         connection.log.committed()
 
