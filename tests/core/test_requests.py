@@ -495,7 +495,7 @@ def test_a_set_is_a_collection_of_its_limits(store: MemoryStore) -> None:
 
 
 def test_keys_inside_one_set_differ(store: MemoryStore) -> None:
-    with pytest.raises(InvalidLimit, match="limit 'tpm' is there twice"):
+    with pytest.raises(InvalidLimit, match="limit 'tpm' appears twice"):
         limit_set(store, TPM, DB, ResourceLimit("tpm", 1))
 
 
