@@ -10,7 +10,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from threading import RLock
 from time import monotonic
@@ -197,12 +197,16 @@ class ConnectionPool:
             raise ImproperlyConfigured(f"the database {alias!r} must be one of {', '.join(kinds)}; got {vendor}")
         self.kind = kinds[vendor]
         self.fork_lock = RLock()
-        """Held around a fork, and in each step where there is one writer only."""
         self._idle: deque[StoreConnection] = deque()
         self._busy: set[StoreConnection] = set()
         # Also those that a renewal has opened after the store was closed.
         weakref.finalize(self, _close_all, self._idle)
         around_fork(self)
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """Held in each step: where there is one writer only, one thread at a time is in a step."""
+        return self.fork_lock if self.kind.is_local else nullcontext()
 
     @property
     def is_busy(self) -> bool:
