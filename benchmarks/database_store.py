@@ -167,7 +167,7 @@ def _entities(place: Place, effort: Effort) -> Iterable[Line]:
         contenders = [_hot(few, "few"), _hot(grown, "many")]
         for number in range(_HOT_ENTITIES, many):
             assert limits_of([calls()], grown, f"user:{number}").try_acquire()
-        for contender in contenders * 3:  # so that both know again what they have written last
+        for contender in contenders:  # so that both rows and plans are in caches
             for _ in range(_HOT_ENTITIES):
                 contender.once()
         samples = take_turns(contenders, effort)

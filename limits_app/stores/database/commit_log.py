@@ -12,12 +12,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from limits_app.stores.database import statements
-
 if TYPE_CHECKING:
     from limits_app.core.plan import Claim
-    from limits_app.stores.database.connections import StoreConnection
-    from limits_app.stores.database.statements import Statement
+    from limits_app.stores.database.connections import Statement, StoreConnection
 
 __all__ = [
     "CHANGE_COMMIT",
@@ -36,7 +33,7 @@ KEPT_US: Final = 86_400_000_000
 
 FORGET_COMMITS: Final = "DELETE FROM limits_app_commit WHERE number < %s"
 CHANGE_COMMIT: Final = "UPDATE limits_app_commit SET number = %s WHERE connection = %s"
-_ADD_COMMIT: Final = statements.insert("limits_app_commit", "number, connection")
+_ADD_COMMIT: Final = "INSERT INTO limits_app_commit (number, connection) VALUES (%s, %s)"
 _FIND_COMMIT: Final = "SELECT number FROM limits_app_commit WHERE connection = %s"
 _MAX_DOUBTS: Final = 10_000
 
@@ -67,15 +64,11 @@ class CommitLog:
         self._last = 0
         self._has_row = False
 
-    def next_commit(self, now: int) -> Commit:
-        """Return the number of the next commit; `now` is the server's time in microseconds."""
+    def next_commit(self, now: int) -> tuple[Commit, Statement]:
+        """Return the next commit, and the statement that writes its number; `now` is the server's time."""
         self._last = max(self._last + 1, now)
-        return Commit(self._connection, self._last)
-
-    def statement(self, commit: Commit) -> Statement:
-        """Return what writes the number, inside of the transaction."""
         sql = CHANGE_COMMIT if self._has_row else _ADD_COMMIT
-        return sql, (commit.number, commit.connection)
+        return Commit(self._connection, self._last), (sql, (self._last, self._connection))
 
     def committed(self) -> None:
         """Note that a commit took effect, so that the connection has its row."""

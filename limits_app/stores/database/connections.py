@@ -10,7 +10,8 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -21,14 +22,24 @@ from django.utils.connection import ConnectionDoesNotExist
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import around_fork
-from limits_app.stores.database import statements
 from limits_app.stores.database.commit_log import CommitLog
-from limits_app.stores.database.statements import COMMIT, Statement
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = ["ConnectionOptions", "ConnectionPool", "Failure", "StoreConnection"]
+__all__ = [
+    "ConnectionOptions",
+    "ConnectionPool",
+    "Failure",
+    "Statement",
+    "StoreConnection",
+    "insert_sql",
+    "marks",
+    "moment_sql",
+]
+
+Statement = tuple[str, Sequence[object]]
+"""SQL and its values, which are passed for `%s`."""
 
 _IDLE_SECONDS: Final = 60.0
 _MAX_AGE_SECONDS: Final = 3600.0
@@ -90,14 +101,13 @@ class StoreConnection(ABC):
         self.driver: Any = wrapper.Database  # type: ignore[attr-defined]  # every wrapper has it
         self.error: type[Exception] = self.driver.Error
         self.log = CommitLog()
-        self.skip_locked_sql = ""
         self.opened_at = self.used_at = monotonic()
         try:
             wrapper.connect()
             self.raw: Any = wrapper.connection
             self.cursor: Any = self.raw.cursor()
-            if wrapper.features.has_select_for_update_skip_locked:
-                self.skip_locked_sql = " SKIP LOCKED"
+            can_skip = wrapper.features.has_select_for_update_skip_locked
+            self.skip_locked_sql = self.lock_sql + " SKIP LOCKED" if can_skip else self.lock_sql
             self.prepare()
         except BaseException:
             if wrapper.connection is not None:
@@ -133,7 +143,7 @@ class StoreConnection(ABC):
 
     def insert(self, table: str, columns: str, values: Sequence[object]) -> bool:
         """Create a row unless it exists, and return whether it is new."""
-        self.execute(self.ignore_existing(statements.insert(table, columns)), values)
+        self.execute(self.ignore_existing(insert_sql(table, columns)), values)
         return bool(self.cursor.rowcount)
 
     def ignore_existing(self, insert: str) -> str:
@@ -142,12 +152,12 @@ class StoreConnection(ABC):
 
     def moment(self) -> tuple[int, int]:
         """Return the time of the database in microseconds and the version of the configuration."""
-        now, version = self.execute(statements.moment(self.clock_sql))[0]
+        now, version = self.execute(moment_sql(self.clock_sql))[0]
         return int(now), int(version)
 
     def commit(self, batch: Sequence[Statement] = ()) -> None:
         """Execute statements and commit."""
-        self.execute_all([*batch, COMMIT])
+        self.execute_all([*batch, ("COMMIT", ())])
 
     def rollback(self) -> None:
         """End the transaction without effect."""
@@ -187,12 +197,16 @@ class ConnectionPool:
             raise ImproperlyConfigured(f"the database {alias!r} must be one of {', '.join(kinds)}; got {vendor}")
         self.kind = kinds[vendor]
         self.fork_lock = RLock()
-        """Held around a fork, and in each step where there is one writer only."""
         self._idle: deque[StoreConnection] = deque()
         self._busy: set[StoreConnection] = set()
         # Also those that a renewal has opened after the store was closed.
         weakref.finalize(self, _close_all, self._idle)
         around_fork(self)
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """Held in each step: where there is one writer only, one thread at a time is in a step."""
+        return self.fork_lock if self.kind.is_local else nullcontext()
 
     @property
     def is_busy(self) -> bool:
@@ -257,3 +271,21 @@ def _close_all(idle: deque[StoreConnection]) -> None:
     while idle:
         with suppress(IndexError):  # another thread may take it
             idle.pop().close()
+
+
+@cache
+def insert_sql(table: str, columns: str, rows: int = 1) -> str:
+    """Return the SQL that inserts rows."""
+    row = f"({marks(columns.count(',') + 1)})"
+    return f"INSERT INTO {table} ({columns}) VALUES {', '.join([row] * rows)}"  # noqa: S608 - marks only
+
+
+@cache
+def moment_sql(clock: str) -> str:
+    """Return the SQL that reads the time of the database, in microseconds, and the version of the configuration."""
+    return f"SELECT {clock}, COALESCE((SELECT version FROM limits_app_version WHERE id = 1), 0)"  # noqa: S608 - constant
+
+
+def marks(number: int) -> str:
+    """Return so many placeholders."""
+    return ", ".join(["%s"] * number)

@@ -6,19 +6,21 @@ A batch is made of finished counts only, so that no request waits for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from limits_app.core import engine
 from limits_app.core.counting import Batch, Count
 from limits_app.core.keys import unique_name
-from limits_app.stores.database.statements import marks
-from limits_app.stores.database.transaction import Transaction
+from limits_app.stores.database.connections import marks
 
-__all__ = ["Collector", "make_batch"]
+if TYPE_CHECKING:
+    from limits_app.stores.database.steps import Steps
+    from limits_app.stores.database.transaction import Transaction
 
-T = TypeVar("T")
+__all__ = ["collect", "forget", "make_batch"]
 
 _COUNTING: Final = (
     "SELECT scope, label FROM limits_app_state WHERE counted_until IS NOT NULL ORDER BY counted_until LIMIT %s"
@@ -31,51 +33,25 @@ _MAX_COUNTS: Final = 1000
 _ROWS_PER_STEP: Final = 64
 
 
-class Run(Protocol):
-    """Runs a step of a store."""
+def collect(steps: Steps) -> Batch | None:
+    """See `CountingStore.collect_counts`. Where it is interrupted nothing is lost, and nothing is collected twice."""
+    waiting = steps.run(_waiting_batch)
+    if waiting is not None:
+        return waiting
+    labels = steps.run(_counting_rows)
+    keys = iter(sorted(labels))
+    locked = set[bytes]()
+    while together := list(islice(keys, _ROWS_PER_STEP)):
+        locked |= steps.run(partial(_close_rows, labels, together, skip_locked=True))
+    for key in locked:
+        # It is waited for alone, so that other rows are not locked meanwhile.
+        steps.run(partial(_close_rows, labels, [key], skip_locked=False))
+    return steps.run(partial(make_batch, is_full=len(labels) == _MAX_COUNTS))
 
-    def __call__(self, work: Callable[[Transaction], T], /) -> T:
-        """Return the result of `work`."""
 
-
-class Collector:
-    """Collects counts step by step; where it is interrupted nothing is lost, and nothing is collected twice."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def collect(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
-        waiting = self._run(_waiting_batch)
-        if waiting is not None:
-            return waiting
-        labels = self._run(_counting_rows)
-        keys = iter(sorted(labels))
-        locked = set[bytes]()
-        while together := list(islice(keys, _ROWS_PER_STEP)):
-            locked |= self._close(labels, together, skip_locked=True)
-        for key in locked:
-            # It is waited for alone, so that other rows are not locked meanwhile.
-            self._close(labels, [key], skip_locked=False)
-        is_full = len(labels) == _MAX_COUNTS
-        return self._run(lambda transaction: make_batch(transaction, is_full=is_full))
-
-    def forget(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
-        self._run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
-
-    def _close(self, labels: dict[bytes, bytes], keys: Sequence[bytes], *, skip_locked: bool) -> set[bytes]:
-        """Move the counted usage of some rows into the table; returns the keys of rows that were left out."""
-
-        def close(transaction: Transaction) -> set[bytes]:
-            found = transaction.lock_rows(keys, skip_locked=skip_locked)
-            for stored in found:
-                stored.label = labels[stored.key]
-                engine.close_usage(stored.record)
-            transaction.save()
-            return set(keys).difference([stored.key for stored in found])
-
-        return self._run(close)
+def forget(steps: Steps, name: str) -> None:
+    """See `CountingStore.forget_counts`."""
+    steps.run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
 
 
 def make_batch(transaction: Transaction, *, is_full: bool) -> Batch | None:
@@ -95,6 +71,18 @@ def make_batch(transaction: Transaction, *, is_full: bool) -> Batch | None:
     remove = f"DELETE FROM limits_app_count WHERE id IN ({marks(len(ids))})"  # noqa: S608 - marks only
     connection.commit([(remove, ids), (_FILL_BATCH, (packed, name))])
     return _unpack(name, packed)
+
+
+def _close_rows(
+    labels: Mapping[bytes, bytes], keys: Sequence[bytes], transaction: Transaction, *, skip_locked: bool
+) -> set[bytes]:
+    """Move the counted usage of some rows into the table of counts; returns the keys of rows that were left out."""
+    found = transaction.lock_rows(keys, skip_locked=skip_locked)
+    for stored in found:
+        stored.label = labels[stored.key]
+        engine.close_usage(stored.record)
+    transaction.save()
+    return set(keys).difference([stored.key for stored in found])
 
 
 def _counting_rows(transaction: Transaction) -> dict[bytes, bytes]:

@@ -9,7 +9,7 @@ from limits_app.core import engine
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.core.record import Record
 from limits_app.stores.database import commit_log
-from limits_app.stores.database.statements import marks
+from limits_app.stores.database.connections import marks
 from limits_app.stores.database.transaction import Transaction
 from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 
@@ -39,7 +39,7 @@ class Housekeeping:
         return self._new_rows >= _NEW_ROWS_PER_ROUND or self._counted_hour > self._cleaned_hour
 
     def clean(self, transaction: Transaction) -> None:
-        """Delete the next rows that have been unused for a minute, and once an hour what is too old."""
+        """Delete the next rows that have been unused for a minute, and once an hour old counts and commits."""
         connection = transaction.connection
         now, clock = connection.moment()[0], transaction.clock()
         if self._counted_hour > self._cleaned_hour:

@@ -1,31 +1,48 @@
 """Records as rows: the column `states` has the name of the schema, all integers and the leases; `logs` has the logs.
 
-The logs of sliding windows are large, so they are read and written only when they are needed, and packed by column:
-the entries of a log differ in a few bytes only.
+The logs of sliding windows are large, so they are unpacked and written only when they are needed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
 from itertools import chain
+from operator import is_not
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.counting import label_of
-from limits_app.core.errors import StoreUnavailable
-from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, new_record
+from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema
 from limits_app.stores.codecs import Codecs, SchemaCodec
-from limits_app.stores.database import statements
+from limits_app.stores.database.connections import marks
 
 if TYPE_CHECKING:
     from limits_app.core.keys import Scope
-    from limits_app.stores.database.connections import StoreConnection
-    from limits_app.stores.database.statements import Statement
+    from limits_app.stores.database.connections import Statement, StoreConnection
 
-__all__ = ["RecordTable", "StoredRecord", "pack_leases", "pack_logs", "unpack_leases", "unpack_logs"]
+__all__ = [
+    "COUNT",
+    "NEXT_ROWS",
+    "ROW",
+    "UPDATE",
+    "RecordTable",
+    "StoredRecord",
+    "pack_leases",
+    "pack_logs",
+    "rows_sql",
+    "unpack_leases",
+    "unpack_logs",
+]
+
+ROW: Final = ("limits_app_state", "scope, states, logs, counted_until, label")
+COUNT: Final = ("limits_app_count", "hour, label, amounts")
+"""Tables with their columns."""
+NEXT_ROWS: Final = "SELECT scope, states, logs FROM limits_app_state WHERE scope > %s ORDER BY scope LIMIT %s"
+UPDATE: Final = "UPDATE limits_app_state SET states = %s WHERE scope = %s"
 
 _DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
 _NAME_LENGTH: Final = 8
@@ -35,34 +52,6 @@ _LOG_HEAD: Final = Struct("<IH")
 _LEASES_HEAD: Final = Struct("=BI")
 """The length of a limit's key, and how many leases it has."""
 _LEASE: Final = Struct("=8s3q")
-
-
-class StoredLogs:
-    """The logs of one row, fetched together when one of them is read, at the latest while their transaction lasts."""
-
-    def __init__(self, fetch: Callable[[], bytes | None]) -> None:
-        self._fetch: Callable[[], bytes | None] | None = fetch
-        self._logs: list[bytes] | None = None
-
-    def load(self) -> list[bytes]:
-        """Return all logs of the row."""
-        if self._logs is None:
-            if self._fetch is None:
-                raise StoreUnavailable("a log was not read in its transaction")
-            self._logs = unpack_logs(self._fetch() or b"")
-        return self._logs
-
-    def log(self, place: int) -> Log:
-        """Return a log that is fetched when it is read."""
-        return Log.stored(lambda: self._at(place))
-
-    def close(self) -> None:
-        """The transaction ends: logs that were not fetched cannot be any more."""
-        self._fetch = None
-
-    def _at(self, place: int) -> bytes | None:
-        logs = self.load()
-        return logs[place] if place < len(logs) else None
 
 
 class RecordCodec(SchemaCodec):
@@ -80,7 +69,7 @@ class RecordCodec(SchemaCodec):
         usage = len(widths) + 1 if schema.counts_usage else 0
         self._struct = Struct(f"={_NAME_LENGTH}s{sum(widths) + usage}q")
 
-    def decode(self, packed: bytes, logs: StoredLogs) -> Record:
+    def decode(self, packed: bytes, logs: bytes) -> Record:
         """Return the record in a row that was written under this schema."""
         numbers = self._struct.unpack_from(packed)[1:]
         states: list[State] = []
@@ -89,7 +78,7 @@ class RecordCodec(SchemaCodec):
             states.append(numbers[start:end])
             start = end
         for place, index in enumerate(self._logs):
-            states[index] = (*states[index], logs.log(place))
+            states[index] = (*states[index], Log.stored(partial(_unpacked_log, logs, place)))
         usage = HourlyUsage(numbers[-1], list(numbers[start:-1])) if self.schema.counts_usage else None
         return Record(self.schema, states, unpack_leases(packed[self._struct.size :]), usage)
 
@@ -108,63 +97,48 @@ class RecordCodec(SchemaCodec):
 
 
 class StoredRecord:
-    """The record of one scope in a transaction, and how it was found.
+    """The record of one scope in a transaction, and what its row has; `codec` is None where that is new or unreadable.
 
-    `scope` and `label` are needed where usage is counted; one of them is set then.
+    `scope` or `label` is needed where usage is counted.
     """
 
-    __slots__ = ("_logs", "_schema", "_stored_logs", "_until", "is_new", "key", "label", "record", "scope")
+    __slots__ = ("_codec", "_logs", "_until", "is_new", "key", "label", "record", "scope")
 
-    def __init__(self, key: bytes, record: Record, *, is_new: bool, logs: StoredLogs | None, found: list[Log]) -> None:
+    def __init__(self, key: bytes, record: Record, codec: RecordCodec | None, *, is_new: bool = False) -> None:
         self.key = key
         self.record = record
         self.is_new = is_new
         self.scope: Scope | None = None
         self.label: bytes | None = None
-        self._stored_logs = logs
-        self._logs = found
-        self._schema = None if logs is None else record.schema
-        self._until = record.usage.until if record.usage is not None else 0
+        self._codec = codec
+        self._logs = [] if codec is None else codec.logs_of(record)
+        self._until = _counted_until(record)
 
-    def load_logs(self) -> None:
-        """Fetch the logs of the record, for states that are read after the transaction."""
-        for state in self.record.states:
-            if state and isinstance(state[-1], Log):
-                state[-1].arrays()
-
-    def close(self) -> None:
-        """The transaction ends."""
-        if self._stored_logs is not None:
-            self._stored_logs.close()
-
-    def mark(self) -> tuple[int | None, bytes | None]:
-        """Return the columns by which rows with counted usage are found: until when they count, and for which scope."""
-        until = 0 if self.record.usage is None else self.record.usage.until
-        return (until, self._label()) if until else (None, None)
-
-    def changes(self, codec: RecordCodec) -> Statement:
+    def change(self, codec: RecordCodec) -> Statement:
         """Return the statement that saves the record in its row."""
         values: list[object] = [codec.encode(self.record)]
         logs = codec.logs_of(self.record)
-        changed = self.record.schema is not self._schema or any(
-            log is not found for log, found in zip(logs, self._logs, strict=True)
-        )
+        changed = codec is not self._codec or any(map(is_not, logs, self._logs))
         if changed:
             values.append(pack_logs(logs))
-        mark = self.mark()
-        is_marked = (mark[0] or 0) != self._until
+        is_marked = _counted_until(self.record) != self._until
         if is_marked:
-            values += mark
-        return statements.change_row(logs=changed, mark=is_marked), [*values, self.key]
+            values += self._mark()
+        return change_row(logs=changed, mark=is_marked), [*values, self.key]
 
-    def row(self, codec: RecordCodec) -> list[object]:
-        """Return the values of a new row."""
-        return [self.key, codec.encode(self.record), pack_logs(codec.logs_of(self.record)), *self.mark()]
+    def new_row(self, codec: RecordCodec) -> list[object]:
+        """Return the values of `ROW`."""
+        return [self.key, codec.encode(self.record), pack_logs(codec.logs_of(self.record)), *self._mark()]
 
-    def finished_counts(self) -> list[tuple[int, bytes, bytes]]:
-        """Return the usage that goes into the table of counts: hour, label and amounts."""
-        label = self._label() if self.record.finished else b""
-        return [(usage.hour, label, pack_amounts(usage.amounts)) for usage in self.record.finished]
+    def counts(self) -> list[object]:
+        """Return the values of `COUNT` for each hour of usage that is finished."""
+        finished = self.record.finished
+        return [value for hour, amounts in finished for value in (hour, self._label(), json.dumps(amounts).encode())]
+
+    def _mark(self) -> tuple[int | None, bytes | None]:
+        """Return the columns by which rows with counted usage are found: until when they count, and for which scope."""
+        until = _counted_until(self.record)
+        return (until, self._label()) if until else (None, None)
 
     def _label(self) -> bytes:
         if self.label is None and self.scope is not None:
@@ -199,23 +173,32 @@ class RecordTable:
             codec = self._codecs.defined(bytes(found[0][0])) if found else None
         if codec is None:
             return None
-        logs = StoredLogs((lambda: row[2]) if len(row) > 2 else (lambda: _fetch_logs(connection, key)))
-        record = codec.decode(packed, logs)
-        return StoredRecord(key, record, is_new=False, logs=logs, found=codec.logs_of(record))
-
-    def blank(self, key: bytes, schema: Schema, *, is_new: bool) -> StoredRecord:
-        """Return an unused record, for a scope without a row or with one that cannot be read."""
-        return StoredRecord(key, new_record(schema), is_new=is_new, logs=None, found=[])
+        return StoredRecord(key, codec.decode(packed, bytes(row[2] or b"")), codec)
 
 
-def _fetch_logs(connection: StoreConnection, key: bytes) -> bytes | None:
-    rows = connection.execute(statements.LOGS, (key,))
-    return rows[0][0] if rows else None
+@cache
+def rows_sql(number: int) -> str:
+    """Return the SQL that reads the rows of `number` scopes, in the order in which all processes lock them."""
+    condition = "= %s" if number == 1 else f"IN ({marks(number)}) ORDER BY scope"
+    return f"SELECT scope, states, logs FROM limits_app_state WHERE scope {condition}"  # noqa: S608 - marks only
 
 
-def pack_amounts(amounts: Mapping[str, int]) -> bytes:
-    """Return amounts by limit key as JSON."""
-    return json.dumps(amounts).encode()
+@cache
+def change_row(*, logs: bool, mark: bool) -> str:
+    """Return the SQL that saves the states of a row, and its logs and its mark where they have changed."""
+    more = f"{', logs = %s' if logs else ''}{', counted_until = %s, label = %s' if mark else ''}"
+    return UPDATE.replace(" WHERE", f"{more} WHERE")
+
+
+def _counted_until(record: Record) -> int:
+    """Return the end of the hour that a record counts, 0 where it counts nothing."""
+    return 0 if record.usage is None else record.usage.until
+
+
+def _unpacked_log(logs: bytes, place: int) -> bytes | None:
+    """Return one of the logs of a row; None where the row has fewer."""
+    unpacked = unpack_logs(logs)
+    return unpacked[place] if place < len(unpacked) else None
 
 
 def pack_leases(leases: Mapping[LeaseId, Lease]) -> bytes:

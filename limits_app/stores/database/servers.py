@@ -8,21 +8,25 @@ from contextlib import suppress
 from itertools import count
 from math import ceil
 from socket import SHUT_RDWR, socket
+from threading import RLock
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.stores.database import statements
+from limits_app.core.runtime import on_fork, start_thread
 from limits_app.stores.database.commit_log import CHANGE_COMMIT
-from limits_app.stores.database.connections import Failure, StoreConnection
-from limits_app.stores.database.reply_timer import REPLY_TIMER
-from limits_app.stores.database.statements import Statement
+from limits_app.stores.database.connections import Failure, Statement, StoreConnection, moment_sql
+from limits_app.stores.database.records import UPDATE, rows_sql
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from limits_app.stores.database.connections import ConnectionOptions
 
-__all__ = ["MySQLConnection", "PostgreSQLConnection"]
+__all__ = ["REPLY_TIMER", "MySQLConnection", "PostgreSQLConnection", "ReplyTimer"]
 
+_INTERVAL_SECONDS: Final = 0.2
+"""How exact the timeouts are."""
+_IDLE_ROUNDS: Final = 50
 _PG_TRANSIENT: Final = {"40001", "40P01"}
 """Serialization failure and deadlock."""
 _PG_MISSING: Final = {"42P01", "42703"}
@@ -35,6 +39,63 @@ _MYSQL_CLIENT_ERRORS: Final = range(2000, 3000)
 _MYSQL_MISSING: Final = {1054, 1146}
 """Unknown column and unknown table."""
 _MYSQL_SHUTTING_DOWN: Final = {1053, 1927, 4031}
+
+
+class ReplyTimer:
+    """Interrupts connections whose reply is late.
+
+    psycopg has no timeout for reading, and a server that is stopped or swapped out acknowledges packets, so that the
+    timeouts of TCP do not apply either. One thread in each process shuts the socket of such a connection down, and the
+    thread that waits gets the driver's error for a lost connection.
+    """
+
+    def __init__(self) -> None:
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """A child process has no thread, and waits for no reply of its parent."""
+        self.closing = RLock()
+        """Held while a connection is interrupted, and by those who close one."""
+        self._deadlines: dict[PostgreSQLConnection, float] = {}
+        self.is_running = False
+
+    def start(self, connection: PostgreSQLConnection, seconds: float) -> None:
+        """Interrupt a connection unless `stop` is called within so many seconds."""
+        self._deadlines[connection] = monotonic() + seconds
+        if not self.is_running:
+            # Where the system has no thread to give, replies have no timeout until it has.
+            self.is_running = start_thread(self._watch, "limits-reply-timer") is not None
+
+    def stop(self, connection: PostgreSQLConnection) -> None:
+        """A reply has arrived."""
+        self._deadlines.pop(connection, None)
+
+    def check(self) -> None:
+        """Interrupt the connections whose time is up."""
+        now = monotonic()
+        with self.closing:
+            for connection, deadline in self._deadlines.copy().items():
+                if deadline <= now:
+                    self._deadlines.pop(connection, None)
+                    connection.interrupt()
+
+    def _watch(self) -> None:
+        idle_rounds = 0
+        while idle_rounds < _IDLE_ROUNDS or not self._retire():
+            sleep(_INTERVAL_SECONDS)
+            self.check()
+            idle_rounds = 0 if self._deadlines else idle_rounds + 1
+
+    def _retire(self) -> bool:
+        """End the thread, unless another thread has begun to wait: that one looks at `is_running` after that."""
+        self.is_running = False
+        self.is_running = bool(self._deadlines)
+        return not self.is_running
+
+
+REPLY_TIMER: Final = ReplyTimer()
+"""The timer of this process."""
 
 
 class PostgreSQLConnection(StoreConnection):
@@ -61,9 +122,9 @@ class PostgreSQLConnection(StoreConnection):
         self._is_late = False
         self._calls: dict[str, str] = {}
         self._frequent = {
-            statements.rows(1) + self.lock_sql,
-            statements.moment(self.clock_sql),
-            statements.UPDATE,
+            rows_sql(1) + self.lock_sql,
+            moment_sql(self.clock_sql),
+            UPDATE,
             CHANGE_COMMIT,
         }
         self._names = count(1)

@@ -77,20 +77,16 @@ class Steps:
             self._pool.kind.check_caller(self._pool.alias)
         try:
             here.is_stepping = True
-            if self._pool.kind.is_local:
-                with self._pool.fork_lock:
-                    return self._attempts(work, claims, verb)
-            return self._attempts(work, claims, verb)
+            with self._pool.turn:
+                result = self._attempts(work, claims, verb)
         finally:
             here.is_stepping = False
-
-    def catch_up(self) -> None:
-        """Call what was put off until after the step, and do the housekeeping that is due."""
-        while self._here.later:
-            self._here.later.pop(0)()
+        while here.later:
+            here.later.pop(0)()
         if self._housekeeping.is_due():
             with suppress(StoreUnavailable):  # it is due again with the next new rows
                 self.run(self._housekeeping.clean)
+        return result
 
     def _attempts(self, work: Work[T], claims: Sequence[Claim], verb: str) -> T:
         failure: Exception | None = None
@@ -116,7 +112,6 @@ class Steps:
             if doubt is not None:
                 for claim in claims:
                     self.doubts.remove(claim, verb)
-            transaction.close()
             self._housekeeping.note(transaction)
             return result
         raise StoreUnavailable(

@@ -18,8 +18,8 @@ from limits_app.core.record import LEASE_US, lease_us_of, new_record
 from limits_app.core.runtime import lock_over_forks, on_fork
 from limits_app.core.store import least_version
 from limits_app.core.waiting import WaitingLine
+from limits_app.stores.database import counts
 from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
-from limits_app.stores.database.counts import Collector
 from limits_app.stores.database.housekeeping import Housekeeping
 from limits_app.stores.database.records import RecordTable
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
@@ -32,7 +32,6 @@ from limits_app.stores.once import Settling
 __all__ = ["DatabaseStore", "open_database_store"]
 
 C = TypeVar("C", bound=Claim)
-T = TypeVar("T")
 
 _KINDS: Final = {"postgresql": PostgreSQLConnection, "mysql": MySQLConnection, "sqlite": SQLiteConnection}
 _ADVANCE_VERSION: Final = (
@@ -50,7 +49,7 @@ class DatabaseStore(AskedInThread):
     connect in whole seconds: PostgreSQL's waits for two at least, MySQL's for one.
     `clock` returns microseconds, the same in all processes; without it, time is the database's.
     Open it with `open_database_store`, so that a process has one of a kind.
-    Raises ImproperlyConfigured for an alias that is missing in DATABASES, and for a database that cannot be used.
+    Raises ImproperlyConfigured for an alias that is missing in DATABASES, and for an unsupported kind of database.
     """
 
     remote = True
@@ -72,7 +71,6 @@ class DatabaseStore(AskedInThread):
         self._pool = ConnectionPool(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
         self._steps = Steps(self._pool, RecordTable(), Housekeeping(), self._clock(clock))
         self.clock = self._steps.clock
-        self._collector = Collector(self._run)
         self._settling = Settling()
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -102,7 +100,7 @@ class DatabaseStore(AskedInThread):
             return None
         charge = partial(self._charge_first, claims, emptiest_first, failover)
         try:
-            chosen = self._run(charge, claims, "acquire")
+            chosen = self._steps.run(charge, claims, "acquire")
         except BaseException:
             self._settle_later(claims)
             raise
@@ -130,12 +128,12 @@ class DatabaseStore(AskedInThread):
         """See `Store.renew`."""
         lost: list[Claim] = []
         for start in range(0, len(claims), _CLAIMS_PER_RENEWAL):
-            lost += self._run(partial(self._renew, claims[start : start + _CLAIMS_PER_RENEWAL]))
+            lost += self._steps.run(partial(self._renew, claims[start : start + _CLAIMS_PER_RENEWAL]))
         return lost
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
-        self._run(partial(_peek, claim))
+        self._steps.run(partial(_peek, claim))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         """See `Store.reset`."""
@@ -145,24 +143,24 @@ class DatabaseStore(AskedInThread):
                 engine.reset(stored.record, keys)
             transaction.save()
 
-        self._run(forget)
+        self._steps.run(forget)
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
         """See `CountingStore.collect_counts`."""
-        return self._collector.collect()
+        return counts.collect(self._steps)
 
     def forget_counts(self, name: str) -> None:
         """See `CountingStore.forget_counts`."""
-        self._collector.forget(name)
+        counts.forget(self._steps, name)
 
     def version(self) -> int:
         """See `Store.version`."""
-        return self._run(lambda transaction: transaction.connection.moment()[1])
+        return self._steps.run(lambda transaction: transaction.connection.moment()[1])
 
     def advance_version(self) -> int:
         """See `Store.advance_version`."""
-        version = self._run(_advance_version)
+        version = self._steps.run(_advance_version)
         self.line.notify_all()
         return version
 
@@ -176,11 +174,6 @@ class DatabaseStore(AskedInThread):
         if self._pool.kind.is_local:
             return Clock(system_us)
         return ServerClock(lambda: self._steps.run(lambda transaction: transaction.connection.moment()[0]))
-
-    def _run(self, work: Callable[[Transaction], T], claims: Sequence[Claim] = (), verb: str = "") -> T:
-        result = self._steps.run(work, claims, verb)
-        self._steps.catch_up()
-        return result
 
     def _charge_first(
         self, claims: Sequence[C], emptiest_first: bool, failover: bool, transaction: Transaction
@@ -201,17 +194,16 @@ class DatabaseStore(AskedInThread):
             claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
             if engine.charge(claim, transaction.records(claim.plan), transaction.now):
                 return claim
-            transaction.load_logs()
         return None
 
     def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
         """Settle a claim, unless it turns out that it was not admitted; returns whether its leases were there."""
         if self._steps.doubts.find(claim, "acquire") is not None:
             fence = partial(_fence, claim)
-            claim.admitted = self._run(fence, [claim], "acquire") is claim
+            claim.admitted = self._steps.run(fence, [claim], "acquire") is claim
             if not claim.admitted:
                 return True
-        return self._run(partial(self._settle, claim, changes), [claim], "settle")
+        return self._steps.run(partial(self._settle, claim, changes), [claim], "settle")
 
     def _settle(self, claim: Claim, changes: Amounts, transaction: Transaction) -> bool:
         saved, kept_leases = False, True

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 from limits_app.core import engine
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StaleConfiguration
-from limits_app.stores.database import statements
+from limits_app.core.record import new_record
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubt, was_committed
-from limits_app.stores.database.records import RecordTable, StoredRecord
+from limits_app.stores.database.connections import insert_sql, moment_sql
+from limits_app.stores.database.records import COUNT, NEXT_ROWS, ROW, RecordTable, StoredRecord, rows_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from limits_app.core.plan import Plan
     from limits_app.core.record import Record
-    from limits_app.stores.database.connections import StoreConnection
-    from limits_app.stores.database.statements import Statement
+    from limits_app.stores.database.connections import Statement, StoreConnection
 
 __all__ = ["ServerClock", "Transaction"]
 
-_COLUMNS: Final = "scope, states, logs, counted_until, label"
 _DRIFT: Final = 1024
 """A machine's clock may be faster than the server's by one part in so many, and still give no later time."""
 
@@ -53,21 +52,21 @@ class ServerClock(Clock):
 class Transaction:
     """One try of a step, on one connection.
 
-    `now` (microseconds) and `version` are those of the store once rows are locked or read. `added` says whether rows
-    were created, `counted` whether counts were added, `in_doubt` is set while a commit has no reply.
+    `now` (microseconds) and `version` are those of the store once rows are locked or read. `added` is how many rows
+    were created, `counted` whether counts were added. `in_doubt` is set while a commit has no reply.
     """
 
     def __init__(
         self, connection: StoreConnection, table: RecordTable, clock: Clock, doubt: Doubt | None = None
     ) -> None:
         self.connection = connection
+        self.clock = clock
         self.now = 0
         self.version = 0
         self.added = 0
         self.counted = False
         self.in_doubt: Doubt | None = None
         self._table = table
-        self.clock = clock
         self._doubt = doubt
         self._server_now = 0
         self._stored: dict[bytes, StoredRecord] = {}
@@ -81,7 +80,7 @@ class Transaction:
         for plan in plans:
             for scope in plan.scopes:
                 self._table.define(self.connection, scope.schema)
-        self._begin(sorted({key for plan in plans for key in plan.short_keys()}))
+        self._begin({key for plan in plans for key in plan.short_keys()}, self.connection.lock_sql)
         if self._doubt is not None and was_committed(self.connection, self._doubt.commit):
             raise AlreadyCommittedError
 
@@ -99,8 +98,9 @@ class Transaction:
         for key, scope in zip(plan.short_keys(), plan.scopes, strict=True):
             stored = self._stored.get(key)
             if stored is None:
-                stored = self._stored[key] = self._table.blank(key, scope.schema, is_new=key not in self._unreadable)
-                stored.record.changed = self._doubt is not None or not stored.is_new
+                is_new = key not in self._unreadable
+                stored = self._stored[key] = StoredRecord(key, new_record(scope.schema), None, is_new=is_new)
+                stored.record.changed = self._doubt is not None or not is_new
             elif migrated and stored.record.schema is not scope.schema:
                 stored.record = engine.migrate(stored.record, scope.schema, self.now)
             stored.scope = scope.scope
@@ -109,30 +109,20 @@ class Transaction:
 
     def lock_rows(self, keys: Iterable[bytes], *, skip_locked: bool = False) -> list[StoredRecord]:
         """Begin, and lock the rows that some scopes have; with `skip_locked` without those that are locked."""
-        self._begin(sorted(keys), skip_locked=skip_locked)
+        self._begin(keys, self.connection.skip_locked_sql if skip_locked else self.connection.lock_sql)
         return list(self._stored.values())
 
     def lock_next(self, key: bytes, number: int) -> list[tuple[bytes, StoredRecord | None]]:
-        """Begin, and lock the next rows in the order of keys that nothing has locked; None for unreadable ones."""
+        """Begin, and lock the next rows in the order of keys, but for locked ones; None for unreadable ones."""
         connection = self.connection
-        lock = connection.lock_sql + connection.skip_locked_sql if connection.lock_sql else ""
-        results = connection.execute_all([(connection.begin_sql, ()), (statements.NEXT_ROWS + lock, (key, number))])
-        return [(bytes(row[0]), self._table.read(connection, row)) for row in results[-1]]
+        batch = [(connection.begin_sql, ()), (NEXT_ROWS + connection.skip_locked_sql, (key, number))]
+        return [(bytes(row[0]), self._table.read(connection, row)) for row in connection.execute_all(batch)[-1]]
 
     def read(self, plan: Plan) -> list[Record]:
-        """Return the records of a plan's scopes with their logs, as they are at one moment, without a lock."""
-        keys = plan.short_keys()
-        batch: list[Statement] = [(statements.rows(len(keys), logs=True), keys)] if keys else []
-        self._load(self.connection.execute_all([*batch, self._moment()]), has_rows=bool(keys))
+        """Return the records of a plan's scopes, as they are at one moment, without a lock."""
+        self._load([], plan.short_keys(), "")
         self.check(plan)
-        records = self.records(plan)
-        self.load_logs()
-        return records
-
-    def load_logs(self) -> None:
-        """Fetch all logs, for states that are read after the transaction."""
-        for stored in self._stored.values():
-            stored.load_logs()
+        return self.records(plan)
 
     def save(self, result: object = None) -> bool:
         """Save the records that have changed, and commit; `result` is that of the step.
@@ -140,58 +130,46 @@ class Transaction:
         Returns False, with nothing saved, when another process has created one of the rows meanwhile: then the step has
         to lock the rows again.
         """
-        connection, batch, counts = self.connection, [], []
+        connection, added = self.connection, 0
+        batch: list[Statement] = []
+        counts: list[object] = []
         changed = sorted([stored for stored in self._stored.values() if stored.record.changed], key=_key)
         if not changed:
             connection.rollback()
             return True
-        added = 0
         for stored in changed:
             codec = self._table.codec(stored.record)
             if not stored.is_new:
-                batch.append(stored.changes(codec))
-            elif connection.insert("limits_app_state", _COLUMNS, stored.row(codec)):
+                batch.append(stored.change(codec))
+            elif connection.insert(*ROW, stored.new_row(codec)):
                 added += 1
             else:
                 connection.rollback()
                 return False
-            counts += stored.finished_counts()
+            counts += stored.counts()
         if counts:
-            values = [value for count in counts for value in count]
-            batch.append((statements.insert("limits_app_count", "hour, label, amounts", rows=len(counts)), values))
+            batch.append((insert_sql(*COUNT, rows=len(counts) // 3), counts))
         self._commit(batch, result)
         self.added += added
         self.counted = self.counted or bool(counts)
         return True
 
-    def close(self) -> None:
-        """End the use of the records: logs that were not fetched cannot be any more."""
-        for stored in self._stored.values():
-            stored.close()
+    def _begin(self, keys: Iterable[bytes], lock_sql: str) -> None:
+        self._load([(self.connection.begin_sql, ())], sorted(keys), lock_sql)
 
-    def _begin(self, keys: Sequence[bytes], *, skip_locked: bool = False) -> None:
-        connection = self.connection
-        batch: list[Statement] = [(connection.begin_sql, ())]
+    def _load(self, batch: list[Statement], keys: Sequence[bytes], lock_sql: str) -> None:
+        """Execute statements, and read the rows of some scopes, the time and the version."""
         if keys:
-            lock = connection.lock_sql + connection.skip_locked_sql if skip_locked else connection.lock_sql
-            batch.append((statements.rows(len(keys)) + lock, keys))
-        batch.append(self._moment())
-        self._load(connection.execute_all(batch)[1:], has_rows=bool(keys))
-
-    def _moment(self) -> Statement:
-        return statements.moment(self.connection.clock_sql), ()
-
-    def _load(self, results: Sequence[Sequence[Any]], *, has_rows: bool) -> None:
+            batch.append((rows_sql(len(keys)) + lock_sql, keys))
+        batch.append((moment_sql(self.connection.clock_sql), ()))
+        results: list[list[Any]] = self.connection.execute_all(batch)
         self._server_now, self.version = map(int, results[-1][0])
+        self.now = self._server_now if isinstance(self.clock, ServerClock) else self.clock()
         if isinstance(self.clock, ServerClock):
             self.clock.set(self._server_now)
-            self.now = self._server_now
-        else:
-            self.now = self.clock()
-        self.close()
         self._stored.clear()
         self._unreadable.clear()
-        for row in results[0] if has_rows else ():
+        for row in results[-2] if keys else ():
             stored = self._table.read(self.connection, row)
             if stored is None:
                 self._unreadable.add(bytes(row[0]))
@@ -203,9 +181,9 @@ class Transaction:
         if connection.is_local:
             connection.commit(batch)
             return
-        commit = connection.log.next_commit(self._server_now)
+        commit, statement = connection.log.next_commit(self._server_now)
         self.in_doubt = Doubt(commit, result)
-        connection.commit([*batch, connection.log.statement(commit)])
+        connection.commit([*batch, statement])
         self.in_doubt = None
         connection.log.committed()
 

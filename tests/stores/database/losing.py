@@ -1,4 +1,4 @@
-"""Replies that get lost after the database has done its work."""
+"""Replies that are lost after the database has committed, and commits that are lost before."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ __all__ = ["Loser", "again"]
 
 
 class Loser:
-    """Loses a share of the replies to what is committed."""
+    """Loses a share of the replies to commits, and the commits themselves unless they arrive."""
 
     def __init__(self) -> None:
         self.share = 0.0
+        self.arrives = True
         self.random = Random(1)
 
     def __call__(self, command: bytes) -> bool:
-        """Whether the reply to a command is lost."""
-        return b"COMMIT" in command and self.random.random() < self.share
+        """Return whether the reply to a command is lost."""
+        lost = command.endswith(b"COMMIT\0") and self.random.random() < self.share
+        if lost and not self.arrives:
+            raise ConnectionError  # the proxy closes both connections before it has sent the command
+        return lost
 
 
 def again(verb: Callable[[], object]) -> None:
-    """Do something until it is known to be done."""
+    """Call something until it is known to be done."""
     for _ in range(20):
         try:
             verb()

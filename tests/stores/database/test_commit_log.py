@@ -114,5 +114,5 @@ def test_rows_of_closed_connections_are_deleted(store: DatabaseStore, monkeypatc
 
 def test_the_numbers_of_commits_rise_also_where_the_clock_does_not() -> None:
     log, clock = commit_log.CommitLog(), FakeClock()
-    numbers = [log.next_commit(now).number for now in (clock(), clock(), clock() - 5)]
+    numbers = [log.next_commit(now)[0].number for now in (clock(), clock(), clock() - 5)]
     assert numbers == [clock(), clock() + 1, clock() + 2]

@@ -322,29 +322,32 @@ def test_a_lost_lease_is_reported_once_when_a_fifth_of_the_replies_is_lost(
     assert [owner.times for owner in held] == [1] * 60 + [0]
 
 
-@pytest.mark.parametrize("verb", ["one", "first"])
-def test_an_acquire_without_a_reply_is_refunded_later_and_only_where_it_was_charged(
-    lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, verb: str
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("entities", ["a", "ab"], ids=["one_claim", "two_claims"])
+def test_an_acquire_whose_reply_was_lost_is_refunded_later_and_only_where_it_was_charged(
+    lossy_store: DatabaseStore, lossy: Proxy, loser: Loser, entities: str, *, arrives: bool
 ) -> None:
-    sets = [limits_of(lossy_store, CallLimit(10**4, YEAR, FIXED), ResourceLimit("db", 1), entity=who) for who in "ab"]
+    limits = [CallLimit(9, YEAR, FIXED), ResourceLimit("db", 1)]
+    sets = [limits_of(lossy_store, *limits, entity=entity) for entity in entities]
     kept: list[tuple[Claim, Amounts]] = []
     lossy_store.settle_later = lambda claim, changes: kept.append((claim, changes))
-    refused = 0
-    for _ in range(20):
-        claims = [claim_of(one) for one in (sets if verb == "first" else sets[:1])]
-        connections[ALIAS].settings_dict["PORT"] = "1"  # no second connection either
-        loser.share = 1
-        try:
-            lossy_store.acquire_first(claims)
-        except StoreUnavailable:
-            refused += 1
-        connections[ALIAS].settings_dict["PORT"] = str(lossy.port)
-        loser.share = 0
-        while kept:
-            lossy_store.settle(*kept.pop())
-        assert all(claim.settled for claim in claims if claim.admitted)
-    assert refused > 10
-    assert [holders(one) for one in sets] == [0, 0]
+    lossy_store.version()  # the connection that loses the reply
+    loser.share, loser.arrives = 1, arrives
+    connections[ALIAS].settings_dict["PORT"] = "1"
+    claims = [claim_of(one) for one in sets]
+    with pytest.raises(StoreUnavailable):
+        lossy_store.acquire_first(claims)
+    assert [claim.admitted for claim in claims] == [None] * len(sets)
+    connections[ALIAS].settings_dict["PORT"] = str(lossy.port)
+    loser.share = 0
+    assert [claim for claim, _ in kept] == claims
+    for claim, changes in kept:
+        lossy_store.settle(claim, changes)
+        assert claim.settled
+    assert [claim.admitted for claim in claims] == [arrives] + [False] * (len(sets) - 1)
+    assert [holders(one) for one in sets] == [0] * len(sets)
+    assert [used(one) for one in sets] == [int(arrives)] + [0] * (len(sets) - 1)
+    assert all(one.try_acquire() for one in sets)
 
 
 def test_a_connection_that_cannot_be_set_up_is_closed(

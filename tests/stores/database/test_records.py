@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limits_app.core.algorithms.window_log import Log
-from limits_app.core.errors import StoreUnavailable
 from limits_app.core.record import Lease
-from limits_app.stores.database.records import StoredLogs, pack_leases, pack_logs, unpack_leases, unpack_logs
+from limits_app.stores.database.records import pack_leases, pack_logs, unpack_leases, unpack_logs
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 ENTRIES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=9)
@@ -39,25 +38,6 @@ def test_a_full_log_takes_less_than_half_of_the_bytes_of_its_numbers(window_us: 
     start, step = 1_800_000_000_000_000, window_us // 1024 + 7
     full = log(*[(start + number * step, 1 + number * amount) for number in range(1024)])
     assert len(pack_logs([full])) <= most * 1024 + 64
-
-
-def test_logs_are_fetched_once_and_only_in_their_transaction() -> None:
-    fetched = []
-
-    def fetch() -> bytes:
-        fetched.append(1)
-        return pack_logs([log((1, 2)), log((3, 4))])
-
-    stored, unread = StoredLogs(fetch), StoredLogs(fetch)
-    first, second, missing = (stored.log(place) for place in range(3))
-    assert fetched == []
-    assert (first.time(0), second.total(0)) == (1, 4)
-    stored.close()
-    assert len(missing) == 0
-    assert fetched == [1]
-    unread.close()
-    with pytest.raises(StoreUnavailable):
-        len(unread.log(0))
 
 
 @settings(max_examples=60)

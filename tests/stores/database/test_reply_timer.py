@@ -6,8 +6,8 @@ from threading import Event
 
 import pytest
 
-from limits_app.stores.database import reply_timer
-from limits_app.stores.database.reply_timer import ReplyTimer
+from limits_app.stores.database import servers
+from limits_app.stores.database.servers import ReplyTimer
 from tests.stores.support import PATIENCE, until
 from tests.threads import no_more_threads
 
@@ -24,8 +24,8 @@ class Waiting:
 
 
 def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reply_timer, "_INTERVAL_SECONDS", 0.001)
-    monkeypatch.setattr(reply_timer, "_IDLE_ROUNDS", 3)
+    monkeypatch.setattr(servers, "_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(servers, "_IDLE_ROUNDS", 3)
     timer, late, early, patient = ReplyTimer(), Waiting(), Waiting(), Waiting()
     timer.start(early, 0)
     timer.stop(early)

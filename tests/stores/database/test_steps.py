@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,7 +57,7 @@ def run(connection: Connection) -> object:
     pool: Any = SimpleNamespace(
         alias="limits",
         is_busy=False,
-        kind=SimpleNamespace(is_local=False),
+        turn=nullcontext(),
         take=lambda: connection,
         give=given.append,
     )
