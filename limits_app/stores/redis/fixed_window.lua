@@ -1,43 +1,41 @@
--- As core/algorithms/fixed_window.py: (start of the window, amount in it).
--- @usual
-local start, count = unpack_from('<I7I7', raw, 11)
-if count > 0 and now - start < b and count + amount <= a then
-  full, after = start + b, pack('<c6I4I7I7', layout, lives_until, start, count + amount)
+-- Fixed window, as core/algorithms/fixed_window.py. Parameters: capacity, length of the window.
+
+-- Add to the count of the current window, or of one that starts now.
+local function add_to_window(limit, amount)
+  local state, window = limit.state, limit.b
+  if state.count == 0 or now - state.start >= window then state.start, state.count = now, 0 end
+  state.count = min(state.count + amount, MOST_DEBT)
+  return state.start + window
 end
 
--- @take
-function take.fixed_window(s, o, now, amount, capacity, window)
-  local start, count = s[o], s[o + 1]
-  if count == 0 or now - start >= window then start, count = now, 0 end
-  count = count + amount
-  if count > capacity then return nil end
-  s[o], s[o + 1] = start, count
-  return start + window
+local function credit_window(limit, change)
+  limit.state.count = max(limit.state.count + change, 0)
+  return limit.state.start + limit.b
 end
 
--- @settle
-function settle.fixed_window(s, o, now, change, capacity, window)
-  if change <= 0 then return 0 end
-  local start, count = s[o], s[o + 1]
-  if count == 0 or now - start >= window then start, count = now, 0 end
-  s[o], s[o + 1] = start, min(count + change, 4503599627370496)
-  return start + window
-end
-
--- @undo
-function settle.fixed_window(s, o, now, change, capacity, window)
-  if s[o] > admitted_at or now - s[o] >= window then return 0 end
-  s[o + 1] = max(s[o + 1] + change, 0)
-  return s[o] + window
-end
-
--- @credit
-function settle.fixed_window(s, o, now, change, capacity, window)
-  s[o + 1] = max(s[o + 1] + change, 0)
-  return s[o] + window
-end
-
--- @share
-function share.fixed_window(s, o, now, capacity, window)
-  return now - s[o] < window and s[o + 1] / capacity or 0
-end
+algorithms.fixed_window = {
+  read = function(record, place)
+    local start, count = unpack_from('<I8I8', record, place)
+    return {start = start, count = count}
+  end,
+  write = function(state)
+    return pack('<I8I8', state.start, state.count)
+  end,
+  take = function(limit, amount)
+    local is_current = now - limit.state.start < limit.b
+    if (is_current and limit.state.count or 0) + amount > limit.a then return nil end
+    return add_to_window(limit, amount)
+  end,
+  settle = function(limit, change)
+    if change <= 0 then return 0 end
+    return add_to_window(limit, change)
+  end,
+  credit = credit_window,
+  undo = function(limit, change)
+    if limit.state.start > charged_at or now - limit.state.start >= limit.b then return 0 end
+    return credit_window(limit, change)
+  end,
+  share = function(limit)
+    return now - limit.state.start < limit.b and limit.state.count / limit.a or 0
+  end,
+}

@@ -1,39 +1,48 @@
--- As core/algorithms/gcra.py: (tick, parts, last).
-local function ahead(s, o, now, rate, tick_us)
-  local tick = max((now - now % tick_us) / tick_us, s[o + 2])
-  if s[o] < tick then return 0 end
-  return (s[o] - tick) * rate + s[o + 1]
+-- GCRA, as core/algorithms/gcra.py. Parameters: parts per tick, length of a tick, full.
+-- The arrival time is `tick` and `parts` of a tick, and was set at `last`.
+
+-- How far the arrival time is ahead of a time, in parts.
+local function ahead(limit, time)
+  local state, rate, tick_us = limit.state, limit.a, limit.b
+  local tick = max((time - time % tick_us) / tick_us, state.last)
+  return state.tick < tick and 0 or (state.tick - tick) * rate + state.parts
 end
 
-local function move(s, o, now, before, change, rate, tick_us)
-  local tick = (now - now % tick_us) / tick_us
-  if tick < s[o + 2] then
-    tick = s[o + 2]
+-- Move the arrival time, which is `before` parts ahead.
+local function move(limit, time, before, change)
+  local state, rate, tick_us = limit.state, limit.a, limit.b
+  local tick = (time - time % tick_us) / tick_us
+  if tick < state.last then
+    tick = state.last
   elseif before < rate then
-    tick = -floor(-now / tick_us)
+    tick = -floor(-time / tick_us)
   end
   local after = before + change
   local parts = after % rate
-  s[o], s[o + 1], s[o + 2] = tick + (after - parts) / rate, parts, tick
-  return (s[o] + 1) * tick_us
+  state.tick, state.parts, state.last = tick + (after - parts) / rate, parts, tick
+  return (state.tick + 1) * tick_us
 end
 
--- @take
-function take.gcra(s, o, now, amount, rate, tick_us, full)
-  local before = ahead(s, o, now, rate, tick_us)
-  if before + amount > full then return nil end
-  if amount == 0 then return 0 end
-  return move(s, o, now, before, amount, rate, tick_us)
-end
-
--- @settle undo credit
-function settle.gcra(s, o, now, change, rate, tick_us)
-  if change <= 0 then now = s[o + 2] * tick_us end
-  local before = ahead(s, o, now, rate, tick_us)
-  return move(s, o, now, before, min(max(change, -before), 4503599627370496 - before), rate, tick_us)
-end
-
--- @share
-function share.gcra(s, o, now, rate, tick_us, full)
-  return ahead(s, o, now, rate, tick_us) / full
-end
+algorithms.gcra = {
+  read = function(record, place)
+    local tick, parts, last = unpack_from('<I8I8I8', record, place)
+    return {tick = tick, parts = parts, last = last}
+  end,
+  write = function(state)
+    return pack('<I8I8I8', state.tick, state.parts, state.last)
+  end,
+  take = function(limit, amount)
+    local before = ahead(limit, now)
+    if before + amount > limit.c then return nil end
+    if amount == 0 then return 0 end
+    return move(limit, now, before, amount)
+  end,
+  settle = function(limit, change)
+    local time = change > 0 and now or limit.state.last * limit.b
+    local before = ahead(limit, time)
+    return move(limit, time, before, min(max(change, -before), MOST_DEBT - before))
+  end,
+  share = function(limit)
+    return ahead(limit, now) / limit.c
+  end,
+}

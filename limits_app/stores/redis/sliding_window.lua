@@ -1,186 +1,161 @@
--- As core/algorithms/sliding_window.py: (forgotten, total, opened, last, oldest, head, entries, second until which the log is kept).
--- The log stands in a string of its own: pairs of (time, running total), of which those from `head` on still count.
+-- Sliding window, as core/algorithms/sliding_window.py. Parameters: capacity, window, step.
+-- The log is a string under `limit.key`: pairs of time and running total. `entries` of them count, from `head` on;
+-- the log is kept until the second `kept_until`.
 
--- What is rarely needed is made then: functions take a script as long as what it does with them.
-local function rarely()
-  -- A log that was evicted alone: what stood in it goes with the last of all that counts.
-  local function lose_log(s, o)
-    s[o + 4], s[o + 5], s[o + 6] = s[o + 3], 0, 0
+-- Entries of the log, packed; nil where it was evicted. Then all that it held counts until the last amount expires.
+local function log_entries(limit, state, head, entries)
+  local log = call('GETRANGE', limit.key, head * 16, (head + entries) * 16 - 1)
+  if #log == entries * 16 then return log end
+  state.oldest, state.head, state.entries = state.last, 0, 0
+end
+
+-- The first of the entries whose time (field 0) or running total (field 8) is at least `least`.
+local function first_entry(log, entries, field, least)
+  local low, high = 0, entries
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if unpack_from('<d', log, middle * 16 + field + 1) < least then low = middle + 1 else high = middle end
   end
+  return low
+end
 
-  -- Entries of the log; nil, and from now on none, where it was evicted.
-  local function log_entries(s, o, key, head, entries)
-    local log = call('GETRANGE', key, head * 16, (head + entries) * 16 - 1)
-    if #log == entries * 16 then return log end
-    lose_log(s, o)
-  end
-
-  -- The first of the entries whose time (field 0) or running total (field 8) is at least `least`.
-  local function first_entry(log, entries, field, least)
-    local low, high = 0, entries
-    while low < high do
-      local middle = (low + high - (low + high) % 2) / 2
-      if unpack_from('<d', log, middle * 16 + field + 1) < least then low = middle + 1 else high = middle end
-    end
-    return low
-  end
-
-  -- Forget what is as old as the window; gives the amount that is not.
-  local function forget(s, o, now, window, key)
-    local till = now - window
-    if s[o + 3] <= till then
-      s[o], s[o + 5], s[o + 6] = s[o + 1], 0, 0
-    elseif s[o + 4] <= till then
-      local head, entries = s[o + 5], s[o + 6]
-      local count = min(entries, 4)
-      while count > 0 do
-        local log = log_entries(s, o, key, head, count)
-        if not log then return s[o + 1] - s[o] end
-        local gone = first_entry(log, count, 0, till + 1)
-        if gone > 0 then s[o] = unpack_from('<d', log, gone * 16 - 7) end
-        head, entries = head + gone, entries - gone
-        if gone < count then
-          s[o + 4] = unpack_from('<d', log, gone * 16 + 1)
-          break
-        end
-        count = entries
+-- Forget what is as old as the window at `time`; returns the amount that is younger.
+local function forget(limit, state, time)
+  local oldest_kept = time - limit.b + 1
+  if state.last < oldest_kept then
+    state.forgotten, state.head, state.entries = state.total, 0, 0
+  elseif state.oldest < oldest_kept then
+    local read = min(state.entries, 4) -- mostly only the first ones have expired
+    while state.entries > 0 do
+      local log = log_entries(limit, state, state.head, read)
+      if not log then break end
+      local gone = first_entry(log, read, 0, oldest_kept)
+      if gone > 0 then state.forgotten = unpack_from('<d', log, gone * 16 - 7) end
+      state.head, state.entries = state.head + gone, state.entries - gone
+      if gone < read then
+        state.oldest = unpack_from('<d', log, gone * 16 + 1)
+        break
       end
-      if entries == 0 then head, s[o + 4] = 0, s[o + 3] end
-      s[o + 5], s[o + 6] = head, entries
+      read = state.entries
     end
-    return s[o + 1] - s[o]
+    if state.entries == 0 then state.head, state.oldest = 0, state.last end
   end
+  return state.total - state.forgotten
+end
 
-  -- Running totals that start anew, before they are too large to be exact.
-  local function rebase(s, o, key)
-    local head, entries, forgotten = s[o + 5], s[o + 6], s[o]
-    local log, fresh = log_entries(s, o, key, head, entries), {}
-    for index = 1, entries do
-      local time, total = unpack_from('<dd', log, index * 16 - 15)
-      fresh[index] = pack('<dd', time, total - forgotten)
+-- Write the entry that was open to the log, which starts again where it is empty or long or its totals are large.
+local function close_entry(limit, state, time)
+  local entry, window = pack('<dd', state.last, state.total), limit.b
+  if state.entries > 0 and call('STRLEN', limit.key) < (state.head + state.entries) * 16 then
+    state.oldest, state.head, state.entries = state.last, 0, 0 -- the log was evicted
+  end
+  if state.entries > 0 and state.head < 512 and state.total <= 2251799813685248 then
+    write_later('APPEND', limit.key, entry)
+  else
+    local log, rebased = nil, {}
+    if state.entries > 0 then log = log_entries(limit, state, state.head, state.entries) end
+    for index = 1, state.entries do
+      local at, total = unpack_from('<dd', log, index * 16 - 15)
+      rebased[index] = pack('<dd', at, total - state.forgotten)
     end
-    s[o], s[o + 1], s[o + 5] = 0, s[o + 1] - forgotten, 0
-    return table.concat(fresh)
+    state.total, state.forgotten, state.head, state.kept_until = state.total - state.forgotten, 0, 0, 0
+    if state.entries == 0 then state.oldest = state.last end
+    write_later('SET', limit.key, table.concat(rebased) .. pack('<dd', state.last, state.total))
   end
+  state.entries = state.entries + 1
+  if state.kept_until * 1000000 < time + 2 * window then
+    state.kept_until = floor((time + idle_us(window)) / 1000000)
+    write_later('PEXPIRE', limit.key, milliseconds(idle_us(window)))
+  end
+end
 
-  local function close_entry(s, o, now, window, key)
-    if s[o + 6] > 0 and call('STRLEN', key) < (s[o + 5] + s[o + 6]) * 16 then lose_log(s, o) end
-    if s[o + 6] == 0 then
-      s[o], s[o + 1], s[o + 4], s[o + 5], s[o + 7] = 0, s[o + 1] - s[o], s[o + 3], 0, 0
-      write('SET', key, pack('<dd', s[o + 3], s[o + 1]))
-    elseif s[o + 5] >= 512 or s[o + 1] > 2251799813685248 then
-      local log = rebase(s, o, key)
-      write('SET', key, log .. pack('<dd', s[o + 3], s[o + 1]))
-      s[o + 7] = 0
-    else
-      write('APPEND', key, pack('<dd', s[o + 3], s[o + 1]))
+-- Charge an amount to a state that has forgotten what is too old.
+local function charge(limit, time, amount)
+  local state = limit.state
+  if state.total == state.forgotten then
+    state.forgotten, state.total, state.head, state.entries = 0, 0, 0, 0
+    state.opened, state.oldest = time, time
+  elseif time - state.opened > limit.c then
+    close_entry(limit, state, time)
+    state.opened = time
+  end
+  state.total, state.last = state.total + amount, time
+  return time + limit.b
+end
+
+local function copied(state)
+  local copy = {}
+  for name, value in pairs(state) do copy[name] = value end
+  return copy
+end
+
+algorithms.sliding_window = {
+  read = function(record, place)
+    local forgotten, total, opened, last, oldest, head, entries, kept_until =
+      unpack_from('<I8I8I8I8I8I2I2I4', record, place)
+    return {forgotten = forgotten, total = total, opened = opened, last = last, oldest = oldest, head = head,
+      entries = entries, kept_until = kept_until}
+  end,
+  write = function(state)
+    return pack('<I8I8I8I8I8I2I2I4', state.forgotten, state.total, state.opened, state.last, state.oldest, state.head,
+      state.entries, state.kept_until)
+  end,
+  take = function(limit, amount)
+    local time = max(now, limit.state.last)
+    if amount == 0 then
+      -- Nothing is charged, so nothing is stored: a clock may be set back.
+      limit.told = copied(limit.state)
+      return forget(limit, limit.told, time) <= limit.a and 0 or nil
     end
-    s[o + 6] = s[o + 6] + 1
-    if s[o + 7] * 1000000 < now + 2 * window then
-      s[o + 7] = floor((now + idle(window)) / 1000000)
-      write('PEXPIRE', key, milliseconds(idle(window)))
+    if forget(limit, limit.state, time) + amount > limit.a then return nil end
+    return charge(limit, time, amount)
+  end,
+  settle = function(limit, change)
+    if change <= 0 then return 0 end
+    local time = max(now, limit.state.last)
+    local used = forget(limit, limit.state, time)
+    return charge(limit, time, min(change, MOST_DEBT - used))
+  end,
+  -- The oldest amounts are credited, which would have expired first.
+  credit = function(limit, change)
+    local state = limit.state
+    local used = forget(limit, state, max(now, state.last))
+    state.forgotten = min(state.total - used - change, state.total)
+    local log = state.entries > 0 and log_entries(limit, state, state.head, state.entries)
+    if log then
+      local gone = first_entry(log, state.entries, 8, state.forgotten + 1)
+      state.head, state.entries = state.head + gone, state.entries - gone
+      if state.entries == 0 then state.head, state.oldest = 0, state.last
+      else state.oldest = unpack_from('<d', log, gone * 16 + 1) end
     end
-  end
-
-  local function charge(s, o, now, amount, window, step, key)
-    if s[o + 1] == s[o] then
-      s[o], s[o + 1], s[o + 2], s[o + 3], s[o + 4], s[o + 5], s[o + 6] = 0, amount, now, now, now, 0, 0
-      return now + window
+    return state.last + limit.b
+  end,
+  -- What was closed in the meantime stays spent.
+  undo = function(limit, change)
+    local state = limit.state
+    local time = max(now, state.last)
+    if forget(limit, state, time) == 0 then return 0 end
+    local closed = state.forgotten
+    if state.entries > 0 then
+      local log = log_entries(limit, state, state.head + state.entries - 1, 1)
+      closed = log and unpack_from('<d', log, 9) or state.total
     end
-    if now - s[o + 2] > step then
-      close_entry(s, o, now, window, key)
-      s[o + 2] = now
+    state.total = max(state.total + change, closed)
+    return time + limit.b
+  end,
+  share = function(limit)
+    return forget(limit, limit.state, max(now, limit.state.last)) / limit.a
+  end,
+  -- What is forgotten, and the entry with which the amount fits again, where it does not fit.
+  seen = function(limit)
+    local state = limit.told or limit.state
+    local used = forget(limit, state, max(now, state.last))
+    local excess, time, total = used + limit.amount - limit.a, 0, 0
+    if limit.was_refused and excess > 0 and state.entries > 0 then
+      local log = log_entries(limit, state, state.head, state.entries)
+      local index = log and first_entry(log, state.entries, 8, state.forgotten + excess)
+      if index and index < state.entries then time, total = unpack_from('<dd', log, index * 16 + 1) end
     end
-    s[o + 1], s[o + 3] = s[o + 1] + amount, now
-    return now + window
-  end
-
-  return forget, charge, log_entries, first_entry
-end
-
--- @usual
-local forgotten, total, opened, last, oldest = unpack_from('<I7I7I7I7I7', raw, 11)
-last = max(now, last)
-if oldest > last - b and total > forgotten and last - opened <= c and total - forgotten + amount <= a then
-  full = last + b
-  after = pack('<c6I4I7I7I7I7I7c0', layout, lives_until, forgotten, total + amount, opened, last, oldest,
-    string.sub(raw, 46))
-end
-
--- @take
-function take.sliding_window(s, o, now, amount, capacity, window, step, key)
-  now = max(now, s[o + 3])
-  -- Most of the time nothing expires, and the entry that is open stays so.
-  if amount > 0 and s[o + 4] > now - window and s[o + 1] > s[o] and now - s[o + 2] <= step then
-    if s[o + 1] - s[o] + amount > capacity then return nil end
-    s[o + 1], s[o + 3] = s[o + 1] + amount, now
-    return now + window
-  end
-  local forget, charge = rarely()
-  -- When nothing is charged, what is forgotten is not kept: a clock may go back.
-  if amount == 0 then
-    restores = restores or {}
-    restores[#restores + 1] = {s, o, {unpack(s, o, o + 6)}}
-  end
-  if forget(s, o, now, window, key) + amount > capacity then return nil end
-  if amount == 0 then return 0 end
-  return charge(s, o, now, amount, window, step, key)
-end
-
--- @settle
-function settle.sliding_window(s, o, now, change, capacity, window, step, key)
-  if change <= 0 then return 0 end
-  local forget, charge = rarely()
-  now = max(now, s[o + 3])
-  change = min(change, 4503599627370496 - forget(s, o, now, window, key))
-  return charge(s, o, now, change, window, step, key)
-end
-
--- @undo
--- What has been closed since stays spent.
-function settle.sliding_window(s, o, now, change, capacity, window, step, key)
-  local forget, _, log_entries = rarely()
-  now = max(now, s[o + 3])
-  if forget(s, o, now, window, key) == 0 then return 0 end
-  local closed, entries = s[o], s[o + 6]
-  if entries > 0 then
-    local log = log_entries(s, o, key, s[o + 5] + entries - 1, 1)
-    closed = log and unpack_from('<d', log, 9) or s[o + 1]
-  end
-  s[o + 1] = max(s[o + 1] + change, closed)
-  return now + window
-end
-
--- @credit
-function settle.sliding_window(s, o, now, change, capacity, window, step, key)
-  local forget, _, log_entries, first_entry = rarely()
-  s[o] = min(s[o + 1] - forget(s, o, max(now, s[o + 3]), window, key) - change, s[o + 1])
-  local head, entries = s[o + 5], s[o + 6]
-  local log = entries > 0 and log_entries(s, o, key, head, entries)
-  if log then
-    local gone = first_entry(log, entries, 8, s[o] + 1)
-    s[o + 5], s[o + 6] = head + gone, entries - gone
-    if gone == entries then s[o + 4], s[o + 5] = s[o + 3], 0 else s[o + 4] = unpack_from('<d', log, gone * 16 + 1) end
-  end
-  return s[o + 3] + window
-end
-
--- @share
-function share.sliding_window(s, o, now, capacity, window, step, key)
-  return (rarely())(s, o, max(now, s[o + 3]), window, key) / capacity
-end
-
--- @view
--- What whoever was refused needs of the log: what is forgotten, and the entry with which enough comes back.
-function view.sliding_window(s, o, now, amount, capacity, window, step, key)
-  local forget, _, log_entries, first_entry = rarely()
-  now = max(now, s[o + 3])
-  local excess = forget(s, o, now, window, key) + amount - capacity
-  local entries, time, total = s[o + 6], 0, 0
-  local log = excess > 0 and entries > 0 and log_entries(s, o, key, s[o + 5], entries)
-  if log then
-    local index = first_entry(log, entries, 8, s[o] + excess)
-    if index < entries then time, total = unpack_from('<dd', log, index * 16 + 1) end
-  end
-  return pack('<ddd', s[o], time, total)
-end
+    return pack('<ddd', state.forgotten, time, total)
+  end,
+}

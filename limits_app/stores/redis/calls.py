@@ -1,0 +1,386 @@
+"""Calls: what is sent to a server for a request, worked out once for each plan. No input or output here.
+
+A script is prelude.lua, the algorithms that it needs, and the file of its verb, concatenated in this order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha1
+from pathlib import Path
+from struct import pack
+from typing import Final, Protocol
+
+from limits_app.core.counting import label_of
+from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+from limits_app.core.runtime import on_fork
+from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
+from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
+from limits_app.stores.redis.keys import Keys, tag_of
+from limits_app.stores.redis.records import Codec, Codecs, lease_member
+
+__all__ = ["SETTLE", "UNDO", "Call", "Calls", "Command", "PreparedAcquire", "PreparedPlan", "Script", "ScriptCall", "script"]
+
+SETTLE: Final = 0
+_CREDIT: Final = 1
+UNDO: Final = 2
+"""The actions of settle.lua."""
+
+_FOLDER: Final = Path(__file__).parent
+
+_FILES: Final[Mapping[str, str]] = {
+    "token_bucket": "buckets",
+    "leaky_bucket": "buckets",
+    "gcra": "gcra",
+    "sliding_window": "sliding_window",
+    "fixed_window": "fixed_window",
+    "quota": "quota",
+    "permits": "permits",
+    "blocked": "prelude",
+}
+"""The file of each algorithm, by the name in `Rule.lua`."""
+
+_NUMBER_BYTES: Final = 8
+_NO_HOLDER: Final = bytes(16)
+
+
+class Script:
+    """The text of a script, and the digest by which servers know it."""
+
+    __slots__ = ("digest", "text")
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self.text = "\n".join([(_FOLDER / f"{name}.lua").read_text() for name in files])
+        self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
+    """Return the script of a verb for limits of these algorithms."""
+    needed = sorted({_FILES[name] for name in algorithms} - {"prelude"})
+    return Script(["prelude", *needed, verb])
+
+
+_WITHDRAW_SCRIPT: Final = Script(["prelude"])
+"""Does nothing but withdraw a call; see `exactly_once`."""
+
+
+class Call(Protocol):
+    """What can be sent to a server."""
+
+    @property
+    def script(self) -> Script | None:
+        """The script that it runs, if any."""
+
+    @property
+    def key(self) -> bytes:
+        """One of its keys, by which a cluster finds the server."""
+
+    def begin(self, slots: Slots) -> None:
+        """Note that it is sent for the first time."""
+
+    def was_refused(self, slots: Slots) -> None:
+        """Note that the server has not executed it."""
+
+    def words(self, attempt: int) -> Sequence[bytes | str | int]:
+        """Return the words of the command."""
+
+
+class Command:
+    """A command that may be executed twice."""
+
+    script: Script | None = None
+
+    def __init__(self, *words: bytes | str) -> None:
+        self._words = words
+        self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
+
+    def begin(self, slots: Slots) -> None:
+        """See Call."""
+
+    def was_refused(self, slots: Slots) -> None:
+        """See Call."""
+
+    def words(self, attempt: int) -> Sequence[bytes | str | int]:  # noqa: ARG002 - see Call
+        """See Call."""
+        return self._words
+
+
+class Prepared:
+    """A script with its keys and its plan. All keys have the tag of `reply_tag`, where the server is in a cluster.
+
+    `once` says that it is executed exactly once; otherwise it may be executed twice.
+    """
+
+    __slots__ = ("head", "key", "keys", "plan", "reply_key", "script")
+
+    def __init__(
+        self, chosen: Script, keys: Sequence[bytes], plan: bytes, names: Keys, tag: bytes, *, once: bool = True
+    ) -> None:
+        self.script = chosen
+        self.keys = keys
+        self.key = keys[0]
+        self.plan = plan
+        self.head = ("EVALSHA", chosen.digest, len(keys) + once, *keys)
+        self.reply_key = names.reply(b"", tag) if once else None
+
+
+class ScriptCall:
+    """A call of a prepared script with its numbers and further arguments.
+
+    While it may have been executed and its reply was not read, `slot` is where the server keeps the reply.
+    """
+
+    __slots__ = ("_arguments", "_numbers", "_prepared", "number", "slot")
+
+    def __init__(self, prepared: Prepared, numbers: Sequence[float], arguments: Sequence[bytes] = ()) -> None:
+        self._prepared = prepared
+        self._numbers = numbers
+        self._arguments = arguments
+        self.slot: Slot | None = None
+        self.number = 0
+
+    @property
+    def script(self) -> Script:
+        """See Call."""
+        return self._prepared.script
+
+    @property
+    def key(self) -> bytes:
+        """See Call."""
+        return self._prepared.key
+
+    def begin(self, slots: Slots) -> None:
+        """See Call."""
+        if self._prepared.reply_key is not None and self.slot is None:
+            slot = slots.take()
+            slot.number += 1
+            self.number = slot.number
+            self.slot = slot
+
+    def was_refused(self, slots: Slots) -> None:
+        """See Call."""
+        slots.release(self.slot)
+        self.slot = None
+
+    def words(self, attempt: int) -> Sequence[bytes | str | int]:
+        """See Call."""
+        prepared, slot, numbers = self._prepared, self.slot, self._numbers
+        data = pack(f"<{len(numbers) + 2}d", self.number, attempt, *numbers)
+        if slot is None or prepared.reply_key is None:
+            return (*prepared.head, prepared.plan, data, *self._arguments)
+        return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, data, *self._arguments)
+
+    def withdrawal(self) -> Withdrawal:
+        """Return the call that withdraws this one; the reply is `W`, or that to this call if it was executed."""
+        prepared = self._prepared
+        if self.slot is None or prepared.reply_key is None:
+            raise ValueError("the call was not sent")
+        return Withdrawal(prepared.reply_key + self.slot.name, self.number)
+
+
+class Withdrawal(Command):
+    """Finds out whether a call was executed, and otherwise keeps it from being executed later."""
+
+    script = _WITHDRAW_SCRIPT
+
+    def __init__(self, reply_key: bytes, number: int) -> None:
+        numbers = pack("<6d", number, WITHDRAW, 0, 0, 0, 0)
+        super().__init__("EVALSHA", _WITHDRAW_SCRIPT.digest, "1", reply_key, b"", numbers)
+        self.key = reply_key
+
+
+class PreparedPlan:
+    """What scripts need to know of a plan, or of its scopes with one tag, on a cluster."""
+
+    def __init__(self, plan: Plan, names: Keys, codecs: Codecs, tag: bytes | None = None) -> None:
+        self.names = names
+        shorts = plan.short_keys()
+        self.scope_indexes = [index for index, short in enumerate(shorts) if tag is None or tag_of(short) == tag]
+        self.shorts = [shorts[index] for index in self.scope_indexes]
+        self.scopes = [plan.scopes[index] for index in self.scope_indexes]
+        self.limits = [limit for limit in plan.limits if limit.scope_index in self.scope_indexes]
+        self.is_whole = len(self.limits) == len(plan.limits)
+        self.codecs = [codecs.of(scope.schema) for scope in self.scopes]
+        self.permits = [limit for limit in self.limits if limit.rule.is_permit]
+        self.logs = [limit for limit in self.limits if limit.rule.has_log]
+        self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
+        self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits])
+        self.has_quotas = "quota" in self.algorithms
+        self.calendars = Calendars(self.limits)
+        self.version = -1 if plan.version is None else plan.version
+        self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
+        self.keys = [names.scope(short) for short in self.shorts]
+        self.description = self._description(plan)
+        self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False)
+        self._settle = _CREDIT if plan.is_credit else SETTLE
+        self._settling: dict[int, Prepared] = {}
+
+    def position(self, scope_index: int) -> int:
+        """Return the position, among these scopes, of a scope of the plan."""
+        return self.scope_indexes.index(scope_index)
+
+    def amounts(self, amounts: Amounts) -> Amounts:
+        """Return the amounts of these limits."""
+        return amounts if self.is_whole else [amounts[limit.place] for limit in self.limits]
+
+    def settling(self, action: int = SETTLE) -> Prepared:
+        """Return the prepared call of settle.lua."""
+        prepared = self._settling.get(action)
+        if prepared is None:
+            keys = [*self.keys, *(self.names.finished_usage(self.tag) if self.counts_usage else [])]
+            plan = pack("<d", self._settle if action == SETTLE else action) + self.description
+            chosen = script("settle", self.algorithms)
+            keys = keys or [self.names.version(self.tag)]
+            prepared = self._settling[action] = Prepared(chosen, keys, plan, self.names, self.tag)
+        return prepared
+
+    def _description(self, plan: Plan) -> bytes:
+        """Return what read_request() in prelude.lua reads; adds the keys of logs and leases."""
+        parts = [pack("<dd", len(self.scopes), len(self.limits))]
+        for scope, codec in zip(self.scopes, self.codecs, strict=True):
+            counts = scope.schema.counts_usage and not plan.is_credit
+            label = label_of(scope.scope, [rule.key for rule in scope.schema.rules]) if counts else b""
+            counted = len(scope.schema.rules) if counts else 0
+            parts.append(codec.name + pack("<ddd", codec.size, scope.lasting, counted) + label + b"\0")
+        for limit in self.limits:
+            position = self.position(limit.scope_index)
+            algorithm, *parameters = limit.rule.lua
+            if algorithm == "quota":
+                parameters.append(self.calendars.offset(limit))
+            numbers = [1 + position, self.codecs[position].places[limit.index], *(*parameters, 0, 0, 0)[:3]]
+            counts = limit.scope.schema.counts_usage and not plan.is_credit
+            usage = [1 + limit.index, limit.rule.parts_per_unit if counts else 0]
+            numbers += [self._key_number(limit), limit.rule.is_soft, *usage]
+            parts.append(algorithm.encode() + b"\0" + pack("<9d", *numbers))
+        return b"".join(parts)
+
+    def _key_number(self, limit: PlannedLimit) -> int:
+        if not limit.rule.has_log and not limit.rule.is_permit:
+            return 0
+        name = self.names.log if limit.rule.has_log else self.names.leases
+        self.keys.append(name(self.shorts[self.position(limit.scope_index)], limit.rule.key))
+        return len(self.keys)
+
+
+class PreparedAcquire:
+    """What acquire.lua needs to know of one plan, or of several of which the first that fits is charged.
+
+    `is_possible` is False where two plans have different limits in one scope: these cannot be decided in one step.
+    """
+
+    def __init__(self, plans: Collection[PreparedPlan], *, emptiest_first: bool, failover: bool) -> None:
+        first = next(iter(plans))
+        names = first.names
+        schemas = {short: scope.schema for plan in plans for short, scope in zip(plan.shorts, plan.scopes, strict=True)}
+        self.is_possible = all(
+            schemas[short] is scope.schema for plan in plans for short, scope in zip(plan.shorts, plan.scopes, strict=True)
+        )
+        self.plans = plans
+        self.numbers = {id(plan): number for number, plan in enumerate(plans)}
+        self.has_permits = any(plan.permits for plan in plans)
+        self.has_quotas = any(plan.has_quotas for plan in plans)
+        keys, rows, descriptions = [names.version(first.tag)], [], dict[bytes, int]()
+        place = 1 + (3 + 4 * len(plans)) * _NUMBER_BYTES
+        for plan in plans:
+            if plan.description not in descriptions:
+                descriptions[plan.description] = place
+                place += len(plan.description)
+            size = (len(plan.limits) + plan.calendars.size) * _NUMBER_BYTES
+            rows += [1 + len(keys), plan.version, size, descriptions[plan.description]]
+            keys += plan.keys
+        if any(plan.counts_usage for plan in plans):
+            keys += names.finished_usage(first.tag)
+        head = pack(f"<{3 + len(rows)}d", len(plans), emptiest_first, failover, *rows)
+        algorithms = frozenset[str]().union(*[plan.algorithms for plan in plans])
+        blob = b"".join([head, *descriptions])
+        self.prepared = Prepared(script("acquire", algorithms), keys, blob, names, first.tag)
+
+
+class Calls:
+    """Builds the calls of one process."""
+
+    def __init__(self, names: Keys, clock: ServerClock) -> None:
+        self._names = names
+        self._clock = clock
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Hold permits by another name than the parent process."""
+        self._process = os.urandom(8)
+
+    def acquire(
+        self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], acquire: PreparedAcquire, now: int | None = None
+    ) -> ScriptCall:
+        """Return the call that charges the first of the claims that fits.
+
+        `now` is the time of another server of the cluster, that has decided on a part of the same claim.
+        """
+        numbers: list[float] = [*self._clock.header(0, now), *[acquire.numbers[id(plan)] for plan in plans]]
+        known = [ALWAYS]
+        for claim, plan in zip(claims, plans, strict=True):
+            numbers += plan.amounts(claim.amounts)
+            if plan.calendars.size:
+                told = plan.calendars.around(self._clock.estimate() if now is None else now)
+                numbers += told.boundaries
+                known.append(told.known)
+        if acquire.has_quotas:
+            numbers += [max([start for start, _ in known]), min([end for _, end in known])]
+        holders = b""
+        if acquire.has_permits:
+            holders = b"".join([self.holder(claim) if claim.plan.permits else _NO_HOLDER for claim in claims])
+        return ScriptCall(acquire.prepared, numbers, (holders,))
+
+    def settle(self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE) -> ScriptCall:
+        """Return the call that settles a claim, or undoes its charges."""
+        numbers: list[float] = [*self._clock.header(claim.decided_at), *plan.amounts(changes)]
+        if plan.has_quotas:
+            told = plan.calendars.around(self._clock.estimate())
+            numbers += [*told.boundaries, *told.known]
+        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self._names.channel))
+
+    def renew(self, claims: Iterable[Claim], tag: bytes | None = None) -> tuple[ScriptCall, list[Claim]]:
+        """Return the call that renews the leases of claims, those with a tag or all; and the claim of each lease."""
+        keys, plan, members, owners = list[bytes](), list[bytes](), list[bytes](), list[Claim]()
+        for claim in claims:
+            shorts = claim.plan.short_keys()
+            for limit in claim.plan.permits:
+                short = shorts[limit.scope_index]
+                if tag is None or tag_of(short) == tag:
+                    member, ends = lease_member(self.holder(claim), claim, limit)
+                    keys += [self._names.leases(short, limit.rule.key), self._names.scope(short)]
+                    plan.append(pack("<dd", limit.rule.lease_us, ends))
+                    members.append(member)
+                    owners.append(claim)
+        prepared = Prepared(script("renew"), keys, b"".join(plan), self._names, tag or b"", once=False)
+        return ScriptCall(prepared, self._unnumbered(), members), owners
+
+    def watch(self, scopes: Sequence[bytes]) -> ScriptCall:
+        """Return the call that notes, for a while, that a thread waits for scopes with one tag."""
+        keys = [self._names.scope(short) for short in scopes for _ in range(2)]
+        plan = pack("<dd", 0, 0) * len(scopes)
+        prepared = Prepared(script("renew"), keys, plan, self._names, b"", once=False)
+        return ScriptCall(prepared, self._unnumbered(), [b""] * len(scopes))
+
+    def raise_version(self, tag: bytes, *, step: int, least: int) -> ScriptCall:
+        """Return the call that raises the version of the configuration."""
+        plan = pack("<dd", step, least)
+        prepared = Prepared(script("version"), [self._names.version(tag)], plan, self._names, tag)
+        return ScriptCall(prepared, self._unnumbered())
+
+    def script(
+        self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, tag: bytes, once: bool = False
+    ) -> ScriptCall:
+        """Return the call of a script that knows of no request."""
+        prepared = Prepared(script(verb), keys, plan, self._names, tag, once=once)
+        return ScriptCall(prepared, self._unnumbered(), arguments)
+
+    def holder(self, claim: Claim) -> bytes:
+        """Return the name by which a claim holds permits, of 16 bytes."""
+        return self._process + claim.number.to_bytes(8, "little")
+
+    def _unnumbered(self) -> Sequence[float]:
+        return self._clock.header(0)
