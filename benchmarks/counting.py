@@ -13,8 +13,8 @@ from benchmarks.stores import memory_store, process_store, redis_store
 from benchmarks.subjects import THREE, calls, one_call, three_limits
 from limits_app import LimitSet
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.record import schema_of
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["ROWS"]
@@ -30,8 +30,8 @@ def _pair(store: Store, *, three: bool) -> list[Contender]:
     """The same limits, counted and not."""
     pair = []
     for name, counts in (("plain", False), ("counted", True)):
-        layout = layout_of(tuple(THREE) if three else (calls(),), store.lease_us, counts)
-        limits = LimitSet.composed([ScopedLimits(scope_of("bench", name), layout)], store)
+        layout = schema_of(tuple(THREE) if three else (calls(),), store.lease_us, counts)
+        limits = LimitSet.composed([ScopedLimits(scope_of("bench", name), schema)], store)
         pair.append(three_limits(limits, name) if three else one_call(limits, name))
     return pair
 

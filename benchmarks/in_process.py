@@ -16,9 +16,9 @@ from benchmarks.rows import Bar, Line, Row, at_least, at_most
 from benchmarks.subjects import OURS, THREE, calls, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limits import Limit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 
 __all__ = ["ROWS", "slope"]
@@ -91,8 +91,8 @@ def _cascade(effort: Effort) -> Iterable[Line]:
 def _levels(limits: Sequence[Limit], name: str) -> Contender:
     """A user, a team and a tenant, each with its own limits."""
     store = MemoryStore()
-    layout = layout_of(tuple(limits), store.lease_us)
-    scoped = [ScopedLimits(scope_of("bench", entity), layout) for entity in ("user:1", "team:1", "tenant:1")]
+    layout = schema_of(tuple(limits), store.lease_us)
+    scoped = [ScopedLimits(scope_of("bench", entity), schema) for entity in ("user:1", "team:1", "tenant:1")]
     cascade = LimitSet.composed(scoped, store)
     amounts = {"tokens": 10} if cascade.rates else None
 
@@ -184,8 +184,8 @@ def _resources(count: int) -> Contender:
 
 def _entities(count: int) -> Contender:
     store = MemoryStore()
-    layout = layout_of((calls(),), store.lease_us)
-    scoped = [ScopedLimits(scope_of("bench", f"user:{number}"), layout) for number in range(count)]
+    layout = schema_of((calls(),), store.lease_us)
+    scoped = [ScopedLimits(scope_of("bench", f"user:{number}"), schema) for number in range(count)]
     return one_call(LimitSet.composed(scoped, store), str(count))
 
 

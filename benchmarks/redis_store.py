@@ -14,8 +14,8 @@ from benchmarks.stores import redis_store_at
 from benchmarks.subjects import OURS, THREE, calls, limits_of, one_call, three_limits
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.record import schema_of
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["ROWS"]
@@ -46,9 +46,9 @@ def _one_limit(effort: Effort) -> Iterable[Line]:
 def _four_limits(effort: Effort) -> Iterable[Line]:
     amounts = {"tokens": 10, "units": 1}
     with _beside() as (reference, store):
-        layout = layout_of((calls(), RateLimit("tokens", 10**9, 3600)), store.lease_us)
-        parents = layout_of((calls(), RateLimit("units", 10**9, 3600)), store.lease_us)
-        scoped = [ScopedLimits(scope_of("bench", "child"), layout), ScopedLimits(scope_of("bench", "parent"), parents)]
+        layout = schema_of((calls(), RateLimit("tokens", 10**9, 3600)), store.lease_us)
+        parents = schema_of((calls(), RateLimit("units", 10**9, 3600)), store.lease_us)
+        scoped = [ScopedLimits(scope_of("bench", "child"), schema), ScopedLimits(scope_of("bench", "parent"), parents)]
         limits = LimitSet.composed(scoped, store)
         assert limits.try_acquire(amounts)
         samples = take_turns([reference, Contender(OURS, lambda: limits.try_acquire(amounts))], effort)
@@ -96,7 +96,7 @@ def _counted(effort: Effort) -> Iterable[Line]:
 def _one_and_three(store: Store, *, counts: bool) -> tuple[Contender, Contender]:
     how = "counted" if counts else "uncounted"
     scopes = [scope_of("bench", f"{how} {number}") for number in (1, 3)]
-    layouts = [layout_of(limits, store.lease_us, counts) for limits in ((calls(),), THREE)]
+    layouts = [schema_of(limits, store.lease_us, counts) for limits in ((calls(),), THREE)]
     one, three = (LimitSet.composed([ScopedLimits(*both)], store) for both in zip(scopes, layouts, strict=True))
     return one_call(one, f"one call limit, {how}"), three_limits(three, f"three limits, {how}")
 

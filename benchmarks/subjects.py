@@ -8,9 +8,9 @@ from typing import Final
 from benchmarks.harness import Contender
 from limits_app import CallLimit, LimitPool, LimitSet, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limits import Limit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["OURS", "THREE", "calls", "held", "limits_of", "one_call", "permit", "three_limits"]
@@ -30,8 +30,8 @@ THREE: Final = (calls(), RateLimit("tokens", _PLENTY, 3600), ResourceLimit("conn
 
 def limits_of(limits: Iterable[Limit], store: Store, entity: str | None = None) -> LimitSet:
     """A set whose state is found again by everybody who names the same entity."""
-    layout = layout_of(tuple(limits), store.lease_us)
-    return LimitSet.composed([ScopedLimits(scope_of("bench", entity), layout)], store)
+    layout = schema_of(tuple(limits), store.lease_us)
+    return LimitSet.composed([ScopedLimits(scope_of("bench", entity), schema)], store)
 
 
 def one_call(limits: LimitSet | LimitPool, name: str = OURS) -> Contender:

@@ -7,7 +7,7 @@ from django.core.checks import Tags, register
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.claim import Claim
+from limits_app.core.acquisition import Acquisition
 
 __all__ = ["LimitsConfig"]
 
@@ -23,7 +23,7 @@ class LimitsConfig(AppConfig):
     def ready(self) -> None:
         """Connect the receivers and register the checks."""
         from limits_app import checks, conf, metrics, models, signals
-        from limits_app.core.hooks import HOOKS
+        from limits_app.core.modes import HOOKS
         from limits_app.models import changes, recording
         from limits_app.resolver import advance_version
         from limits_app.stores import registry

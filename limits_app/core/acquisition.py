@@ -1,175 +1,143 @@
-"""Acquisitions: what a limit set hands out, held until it is settled and released exactly once."""
+"""Acquisitions: amounts that a limit set hands out, held until they are settled and released exactly once."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from limits_app.core.amounts import Amount, shown
-from limits_app.core.claim import Claim
+from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
-from limits_app.core.holding import Holding
+from limits_app.core.leases import enter_block, leave_block, report_lost_lease
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.outcome import Outcome, outcome_of, units_of
-from limits_app.core.parts import Amounts, Ask, parts_of
-from limits_app.core.plan import Plan
+from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit, parts_of
 from limits_app.core.store import is_remote
 
 if TYPE_CHECKING:
     from limits_app.core.limit_set import LimitSet
 
-__all__ = ["Acquisition", "FreeAcquisition", "LimitUse", "acquisition_of", "check_signs"]
+__all__ = ["Acquisition", "FreeAcquisition", "LimitUse"]
 
 logger = logging.getLogger("limits_app")
 
-_NOTHING: Final[Mapping[str, Amount]] = {}
-_NOT_GIVEN_BACK: Final = "what a failed block held could not be given back"
+_NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """What was requested of one limit, and what was used of it (None: not reported)."""
+    """The amounts of one limit that were requested and used (None: not reported)."""
 
     requested: Amount
     used: Amount | None
 
 
-class Acquisition(Claim):
-    """Amounts that are held, or the refusal of them.
+class Acquisition:
+    """Amounts that are held, or their rejection; `claim` is the request with the decision of the store.
 
-    Falsy when refused, and then harmless: it holds nothing and gives nothing back.
+    Falsy when rejected, and then harmless: it holds nothing and refunds nothing.
     As a context manager, also asynchronous, it releases when the block ends;
-    a rate limit whose usage was never reported is then a UsageNotReported (a RuntimeError).
-    When the block raises, that exception is what the caller sees: amounts that were not reported are given back
-    where the algorithm can do so.
+    a rate limit whose usage was not reported is then a UsageNotReported (a RuntimeError).
+    When the block raises, the caller receives that exception: amounts that were not reported are refunded where the
+    algorithm can.
     """
 
-    __slots__ = ("__weakref__", "_cancelled", "_changes", "_leaving", "_usage", "holding", "limit_set")
+    __slots__ = (
+        "__weakref__",
+        "_cancelled",
+        "_outcome",
+        "_settling",
+        "_used",
+        "block_owner",
+        "claim",
+        "limit_set",
+        "lost_lease_reported",
+    )
 
-    limit_set: LimitSet
-    holding: Holding
-    """What the thread or task that asked for permits holds."""
-    _changes: Amounts | None
-    """What is to be settled, as reported last."""
-    _usage: dict[str, Amount] | None
-    """What was reported, where the changes do not say it."""
-    _cancelled: bool
-    """Set by `cancel`, and by nobody before it."""
-    _leaving: bool
-    """Set while a store settles it for a task, and by nobody before it."""
-
-    # `acquisition_of` fills one in: with an initializer to make one would take half as long again.
-    __init__ = object.__init__
+    def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
+        self.limit_set = limit_set
+        self.claim = claim
+        self._used: list[int] = []
+        self._outcome: tuple[object, Outcome] | None = None
+        self._cancelled = False
+        self._settling = False
+        self.lost_lease_reported = False
+        self.block_owner: object = None
+        """The thread or task that runs the block of this acquisition."""
 
     def __bool__(self) -> bool:
-        return self.admitted is True
+        return self.claim.admitted is True
 
     @property
     def successful(self) -> bool:
-        """Whether the amounts are held (or were, until released)."""
-        return self.admitted is True
+        """Whether the amounts are held, or were until they were released."""
+        return self.claim.admitted is True
 
     @property
     def config(self) -> dict[str, object]:
-        """A copy of the configuration of the set that admitted it."""
+        """A copy of the configuration of the set that admitted the request."""
         return self.limit_set.config
 
     @property
     def outcome(self) -> Outcome:
-        """What was decided, and why."""
-        return outcome_of(self)
+        """The decision and its reasons."""
+        # A waiter is decided on several times.
+        if self._outcome is None or self._outcome[0] is not self.claim.states:
+            self._outcome = self.claim.states, outcome_of(self.claim)
+        return self._outcome[1]
 
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
-        """What was requested and used, by key; of what was refused nothing was used, whatever was reported."""
-        usage = self._reported() if self.admitted else _NOTHING
+        """The requested and used amounts by key; a rejected request has used nothing, whatever was reported."""
+        used = self._used if self.claim.admitted else []
         return {
-            ask.key: LimitUse(units_of(ask.rule, amount), usage.get(ask.key))
-            for ask, amount in zip(self.plan.asks, self.amounts, strict=True)
+            limit.key: LimitUse(units_of(limit.rule, self.claim.amounts[limit.place]), _units_used(limit, used))
+            for limit in self.claim.plan.limits
         }
 
     @property
     def fences(self) -> dict[str, int]:
-        """A number for each resource limit that only grows from grant to grant, to turn away late holders elsewhere."""
-        return {ask.key: state[2] for ask, _, state in self.asks() if ask.rule.is_permit and self.admitted}
+        """A number for each resource limit that grows from grant to grant, so that other systems reject late holders."""
+        if not self.claim.admitted:
+            return {}
+        return {limit.key: state[2] for limit, _, state in self.claim.limits() if limit.rule.is_permit}
 
     def update(self, usage: Mapping[str, Amount]) -> None:
-        """Report what was really used, by key; the last report of a key counts.
+        """Report the amounts that were used, by key; the last report of a key counts.
 
-        Everything is checked before anything is taken over.
-        More than requested of a rate is recorded as debt, with a warning; a key that was not requested is skipped,
-        with a warning. Of a refusal everything is checked, and nothing recorded.
-        Raises InvalidRequest (a ValueError) for an amount that cannot be,
-        and AlreadyReleased (a RuntimeError) after release.
+        All keys are checked before any of them is recorded. More than requested of a rate is recorded as debt, with a
+        warning; a key that was not requested is skipped, with a warning. For a rejected request nothing is recorded.
+        Raises InvalidRequest (a ValueError) for an invalid amount, and AlreadyReleased (a RuntimeError) after release.
         """
-        if self.settled:
+        if self.claim.settled:
             raise AlreadyReleased("the acquisition was released: report usage before that")
-        report = self.plan.report
-        try:
-            changes = None if report is None or self._usage is not None else report(usage, self.amounts)
-        except (AttributeError, TypeError):
-            changes = None  # as no mapping does, of which `_checked` says so
-        if changes is None:
-            self._usage = self._checked(usage)
-            self._changes = self.plan.changes(self._usage, self.amounts)
-        else:
-            self._changes = changes
+        if type(usage) is not dict and not isinstance(usage, Mapping):
+            raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
+        amounts = self.claim.amounts
+        recorded = self._used.copy() or [-1] * len(amounts)
+        for key, used in usage.items():
+            limits = self.claim.plan.by_key.get(key)
+            if limits is None:
+                check_amounts("usage", {key: used})
+                self.limit_set.skip_unknown(key, reported=True)
+                continue
+            for limit in limits:
+                parts = parts_of(limit, used)
+                if parts > amounts[limit.place]:
+                    self._check_overuse(limit, amounts[limit.place], used)
+                recorded[limit.place] = parts
+        self._used = recorded
 
     def release(self) -> None:
-        """Settle what was reported and give permits back; again does nothing. What was not reported stays spent."""
-        if self.plan.settles or self._changes is not None:
-            self._release(give_back=False)
-        else:
-            self.settled = True
+        """Settle the reported usage and return permits; later calls do nothing. Amounts not reported stay spent."""
+        self._release(give_back=False)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self._release_failed()
-            return
-        plan, changes = self.plan, self._changes
-        if self.admitted and (plan.settles or changes is not None):
-            if not self.settled:
-                settled = plan.given_back(self.amounts) if changes is None else changes
-                if plan.permits:  # as `_settle` does, which is a call more
-                    self.holding.held.pop(self.number, None)
-                    self.limit_set.store.settle(self, settled)
-                elif any(settled):
-                    self.limit_set.store.settle(self, settled)
-            if plan.reports and (changes is None or self._usage is not None):
-                unreported = plan.reports - self._reported().keys()
-                if unreported and not hasattr(self, "_cancelled"):
-                    self.settled = True
-                    raise UsageNotReported(sorted(unreported))
-        self.settled = True
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not is_remote(self.limit_set.store):
-            self.__exit__(kind, error, trace)
-            return
-        try:
-            await self._arelease(give_back=kind is not None)
-        except Exception:
-            if kind is None:
-                raise
-            logger.warning(_NOT_GIVEN_BACK, exc_info=True)
-        if kind is None and self.admitted and not hasattr(self, "_cancelled"):
-            unreported = self.plan.reports - self._reported().keys()
-            if unreported:
-                raise UsageNotReported(sorted(unreported))
+    def cancel(self) -> None:
+        """Refund everything that can be refunded, as a block that raises does; no usage has to be reported."""
+        self._release(give_back=True)
+        self._cancelled = True
 
     async def arelease(self) -> None:
         """`release` for asyncio."""
@@ -180,154 +148,132 @@ class Acquisition(Claim):
         await self._arelease(give_back=True)
         self._cancelled = True
 
-    def cancel(self) -> None:
-        """Give back everything that can be given back, as a block does that raises; nothing need be reported then."""
-        self._release(give_back=True)
-        self._cancelled = True
-
-    def lapse(self) -> None:
-        """Tell, unless that was done, that others may have had its permits while it held them."""
-        self.holding.lose(self)
-
-    def _release_failed(self) -> None:
-        try:
-            self._release(give_back=True)
-        except Exception:
-            logger.warning(_NOT_GIVEN_BACK, exc_info=True)
-
-    def _release(self, *, give_back: bool) -> None:
-        if not self.settled and self.admitted and (self.plan.settles or self._changes is not None):
-            self._settle(self.plan.changes(self._reported(), self.amounts, give_back=give_back))
-        self.settled = True
-
-    async def _arelease(self, *, give_back: bool) -> None:
-        store, plan = self.limit_set.store, self.plan
-        if not is_remote(store):
-            self._release(give_back=give_back)
-            return
-        if hasattr(self, "_leaving"):  # a task was cancelled meanwhile, which leaves it to the store
-            return
-        if not self.settled and self.admitted and (plan.settles or self._changes is not None):
-            changes = plan.changes(self._reported(), self.amounts, give_back=give_back)
-            if plan.permits:
-                self.holding.held.pop(self.number, None)
-            if plan.permits or any(changes):
-                self._leaving = True
-                try:
-                    await store.asettle(self, changes)
-                except Exception:
-                    del self._leaving
-                    raise
-        self.settled = True
-
-    def _settle(self, changes: Amounts) -> None:
-        if self.plan.permits:
-            # First of all, since permits that are on their way back are no more to be renewed, nor missed.
-            self.holding.held.pop(self.number, None)
-            self.limit_set.store.settle(self, changes)
-        elif any(changes):
-            self.limit_set.store.settle(self, changes)
-
-    def _reported(self) -> Mapping[str, Amount]:
-        """What was reported, by key."""
-        if self._usage is not None or self._changes is None:
-            return self._usage or _NOTHING
-        # Just what must be reported, of which the differences were kept.
-        return {
-            ask.key: units_of(ask.rule, amount + change)
-            for ask, amount, change in zip(self.plan.asks, self.amounts, self._changes, strict=True)
-            if ask.key in self.plan.reports
-        }
-
-    def _checked(self, usage: Mapping[str, Amount]) -> dict[str, Amount]:
-        """What was reported by now and before, without keys that are none of the request's."""
-        if not isinstance(usage, Mapping):
-            raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
-        merged = dict(self._reported())
-        for key, used in usage.items():
-            places = self.plan.places.get(key)
-            if places is None:
-                check_signs("usage", {key: used})
-                self.limit_set.skip_unknown(key, reported=True)
-                continue
-            for place in places:
-                ask, amount = self.plan.asks[place], self.amounts[place]
-                if parts_of(ask, used) > amount:
-                    self._check_overuse(ask, amount, used)
-            merged[key] = used
-        return merged
-
-    def _check_overuse(self, ask: Ask, amount: int, used: Amount) -> None:
-        requested = units_of(ask.rule, amount)
-        if not isinstance(ask.rule.limit, MeteredLimit):
-            raise InvalidRequest(f"usage of {ask.key!r} must be between 0 and the {requested} requested, not {used}")
-        if self.admitted:
-            logger.warning("%s: %s used, but only %s requested: the rest is recorded as debt", ask.key, used, requested)
-
-
-def acquisition_of(limit_set: LimitSet, plan: Plan, amounts: Amounts) -> Acquisition:
-    """An acquisition that nobody was asked for yet."""
-    acquisition: Acquisition = Acquisition()
-    acquisition.limit_set = limit_set
-    acquisition.plan = plan
-    acquisition.amounts = amounts
-    acquisition.admitted = None
-    acquisition.settled = False
-    acquisition._changes = None
-    acquisition._usage = None
-    return acquisition
-
-
-class FreeAcquisition(Acquisition):
-    """What an empty set hands out, to everybody: nothing is held, so there is nothing to settle."""
-
-    __slots__ = ()
-
-    def __init__(self, limit_set: LimitSet, plan: Plan) -> None:
-        self.limit_set = limit_set
-        self.plan = plan
-        self.amounts = ()
-        self.admitted = True
-        self.settled = False
-        self._changes = None
-        self._usage = None
-        self.decided_at = 0
-        self.records = ()
-
-    def update(self, usage: Mapping[str, Amount]) -> None:
-        """Nothing to record; InvalidRequest for usage that cannot be."""
-        check_signs("usage", usage)
-
-    def _release(self, *, give_back: bool) -> None:
-        """Nothing to give back."""
-
-    async def _arelease(self, *, give_back: bool) -> None:
-        """Nothing to give back."""
+    def __enter__(self) -> Self:
+        if self.claim.plan.permits:
+            enter_block(self)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to leave."""
+        if self.claim.plan.permits:
+            leave_block(self)
+        if kind is None:
+            self._release(give_back=False)
+            if self.claim.plan.must_report:
+                self._check_reported()
+            return
+        try:
+            self._release(give_back=True)
+        except Exception:
+            logger.warning(_NOT_REFUNDED, exc_info=True)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.claim.plan.permits:
+            leave_block(self)
+        try:
+            await self._arelease(give_back=kind is not None)
+        except Exception:
+            if kind is None:
+                raise
+            logger.warning(_NOT_REFUNDED, exc_info=True)
+        if kind is None:
+            self._check_reported()
+
+    def track(self) -> None:
+        """Renew the permits that the store has just leased, until they are returned."""
+        self.limit_set.store.renewer.add(self)
+
+    def on_lease_lost(self) -> None:
+        """Report that other holders may have had the permits while this acquisition held them."""
+        report_lost_lease(self)
+
+    def _release(self, *, give_back: bool) -> None:
+        claim = self.claim
+        if claim.plan.needs_settling or self._used:
+            changes = self._changes(give_back)
+            if changes is not None:
+                self.limit_set.store.settle(claim, changes)
+        if not self._settling:
+            claim.settled = True
+
+    async def _arelease(self, *, give_back: bool) -> None:
+        store = self.limit_set.store
+        if not is_remote(store):
+            self._release(give_back=give_back)
+            return
+        changes = self._changes(give_back)
+        if changes is not None:
+            self._settling = True
+            try:
+                await store.asettle(self.claim, changes)
+            except Exception:
+                self._settling = False
+                raise
+            self._settling = False
+        # A task that was cancelled meanwhile has left settling to the store.
+        if not self._settling:
+            self.claim.settled = True
+
+    def _changes(self, give_back: bool) -> Amounts | None:
+        """Return the changes to settle, None where there is nothing to do; permits are not renewed from here on."""
+        claim = self.claim
+        if claim.settled or not claim.admitted or self._settling:
+            return None
+        plan = claim.plan
+        changes = plan.changes(self._used, claim.amounts, give_back=give_back)
+        if plan.permits:
+            self.limit_set.store.renewer.discard(claim.number)
+            return changes
+        return changes if any(changes) else None
+
+    def _check_reported(self) -> None:
+        """Raise UsageNotReported where usage had to be reported and was not."""
+        if self.claim.admitted and not self._cancelled:
+            used = self._used
+            missing = {limit.key for limit in self.claim.plan.reporting if not used or used[limit.place] < 0}
+            if missing:
+                raise UsageNotReported(sorted(missing))
+
+    def _check_overuse(self, limit: PlannedLimit, amount: int, used: Amount) -> None:
+        requested = units_of(limit.rule, amount)
+        if not isinstance(limit.rule.limit, MeteredLimit):
+            raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
+        if self.claim.admitted:
+            logger.warning(
+                "%s: %s used, but only %s requested: the rest is recorded as debt", limit.key, used, requested
+            )
 
 
-def check_signs(name: str, amounts: object) -> None:
-    """Check what concerns no limit: InvalidRequest unless it maps keys to numbers that are not negative."""
-    if not isinstance(amounts, Mapping):
-        raise InvalidRequest(f"{name} must map keys to amounts, not {shown(amounts)}")
-    for key, amount in amounts.items():
-        rule = _broken_rule(amount)
-        if rule:
-            raise InvalidRequest(f"amount of {shown(key)} {rule}, not {shown(amount)}")
+def _units_used(limit: PlannedLimit, used: list[int]) -> Amount | None:
+    return units_of(limit.rule, used[limit.place]) if used and used[limit.place] >= 0 else None
 
 
-def _broken_rule(amount: Amount) -> str | None:
-    """What is wrong with an amount whatever it is of; None when nothing is."""
-    if isinstance(amount, bool):
-        return "must be a number, not a boolean"
-    try:
-        negative, finite = amount < 0, amount < inf
-    except (TypeError, ArithmeticError):  # as decimals raise that are no numbers
-        return "must be a number"
-    if negative:
-        return "must not be negative"
-    return None if finite else "must be a finite number"
+class FreeAcquisition(Acquisition):
+    """The acquisition of an empty set, which all callers share: it holds nothing, so there is nothing to settle."""
+
+    __slots__ = ()
+
+    def __init__(self, limit_set: LimitSet, plan: Plan) -> None:
+        super().__init__(limit_set, Claim(plan, ()))
+        self.claim.admitted = True
+
+    def update(self, usage: Mapping[str, Amount]) -> None:
+        """Record nothing; InvalidRequest for invalid usage."""
+        check_amounts("usage", usage)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the block; there is nothing to release."""
+
+    def _release(self, *, give_back: bool) -> None:
+        """Release nothing."""
+
+    async def _arelease(self, *, give_back: bool) -> None:
+        """Release nothing."""

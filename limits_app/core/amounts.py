@@ -5,24 +5,38 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from decimal import Context, Decimal
-from typing import Final
+from math import inf
+from typing import Any, Final
 
-__all__ = ["EXACT", "MAX_AMOUNT", "MILLI", "MULTIPLES", "Amount", "Requested", "from_milli", "shown", "to_milli"]
+from limits_app.core.errors import InvalidRequest
+
+__all__ = [
+    "EXACT",
+    "MAX_AMOUNT",
+    "MILLI",
+    "MULTIPLES",
+    "Amount",
+    "Requested",
+    "check_amounts",
+    "from_milli",
+    "shown",
+    "to_milli",
+]
 
 Amount = int | float
 Requested = Mapping[str, Amount] | None
-"""What somebody asks for, by key; of limits that are not named, 1, or nothing where it must be said."""
+"""The requested amounts by key; None requests the default amounts."""
 
 MILLI: Final = 1000
 MAX_AMOUNT: Final = 10**12
 MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}
-"""What people write behind a number, the largest first."""
+"""Suffixes of numbers, the largest first."""
 EXACT: Final = Context(prec=100)
-"""Decimals by the precision of nobody else: what is read from text has fewer digits."""
+"""A decimal context that does not depend on the precision that the surrounding program has set."""
 
 
 def to_milli(value: object, *, decimals: bool) -> int:
-    """Give `value` in thousandths.
+    """Return `value` in thousandths.
 
     Raises ValueError with the rule that was broken: not a number, not finite, not whole
     (or more than three decimals where `decimals` are allowed), or beyond 10^12 either way.
@@ -63,15 +77,38 @@ def _milli_of_decimal(value: Decimal) -> int:
 
 
 def from_milli(milli: int) -> Amount:
-    """Give thousandths back as a whole number where they are one, else as a float."""
+    """Return thousandths as a whole number where they are one, else as a float."""
     whole, rest = divmod(milli, MILLI)
     return whole if rest == 0 else milli / MILLI
 
 
 def shown(value: object) -> str:
-    """Write a value for an error message, short whatever came in."""
+    """Return the representation of a value for an error message, shortened to 80 characters."""
     try:
         text = repr(value)
     except ValueError:
         return f"{type(value).__name__} too long to write"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def check_amounts(name: str, amounts: object) -> None:
+    """Check amounts that belong to no limit: InvalidRequest unless `amounts` maps keys to numbers of 0 or more."""
+    if not isinstance(amounts, Mapping):
+        raise InvalidRequest(f"{name} must map keys to amounts, not {shown(amounts)}")
+    for key, amount in amounts.items():
+        broken = _broken_rule(amount)
+        if broken:
+            raise InvalidRequest(f"amount of {shown(key)} {broken}, not {shown(amount)}")
+
+
+def _broken_rule(amount: Any) -> str | None:
+    """Return the rule that an amount breaks, whatever limit it is for; None for a valid amount."""
+    if isinstance(amount, bool):
+        return "must be a number, not a boolean"
+    try:
+        negative, finite = amount < 0, amount < inf
+    except (TypeError, ArithmeticError):  # decimals that are not numbers raise the latter
+        return "must be a number"
+    if negative:
+        return "must not be negative"
+    return None if finite else "must be a finite number"

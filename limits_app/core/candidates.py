@@ -47,7 +47,7 @@ class Serviceable:
             if not requested:
                 able = [index for index in able if not self._only_rates[index]]
         if not able:
-            self._sets[0].claim(requested)  # which says why it cannot
+            self._sets[0].prepare(requested)  # which says why it cannot
         if len(self._able) >= _MOST_SHAPES:
             self._able.clear()
         shape = None if requested is None else tuple(requested)

@@ -57,7 +57,7 @@ class Choice:
 
 def those_that_fit(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
     """Those whose limits can ever admit as much; NeverAdmissible of the one that admits most when there are none."""
-    fitting = [one for one in acquisitions if one.plan.can_fit(one.amounts)]
+    fitting = [one for one in acquisitions if one.claim.plan.can_fit(one.claim.amounts)]
     if not fitting:
         best = nearest(acquisitions)
         yield Peek(best.limit_set.store, best)
@@ -69,12 +69,12 @@ def emptiest_of(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]
     """The same by rising load, as it is now; among equals in their order."""
     for one in acquisitions:
         yield Peek(one.limit_set.store, one)
-    return sorted(acquisitions, key=Acquisition.load)
+    return sorted(acquisitions, key=lambda one: one.claim.load())
 
 
 def earliest(refused: Sequence[Acquisition]) -> Acquisition:
     """The refusal that is over first."""
-    return min(refused, key=lambda one: one.violated()[1])
+    return min(refused, key=lambda one: one.claim.refusal()[1])
 
 
 def nearest(unfit: Sequence[Acquisition]) -> Acquisition:
@@ -83,4 +83,5 @@ def nearest(unfit: Sequence[Acquisition]) -> Acquisition:
 
 
 def _largest_share(unfit: Acquisition) -> float:
-    return min([ask.ceiling / amount for ask, amount in unfit.charges if amount > ask.ceiling], default=1.0)
+    limits = zip(unfit.claim.plan.limits, unfit.claim.amounts, strict=True)
+    return min([limit.rule.most_parts / amount for limit, amount in limits if amount > limit.rule.most_parts], default=1.0)

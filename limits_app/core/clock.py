@@ -1,32 +1,46 @@
-"""Clocks: callables that return whole microseconds."""
+"""Clocks, which return whole microseconds, and time zones by their IANA names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from time import time_ns
 from typing import Final, Protocol
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidRequest
 
-__all__ = ["EPOCH", "MICROSECOND", "Clock", "Paced", "as_clock", "system_us"]
+__all__ = [
+    "DEFAULT_ZONE",
+    "EPOCH",
+    "LONGEST_ZONE_NAME",
+    "MICROSECOND",
+    "Clock",
+    "Paced",
+    "as_clock",
+    "system_us",
+    "zone_of",
+]
+
+DEFAULT_ZONE: Final = "UTC"
+LONGEST_ZONE_NAME: Final = 64
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Paced(Protocol):
-    """Something that depends on the time, and must be told when a test moves it."""
+    """An object that depends on the time, and is notified when a test moves a clock."""
 
     def moved(self, now: int) -> int | None:
-        """The time is `now`; returns the next moment at which it wants to be told (None: at the end of the move)."""
+        """Act at the time `now`; return when to be notified next (None: at the end of the move)."""
 
 
 class Clock:
     """A clock that moves by itself, read by a function that returns microseconds.
 
-    One that a test moves says so in `moves_by_itself`: then nobody sleeps for a time, and what was attached runs.
+    A clock that a test moves sets `moves_by_itself` to False: then no waiter sleeps for a time, and attached objects
+    are notified instead.
     """
 
     moves_by_itself = True
@@ -35,20 +49,20 @@ class Clock:
         self._read = read
 
     def __call__(self) -> int:
-        """The time in whole microseconds."""
+        """Return the time in whole microseconds."""
         return self._read()
 
     def attach(self, paced: Paced) -> None:
-        """Tell `paced` when the clock is moved; time that passes by itself has no use for it."""
+        """Notify `paced` when the clock is moved; a clock that moves by itself ignores this."""
 
 
 def system_us() -> int:
-    """Microseconds since 1970 by the machine's clock, which all its processes share."""
+    """Return microseconds since 1970 by the clock of the machine, which all its processes share."""
     return time_ns() // 1000
 
 
 def as_clock(clock: Callable[[], int]) -> Clock:
-    """Take a clock, or any callable that returns microseconds, as a clock; InvalidRequest when it returns others."""
+    """Return a Clock for a clock or a callable; InvalidRequest when it does not return whole microseconds."""
     if isinstance(clock, Clock):
         return clock
     if not isinstance(now := clock(), int):
@@ -56,3 +70,18 @@ def as_clock(clock: Callable[[], int]) -> Clock:
             f"clock must return whole microseconds, as lambda: time.time_ns() // 1000 does, not {shown(now)}"
         )
     return Clock(clock)
+
+
+def zone_of(name: object) -> tzinfo | None:
+    """Return the time zone of a name, or None where there is no such zone; UTC needs no database of zones."""
+    if name == DEFAULT_ZONE:
+        return UTC
+    if not isinstance(name, str) or len(name) > LONGEST_ZONE_NAME:
+        return None
+    # Imported on use: few limits have a zone.
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # a directory of zones, for instance, raises OSError
+        return None

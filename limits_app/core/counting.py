@@ -1,4 +1,4 @@
-"""Counting: how much of each limit was admitted, by scope and hour, in the same step that admits it."""
+"""Usage counts: how much of each limit was admitted, by scope and hour, counted in the step that admits it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Final, NamedTuple
 
 from limits_app.core.keys import Scope
 
-__all__ = ["HOUR_US", "KEPT_HOURS", "Batch", "Count", "hour_ends", "hour_of", "in_time", "label_of"]
+__all__ = ["HOUR_US", "KEPT_HOURS", "Batch", "Count", "hour_ends", "hour_of", "is_in_hour", "label_of"]
 
 HOUR_US: Final = 3_600_000_000
 
 KEPT_HOURS: Final = 8 * 24
-"""How long a store keeps counts that nobody collects."""
+"""How many hours a store keeps counts that are not collected."""
 
 
 class Count(NamedTuple):
-    """What was admitted of the limits of one scope in one hour; more may follow for the same hour.
+    """The amounts admitted for the limits of one scope in one hour; there may be several for the same hour.
 
-    `resource` is None in a set that has no name, and `hour` counts from 1970.
-    `amounts` are thousandths of units, by key, and below 0 where more was given back than was taken since the last
-    collection. `shared` says that it is one bucket for everybody, and `member` which one of the pool `resource` it is.
+    `resource` is None in a set without a name, `hour` is counted from 1970.
+    `amounts` are thousandths of units by key, and below 0 where more was refunded than charged since the last
+    collection. `shared` marks one bucket for all entities, and `member` is the member of the pool `resource`.
     """
 
     resource: str | None
@@ -33,9 +33,9 @@ class Count(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Counts that were collected together under a name, which nobody else will get under another one.
+    """Counts that were collected together; no other batch contains them.
 
-    `is_full` says that it holds as much as one can, so that there may be more.
+    `is_full` says that the batch has its maximum size, so that there may be more counts.
     """
 
     name: str
@@ -44,20 +44,20 @@ class Batch(NamedTuple):
 
 
 def label_of(scope: Scope, *more: object) -> bytes:
-    """Who a scope is of, as text for stores to keep: what a Count begins with, and more if one likes."""
+    """Return the fields of a scope that a Count starts with, and further values, as JSON for stores to keep."""
     return json.dumps([scope.resource, scope.entity, scope.shared, scope.member, *more]).encode()
 
 
-def hour_of(moment: int) -> int:
-    """The hour of a moment in microseconds."""
-    return moment // HOUR_US
+def hour_of(time_us: int) -> int:
+    """Return the hour of a time in microseconds, counted from 1970."""
+    return time_us // HOUR_US
 
 
 def hour_ends(now: int) -> int:
-    """When the hour of a moment ends."""
+    """Return when the hour of a time ends, in microseconds."""
     return (now // HOUR_US + 1) * HOUR_US
 
 
-def in_time(until: int, taken_at: int) -> bool:
-    """Whether what was taken at a moment counts in the hour that ends then."""
+def is_in_hour(until: int, taken_at: int) -> bool:
+    """Return whether a time is in the hour that ends at `until`."""
     return 0 < until - taken_at <= HOUR_US

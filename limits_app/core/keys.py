@@ -21,7 +21,7 @@ from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 
 __all__ = [
-    "ONCE_LEVEL",
+    "IDEMPOTENCY_LEVEL",
     "Scope",
     "check_entity",
     "check_idempotency_key",
@@ -29,7 +29,7 @@ __all__ = [
     "lease_key",
     "line_scope",
     "member_scope",
-    "once_scope",
+    "idempotency_scope",
     "private_scope",
     "scope_of",
     "shadow_scope",
@@ -40,7 +40,7 @@ __all__ = [
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
-ONCE_LEVEL: Final = "idempotency"
+IDEMPOTENCY_LEVEL: Final = "idempotency"
 """The level of what admits a request once, which is no limit that anybody has set."""
 _VERSION: Final = "v1"
 _NO_ENTITY: Final = "-"
@@ -89,7 +89,7 @@ def line_scope(scope: Scope, key: str) -> Scope:
     return replace(scope, key=f"{scope.key}>{key}")
 
 
-def once_scope(resource: str, entity: str | None, key: str, *others: str) -> Scope:
+def idempotency_scope(resource: str, entity: str | None, key: str, *others: str) -> Scope:
     """Give the scope in which it is noted that a request of an entity with an idempotency key was admitted.
 
     Of a request for several resources it is the same in whatever order they come.

@@ -34,7 +34,7 @@ class Foreseen(NamedTuple):
     @property
     def chosen(self) -> Acquisition | None:
         """The one that would admit; None where all refuse."""
-        return next((one for one in self.asked if not one.violated()[0]), None)
+        return next((one for one in self.asked if not one.claim.refusal()[0]), None)
 
     @property
     def outcome(self) -> Outcome:
@@ -215,10 +215,10 @@ class LimitPool:
         wanted = self._claims(requested, self._desk.preview(present))
         others = self._claims(requested, [index for index in able if index not in present])
         for one in [*wanted, *others]:
-            one.limit_set.store.peek(one)
-        asked = [one for one in wanted if one.plan.can_fit(one.amounts)]
+            one.limit_set.store.peek(one.claim)
+        asked = [one for one in wanted if one.claim.plan.can_fit(one.claim.amounts)]
         if self._desk.emptiest_first:
-            asked.sort(key=Acquisition.load)
+            asked.sort(key=lambda one: one.claim.load())
         return Foreseen(tuple(asked if self.failover else asked[:1]), (*wanted, *others))
 
     def get_stats(self) -> dict[str, int | str | list[dict[str, Stats]]]:
@@ -239,18 +239,20 @@ class LimitPool:
             if len(order) == 1:
                 raise
         else:
-            if first.admitted or not self.failover or len(order) == 1:
+            if first.claim.admitted or not self.failover or len(order) == 1:
                 return first
         return take_all(self._trying(requested, order if first is None else order[1:], first))
 
     def _choose(self, requested: Requested, order: Candidates) -> Acquisition:
         """As `_trying` does; where all sets have one store, without its steps, which take as long as the rest."""
         wanted = self._claims(requested, order)
-        if len(self._stores) > 1 or not all(one.plan.can_fit(one.amounts) for one in wanted):
+        if len(self._stores) > 1 or not all(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
             return take_all(self._trying(requested, order))
         choose = self._stores[0].acquire_first
-        admitted = choose(wanted, emptiest_first=self._desk.emptiest_first, failover=self.failover)
-        return earliest([one for one in wanted if one.admitted is False]) if admitted is None else _held(admitted)
+        claims = [one.claim for one in wanted]
+        claim = choose(claims, emptiest_first=self._desk.emptiest_first, failover=self.failover)
+        admitted = next((one for one in wanted if one.claim is claim), None)
+        return earliest([one for one in wanted if one.claim.admitted is False]) if admitted is None else _held(admitted)
 
     async def _atry(self, requested: Requested, order: Candidates) -> Acquisition:
         if self._remote:
@@ -261,19 +263,19 @@ class LimitPool:
         """Ask sets in that order, after one that has refused; gives what was admitted, or the earliest refusal."""
         wanted = self._claims(requested, order)
         refused = [] if first is None else [first]
-        if first is None or any(one.plan.can_fit(one.amounts) for one in wanted):
+        if first is None or any(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
             wanted = yield from those_that_fit(wanted)
             choice = Choice(wanted=wanted, emptiest_first=self._desk.emptiest_first, failover=self.failover)
             admitted = yield from choice.asking(wanted)
             if admitted is not None:
                 return _held(admitted)
-            refused += [one for one in wanted if one.admitted is False]
+            refused += [one for one in wanted if one.claim.admitted is False]
         return earliest(refused)
 
     def _waiting(self, requested: Requested, order: Candidates, refused: Acquisition | None) -> Steps[Choice]:
         """What to wait for: any of the sets, those that are put aside too, or the chosen one alone."""
         if not self.failover and refused is not None:
-            return Choice(wanted=[refused.limit_set.claim(requested, checks=False)])
+            return Choice(wanted=[refused.limit_set.prepare(requested, checks=False)])
         others = [index for index in self._able(requested) if index not in order] if self.failover else ()
         wanted = yield from those_that_fit(self._claims(requested, [*order, *others]))
         if self.failover:
@@ -290,7 +292,7 @@ class LimitPool:
             raise IndexError(f"the pool has no set {index}: it has {last + 1}, from 0 to {last}") from None
 
     def _claims(self, requested: Requested, order: Candidates) -> list[Acquisition]:
-        return [self._sets[index].claim(requested, checks=False) for index in order]
+        return [self._sets[index].prepare(requested, checks=False) for index in order]
 
     def _ordered(self, requested: Requested) -> Candidates:
         """The sets that may be asked now, in the balancer's order."""
@@ -302,7 +304,7 @@ class LimitPool:
         present = [index for index in able if not self.cooling_seconds(index)]
         if len(present) == len(able):
             return able
-        fits = any(one.plan.can_fit(one.amounts) for one in self._claims(requested, present))
+        fits = any(one.claim.plan.can_fit(one.claim.amounts) for one in self._claims(requested, present))
         return present if fits else able
 
     def _rest_us(self, acquisition: Acquisition) -> int:
@@ -330,8 +332,8 @@ def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:
 
 def _held(acquisition: Acquisition) -> Acquisition:
     """An admitted acquisition, noted with whoever asked if it holds permits."""
-    if acquisition.plan.permits:
-        acquisition.holding.add(acquisition)
+    if acquisition.claim.plan.permits:
+        acquisition.track()
     return acquisition
 
 

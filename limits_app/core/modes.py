@@ -1,21 +1,24 @@
-"""Modes: how a limit set is going to be shared, and which store that needs."""
+"""Modes: how a limit set is shared and which store that needs; and the hooks of the program around the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from importlib import import_module
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.store import Store
 
-__all__ = ["Mode", "check_store", "checked_mode", "store_for"]
+if TYPE_CHECKING:
+    from limits_app.core.acquisition import Acquisition
+    from limits_app.core.store import Store
+
+__all__ = ["HOOKS", "Hooks", "Mode", "check_store", "checked_mode", "store_for"]
 
 
 class Mode(StrEnum):
-    """Who uses a limit set at the same time."""
+    """Which users of a limit set run at the same time."""
 
     SYNC = "sync"
     THREAD = "thread"
@@ -26,7 +29,31 @@ class Mode(StrEnum):
     RAY = "ray"
 
 
-# By name, since stores stand above the core and one that is not used is not imported.
+class Hooks:
+    """Callables that the surrounding program plugs into the engine; `apps` does so for Django."""
+
+    def __init__(self) -> None:
+        self.unknown_keys_raise: Callable[[], bool] = _false
+        """Whether a requested key that the set does not have is an error instead of a warning."""
+        self.process_store: Callable[[], Store | None] = _none
+        """The store of limit sets in mode `process`; None for the default one."""
+        self.shared_store: Callable[[], Store | None] = _none
+        """The store of limit sets in modes `celery`, `distributed` and `ray`; None for the default one."""
+        self.lease_lost: list[Callable[[Acquisition], None]] = []
+        """Called with each acquisition whose lease ran out while it was held."""
+
+
+def _false() -> bool:
+    return False
+
+
+def _none() -> None:
+    return None
+
+
+HOOKS: Final = Hooks()
+
+# By name: stores are a higher layer than the core, and a store that is not used is not imported.
 _OPENERS: Final[Mapping[Mode, str]] = {
     Mode.SYNC: "limits_app.stores.memory:MemoryStore",
     Mode.THREAD: "limits_app.stores.memory:MemoryStore",
@@ -39,7 +66,7 @@ _OPENERS: Final[Mapping[Mode, str]] = {
 
 
 def checked_mode(mode: str, *, shared: bool) -> Mode:
-    """The mode of that name; ValueError says what to pass instead of a combination that cannot be."""
+    """Return the mode with a name; ValueError says what to pass instead of an invalid combination."""
     try:
         chosen = Mode(mode)
     except ValueError:
@@ -50,8 +77,8 @@ def checked_mode(mode: str, *, shared: bool) -> Mode:
 
 
 def check_store(store: object) -> None:
-    """Raise InvalidRequest for what is no store, such as the name of one."""
-    if isinstance(store, type) or not (hasattr(store, "lease_us") and hasattr(store, "acquire")):
+    """Raise InvalidRequest for a value that is not a store, such as the name of one."""
+    if isinstance(store, type) or not callable(getattr(store, "acquire", None)):
         raise InvalidRequest(f"store must be a store, such as MemoryStore(), not {shown(store)}")
 
 

@@ -26,7 +26,7 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import UNITS
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.quota import QuotaLimit
-from limits_app.core.time_zones import DEFAULT_ZONE
+from limits_app.core.clock import DEFAULT_ZONE
 
 __all__ = [
     "CALLS",

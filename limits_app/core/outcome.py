@@ -1,4 +1,4 @@
-"""The outcome: what was decided about a request, and why."""
+"""Outcomes: the decision on a request, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from fractions import Fraction
 
 from limits_app.core.algorithms import Rule, State
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim
 from limits_app.core.limits import Blocked
-from limits_app.core.parts import Ask
+from limits_app.core.plan import Claim, PlannedLimit
 
-__all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "units_of"]
+__all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "reset_seconds", "units_of"]
 
 _SECOND = 1_000_000
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
@@ -23,9 +22,9 @@ class LimitStatus:
 
     `retry_after` is when the requested amount fits at the earliest: 0 when it does now,
     None when never, or when that depends on a holder giving back its permit.
-    `reset_after` is when nothing of it is used any more, if nobody asks again.
+    `reset_after` is when the limit is unused again, if no further request is admitted.
     `overdrawn` is how much more than its capacity a soft limit has used with this request.
-    `member` is that of a pool, whose name is then the resource's. `shared` says that everybody has it in common.
+    `member` is the member of a pool, whose name is then `resource`. `shared` marks one bucket for all entities.
     """
 
     key: str
@@ -45,10 +44,10 @@ class LimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A decision: allowed or not, with the limits that refused and those that passed.
+    """A decision: allowed or rejected, with the limits that rejected and those that passed.
 
-    `degraded` says that the store was down, so that something else decided: what is left is not known.
-    `shadowed` are the limits of policies in the shadow that would have refused what was allowed.
+    `degraded` says that the decision was made without the store, which is unavailable; remaining amounts are unknown.
+    `shadowed` are the limits of policies in shadow mode that would have rejected this request.
     """
 
     allowed: bool
@@ -59,8 +58,8 @@ class Outcome:
 
     @property
     def binding(self) -> LimitStatus | None:
-        """The limit that keeps the request out longest."""
-        return max(self.violations, key=_how_long, default=None)
+        """The rejecting limit with the longest wait."""
+        return max(self.violations, key=_wait_seconds, default=None)
 
     @property
     def retry_after(self) -> float | None:
@@ -69,12 +68,12 @@ class Outcome:
 
     @property
     def never(self) -> bool:
-        """Whether no waiting helps, since a limit can never admit as much."""
+        """Whether waiting is pointless, since a limit can never admit as much."""
         return any(status.never for status in self.violations)
 
     @property
     def overdrawn(self) -> tuple[LimitStatus, ...]:
-        """The soft limits that would have refused, had they been hard; empty, and so false, when none would."""
+        """The soft limits that would have rejected as hard limits."""
         return tuple(status for status in self.passed if status.overdrawn)
 
     def as_dict(self) -> dict[str, object]:
@@ -87,12 +86,12 @@ class Outcome:
         status = self.binding
         if status is None:
             return "allowed"
-        who = "" if status.entity is None else f" for {status.entity}"
+        where = "" if status.entity is None else f" for {status.entity}"
         if status.member is not None:
-            who = f" at {status.member}"
-        what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{who}"
+            where = f" at {status.member}"
+        what = f"{status.key!r}" if status.resource is None else f"{status.key!r} of {status.resource}{where}"
         if status.capacity == 0:
-            return f"everything{who} is blocked"
+            return f"everything{where} is blocked"
         if status.never:
             return f"{what} can never admit {status.requested}: its most is {status.capacity}"
         when = "when a permit is given back" if status.retry_after is None else f"in {status.retry_after:g} s"
@@ -100,50 +99,56 @@ class Outcome:
 
 
 def outcome_of(claim: Claim) -> Outcome:
-    """Read the outcome from a claim on which a store has decided, or whose state was read."""
+    """Return the outcome of a claim on which a store has decided, or whose states were read."""
     violations: list[LimitStatus] = []
     passed: list[LimitStatus] = []
-    for ask, amount, state in claim.asks():
-        refused = not claim.admitted and ask.rule.take(state, claim.decided_at, amount) is None
-        status = _status(claim, ask, amount, state, refused=refused)
-        (violations if refused else passed).append(status)
-    degraded = any(part.scoped.degraded for part in claim.plan.parts)
+    for limit, amount, state in claim.limits():
+        rejected = not claim.admitted and limit.rule.charged(state, claim.decided_at, amount) is None
+        status = _status(claim, limit, amount, state, rejected=rejected)
+        (violations if rejected else passed).append(status)
+    degraded = any([scope.degraded for scope in claim.plan.scopes])
     return Outcome(not violations, tuple(violations), tuple(passed), degraded)
 
 
-def _status(claim: Claim, ask: Ask, amount: int, state: State, *, refused: bool) -> LimitStatus:
-    rule, now = ask.rule, claim.decided_at
-    never = amount > ask.ceiling
-    scope = ask.part.scoped.scope
+def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rejected: bool) -> LimitStatus:
+    rule, now, scope = limit.rule, claim.decided_at, limit.scope.scope
+    never = amount > rule.most_parts
     return LimitStatus(
         key=rule.key,
         resource=scope.resource,
         entity=scope.entity,
-        level=ask.part.scoped.level_of(ask.index),
+        level=limit.scope.level_of(limit.index),
         capacity=rule.limit.ceiling,
         requested=units_of(rule, amount),
         remaining=remaining(rule, state, now),
-        retry_after=_retry_after(rule, state, now, amount) if refused and not never else (None if never else 0.0),
+        retry_after=_retry_after(rule, state, now, amount) if rejected and not never else (None if never else 0.0),
         reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
         never=never,
-        overdrawn=_overdrawn(rule, state if claim.admitted else rule.take(state, now, amount), now),
+        overdrawn=_overdrawn(rule, state if claim.admitted else rule.charged(state, now, amount), now),
         member=scope.member,
         shared=scope.shared,
     )
 
 
 def _overdrawn(rule: Rule, charged: State | None, now: int) -> Amount:
-    """What is used beyond the capacity, once a request has been charged; hard limits let nobody go there."""
-    if charged is None or not rule.limit.soft:
+    """Return the use beyond the capacity once a request was charged; 0 for hard limits."""
+    if charged is None or not rule.is_soft:
         return 0
     return units_of(rule, max(rule.used(charged, now) - rule.ceiling_parts, 0))
 
 
 def remaining(rule: Rule, state: State, now: int) -> Amount:
-    """How much a limit would admit now, in units, rounded down to thousandths."""
+    """Return how much a limit would admit now, in units, rounded down to thousandths."""
     if isinstance(rule.limit, Blocked):
         return 0
     return units_of(rule, max(rule.ceiling_parts - rule.used(state, now), 0))
+
+
+def reset_seconds(rule: Rule, state: State, now: int) -> int | None:
+    """Return in how many whole seconds, rounded up, the limit is unused again; None for permits."""
+    if rule.is_permit:
+        return None
+    return max(-((now - rule.restored_at(state)) // _SECOND), 0)
 
 
 def _retry_after(rule: Rule, state: State, now: int, amount: int) -> float | None:
@@ -151,7 +156,9 @@ def _retry_after(rule: Rule, state: State, now: int, amount: int) -> float | Non
 
 
 def units_of(rule: Rule, parts: int) -> Amount:
-    """Parts of a rule in units, rounded down to thousandths."""
+    """Return parts of a rule in units, rounded down to thousandths."""
+    if rule.parts_per_unit == 1:
+        return parts
     units = Fraction(parts, rule.parts_per_unit)
     if units.denominator == 1:
         return units.numerator
@@ -159,7 +166,7 @@ def units_of(rule: Rule, parts: int) -> Amount:
     return milli // 1000 if milli % 1000 == 0 else milli / 1000
 
 
-def _how_long(status: LimitStatus) -> float:
+def _wait_seconds(status: LimitStatus) -> float:
     if status.never:
         return float("inf")
     return -1.0 if status.retry_after is None else status.retry_after

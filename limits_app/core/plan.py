@@ -1,181 +1,269 @@
-"""What one shape of request asks of a store, worked out once: which rules, in which scopes, in which order."""
+"""Plans: a request compiled once, and claims, which are requests with their amounts and the decision on them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Protocol
+from weakref import ref
 
-from limits_app.core.amounts import MAX_AMOUNT, Amount
-from limits_app.core.at_once import Asked, SettleAll, TakeAll, settler_of_all, taker_of_all
-from limits_app.core.keys import ONCE_LEVEL
-from limits_app.core.limits import MeteredLimit
-from limits_app.core.parts import Amounts, Ask, Bucket, Charges, Part, ScopedLimits, parts_of
-from limits_app.core.remaining import Saying
-from limits_app.core.unrolled import Figure, Report, reader, reporter
+from limits_app.core.algorithms import Rule, State
+from limits_app.core.amounts import MAX_AMOUNT, MILLI, Amount, shown, to_milli
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, short_key
+from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
+from limits_app.core.record import Schema
 
-__all__ = ["Plan", "plan_for"]
+__all__ = [
+    "Amounts",
+    "Bucket",
+    "Claim",
+    "Plan",
+    "PlannedLimit",
+    "ScopedLimits",
+    "next_number",
+    "parts_of",
+]
+
+Amounts = Sequence[int]
+"""Amounts, or changes of amounts, in parts: one for each limit of a plan."""
+
+Bucket = tuple[str, str]
+"""The key of a scope and the key of a limit."""
+
+next_number: Final = count(1).__next__
+"""Returns a number that no other claim of this process has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedLimits:
+    """Limits that apply together in one scope.
+
+    `level` is where they were set, for outcomes (`levels` where that differs from limit to limit).
+    `prefix` comes before their keys in requests and reports about several resources.
+    `degraded` says that they are decided without their store, which is unavailable.
+    `lasting` says that they were set for this scope alone, so that a store keeps its state while it is idle.
+    """
+
+    scope: Scope
+    schema: Schema
+    level: str = "set"
+    prefix: str = ""
+    degraded: bool = False
+    levels: tuple[str, ...] = ()
+    lasting: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of the scope."""
+        return self.scope.key
+
+    def level_of(self, index: int) -> str:
+        """Return where the limit at an index was set."""
+        return self.levels[index] if self.levels else self.level
+
+
+class PlannedLimit:
+    """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
+
+    `key` is the name that requests use. With `is_credit` changes reduce use that no claim holds.
+    """
+
+    __slots__ = ("index", "is_credit", "key", "most_units", "must_report", "place", "rule", "scope", "scope_index")
+
+    def __init__(self, scope: ScopedLimits, scope_index: int, index: int, place: int, *, is_credit: bool) -> None:
+        self.scope = scope
+        self.scope_index = scope_index
+        self.index = index
+        self.place = place
+        self.rule: Rule = scope.schema.rules[index]
+        self.key = scope.prefix + self.rule.key
+        self.is_credit = is_credit
+        self.must_report = False
+        """Whether usage must be reported; the plan sets it."""
+        self.most_units = min(self.rule.most_parts // self.rule.parts_per_unit, MAX_AMOUNT)
+        """The largest whole amount that the limit can ever admit."""
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket that the limit takes from."""
+        return self.scope.key, self.rule.key
+
+    @property
+    def refunds(self) -> bool:
+        """Whether unused amounts are refunded."""
+        limit = self.rule.limit
+        return not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
+
+    def bounded(self, parts: int) -> int:
+        """Return the amount that a request charges: of a soft limit at most the largest recorded debt."""
+        return min(parts, self.rule.most_parts) if self.rule.is_soft else parts
 
 
 class Plan:
-    """A shape of request, compiled: of `named` limits it takes what the request says, of the others one unit.
+    """One form of request, compiled: it takes the requested amounts of the `named` limits, and one unit of the others.
 
-    `parts` are its scopes (`scopes` their keys, `only` the one where there is one),
-    and `asks` its limits, scope by scope; amounts and changes come in their order.
-    `fixed` are its amounts when none of them depends on the request.
-    `fits` is False when an amount that nobody names is more than its limit can ever admit.
-    `permits` are the keys of its resource limits, `lending` the parts that have some, `lent` the limits by place,
-    `reports` the keys whose usage must be reported, `settles` whether anything is left to do at release.
-    `read` and `report` are the fast ways through `amounts` and `changes`, where there is anything to read or report.
-    `take` and `settle` change all records and loans at once, once somebody has asked to `write_out` them.
-    `memo` is for what a store works out about it, which is kept for as long as the plan is, and `told` for what is
-    worked out to tell clients of it.
-    `version` is the configuration that it was compiled from, or None when that never changes.
+    `scopes` are the scopes with their limits, `limits` all limits scope by scope; amounts and changes are in the order
+    of `limits`. `permits` are the resource limits. `by_key` are the limits with a key. `must_report` are the
+    keys whose usage must be reported, `reporting` their limits, `needs_settling` says whether a release has anything to do.
+    `fixed_amounts` are the amounts where none depends on the request; `fits` is False when an amount that is not named
+    exceeds what its limit can ever admit.
+    `version` is the configuration that it was compiled from, None for limits that never change.
+    `store_cache` is for values that a store computes for the plan once.
     """
 
-    memo: object = None
-    told: tuple[tuple[str, str], Saying | None] | None = None
-
     def __init__(
-        self, asks: Sequence[Ask], named: Collection[str], *, version: int | None, many_calls: Collection[str] = ()
+        self,
+        limits: Sequence[PlannedLimit],
+        scopes: Sequence[ScopedLimits],
+        named: Collection[str],
+        *,
+        version: int | None,
+        many_calls: Collection[str] = (),
     ) -> None:
-        self.asks = tuple(asks)
-        self.parts = tuple(dict.fromkeys([ask.part for ask in asks]))
-        self.only = self.parts[0] if len(self.parts) == 1 else None
-        self.scopes = tuple([part.key for part in self.parts])
+        self.limits = tuple(limits)
+        self.scopes = tuple(scopes)
+        self.scope_keys = tuple([scope.key for scope in scopes])
         self.version = version
-        metered = [ask.key for ask in asks if isinstance(ask.rule.limit, MeteredLimit)]
-        self.reports = frozenset([*metered, *many_calls])
-        self.permits = frozenset([ask.key for ask in asks if ask.rule.is_permit])
-        self.settles = bool(self.permits or self.reports)
-        for place, ask in enumerate(asks):
-            ask.part.ask(ask.index, place)
-        for part in self.parts:
-            part.amounts = len(asks)
-        self.lending = tuple([part for part in self.parts if part.permits])
-        self.lent = tuple([one for part in self.lending for one in part.permits.items()])
-        self._once = [place for place, ask in enumerate(asks) if ask.part.scoped.level == ONCE_LEVEL]
-        self._named = [place for place, ask in enumerate(asks) if ask.key in named]
-        self._implicit = [0 if ask.key in named else ask.counted(ask.scale) for ask in asks]
-        self.fixed: Amounts | None = None
-        self.fits = self.can_fit(self._implicit)
-        if not self._named:
-            self.fixed = tuple(self._implicit)
-        self.read = reader(self._figures(self._named), self._implicit) if self._named else None
-        self.report = self._reporter() if self.reports else None
-        self.take: TakeAll | None = None
-        self.settle: SettleAll | None = None
-
-    def write_out(self) -> TakeAll:
-        """Compile `take` and `settle`, for a store that notes layouts in its records; gives `take`."""
-        scopes = [
-            Asked(part.key, part.layout, part.layout.rules, part.asked, part.counts, part if part.permits else None)
-            for part in self.parts
+        self.is_credit = any([limit.is_credit for limit in limits])
+        self.counts_usage = not self.is_credit and any([scope.schema.counts_usage for scope in scopes])
+        self.permits = tuple([limit for limit in limits if limit.rule.is_permit])
+        self.permit_keys = frozenset([limit.key for limit in self.permits])
+        metered = [limit.key for limit in limits if isinstance(limit.rule.limit, MeteredLimit)]
+        self.must_report = frozenset([*metered, *many_calls])
+        for limit in limits:
+            limit.must_report = limit.key in self.must_report
+        self.reporting = tuple([limit for limit in limits if limit.must_report])
+        self.needs_settling = bool(self.permits or self.must_report)
+        self.buckets = tuple([limit.bucket for limit in limits])
+        self.by_key: dict[str, tuple[PlannedLimit, ...]] = {}
+        for limit in limits:
+            self.by_key[limit.key] = (*self.by_key.get(limit.key, ()), limit)
+        self.named = tuple([limit for limit in limits if limit.key in named])
+        self._idempotency = tuple([limit for limit in limits if limit.scope.level == IDEMPOTENCY_LEVEL])
+        self._defaults = [
+            0 if limit.key in named else limit.bounded(limit.rule.parts_per_unit) for limit in self.limits
         ]
-        self.settle = settler_of_all(scopes, len(self.asks))
-        self.take = take = taker_of_all(scopes, len(self.asks))
-        return take
+        self.fits = all([amount <= limit.rule.most_parts for limit, amount in zip(limits, self._defaults, strict=True)])
+        self.fixed_amounts: Amounts | None = None if self.named else tuple(self._defaults)
+        self.store_cache: object = None
+        self._short_keys: list[bytes] = []
 
-    @cached_property
-    def places(self) -> dict[str, list[int]]:
-        """Where the limits with a key stand."""
-        places: dict[str, list[int]] = {}
-        for place, ask in enumerate(self.asks):
-            places.setdefault(ask.key, []).append(place)
-        return places
-
-    @cached_property
-    def leases(self) -> list[tuple[int, Ask]]:
-        """Its resource limits, and where they stand."""
-        return [(place, ask) for place, ask in enumerate(self.asks) if ask.rule.is_permit]
-
-    def beside(self, amounts: Amounts) -> Charges:
-        """The amounts that are not zero beside the limits that they are of."""
-        return [(ask, amount) for ask, amount in zip(self.asks, amounts, strict=True) if amount]
-
-    @cached_property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """What the limits stand for, in their order."""
-        return tuple([(ask.part.key, ask.rule.key) for ask in self.asks])
-
-    @cached_property
-    def _returned(self) -> Amounts | None:
-        """What is to be settled when nothing was reported, where that does not depend on the request."""
-        if any(self.asks[place].rule.is_permit for place in self._named):
-            return None
-        return self.changes({}, self._implicit)
-
-    def _figures(self, places: Iterable[int]) -> list[Figure]:
-        asks = [(place, self.asks[place]) for place in places]
-        return [Figure(place, ask.key, ask.scale, min(ask.ceiling // ask.scale, MAX_AMOUNT)) for place, ask in asks]
-
-    def _reporter(self) -> Report:
-        reported = [place for place, ask in enumerate(self.asks) if ask.key in self.reports]
-        permits = [place for part in self.lending for place in part.permits]
-        return reporter(self._figures(reported), permits, len(self.asks))
+    def short_keys(self) -> list[bytes]:
+        """Return the keys of the scopes as 16 bytes each, for stores in which long keys cost."""
+        if len(self._short_keys) < len(self.scopes):
+            self._short_keys = [short_key(key) for key in self.scope_keys]
+        return self._short_keys
 
     def amounts(self, requested: Mapping[str, Amount]) -> tuple[Amounts, bool]:
-        """The amounts of a request in parts, and whether they can ever fit.
+        """Return the amounts of a request in parts, and whether they can ever fit.
 
-        InvalidRequest names the key whose amount cannot be.
+        Raises InvalidRequest with the key of an invalid amount.
         """
-        amounts = self._implicit.copy()
-        for place in self._named:
-            ask = self.asks[place]
-            amounts[place] = ask.counted(parts_of(ask, requested[ask.key]))
-        return tuple(amounts), self.can_fit(amounts)
+        amounts, fits = self._defaults.copy(), self.fits
+        for limit in self.named:
+            amount = requested[limit.key]
+            if type(amount) is int and 0 <= amount <= limit.most_units:
+                amounts[limit.place] = amount * limit.rule.parts_per_unit
+            else:
+                parts = limit.bounded(parts_of(limit, amount))
+                amounts[limit.place] = parts
+                fits = fits and parts <= limit.rule.most_parts
+        return amounts, fits
 
     def can_fit(self, amounts: Amounts) -> bool:
-        """Whether the limits can ever admit as much."""
-        if amounts is self.fixed:
-            return self.fits
-        return all(amount <= ask.ceiling for ask, amount in zip(self.asks, amounts, strict=True))
+        """Return whether the limits can ever admit these amounts."""
+        return all([amounts[limit.place] <= limit.rule.most_parts for limit in self.limits])
 
-    def given_back(self, amounts: Amounts) -> Amounts:
-        """What is to be settled when nothing was reported: permits are given back."""
-        return self.changes({}, amounts) if self._returned is None else self._returned
+    def changes(self, used: Sequence[int], amounts: Amounts, *, give_back: bool = False) -> list[int]:
+        """Return what to settle: the reported use less the charged amounts, and all permits.
 
-    def changes(self, usage: Mapping[str, Amount], amounts: Amounts, *, give_back: bool = False) -> Amounts:
-        """What is different from the amounts charged: by what was used, and by permits, which are given back.
-
-        With `give_back`, amounts that must be reported and were not are given back too; and with whatever is given
-        back then goes the idempotency key, since whoever comes with it again has to be charged again.
+        `used` has the reported use in parts for each limit, below 0 where none was reported; empty: none at all.
+        With `give_back`, amounts that must be reported and were not are refunded too. A refund then includes the
+        idempotency key, so that the same request is charged when it is sent again.
         """
         changes = [0] * len(amounts)
-        for place, (ask, amount) in enumerate(zip(self.asks, amounts, strict=True)):
-            if ask.rule.is_permit:
-                changes[place] = -amount
-            elif ask.key in usage:
-                changes[place] = parts_of(ask, usage[ask.key]) - amount
-            elif give_back and ask.key in self.reports:
-                changes[place] = -amount
-        if give_back and self._once and any(change < 0 and ask.comes_back for ask, change in self.beside(changes)):
-            for place in self._once:
+        refunds = False
+        for limit in self.limits:
+            place = limit.place
+            if limit.rule.is_permit:
                 changes[place] = -amounts[place]
+            elif used and used[place] >= 0:
+                changes[place] = used[place] - amounts[place]
+            elif give_back and limit.must_report:
+                changes[place] = -amounts[place]
+            if give_back and changes[place] < 0 and limit.refunds:
+                refunds = True
+        if refunds:
+            for limit in self._idempotency:
+                changes[limit.place] = -amounts[limit.place]
         return changes
 
 
-def plan_for(
-    scoped: Iterable[ScopedLimits],
-    named: Collection[str],
-    *,
-    version: int | None,
-    left_out: Collection[str],
-    held: Collection[Bucket] = (),
-    many_calls: Collection[str] = (),
-    is_credit: bool = False,
-) -> Plan:
-    """Compile the request that names `named`, and every call and resource limit that is not `left_out` or `held`.
+class ClaimOwner(Protocol):
+    """The acquisition that a claim belongs to."""
 
-    Of `many_calls` more than one is requested, so that their use must be reported.
-    What `is_credit` is settled only, and with changes that are not positive.
+    def on_lease_lost(self) -> None:
+        """Be notified that a lease of the claim had run out."""
+
+
+class Claim:
+    """The amounts that one request wants, in the order of `plan.limits`, and the decision of a store.
+
+    `admitted` is None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
+    plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
+    `settled` is set by the store. `number` identifies the claim in this process.
     """
-    asks = []
-    for one in scoped:
-        part = Part(one, is_credit=is_credit)
-        for index, rule in enumerate(one.layout.rules):
-            key = one.prefix + rule.key
-            implicit = not isinstance(rule.limit, MeteredLimit) and key not in left_out
-            explicit = key in named and not (rule.is_permit and key in left_out)
-            if explicit or (implicit and (part.key, rule.key) not in held):
-                asks.append(Ask(part, index, rule))
-    return Plan(asks, named, version=version, many_calls=many_calls)
+
+    __slots__ = ("admitted", "amounts", "decided_at", "number", "owner", "plan", "settled", "states")
+
+    def __init__(self, plan: Plan, amounts: Amounts) -> None:
+        self.plan = plan
+        self.amounts = amounts
+        self.admitted: bool | None = None
+        self.settled = False
+        self.decided_at = 0
+        self.states: Sequence[State] = ()
+        self.number = next_number() if plan.permits else 0
+        self.owner: ref[ClaimOwner] | None = None
+
+    def lose_lease(self) -> None:
+        """Notify the owner, if it still exists, that a lease of the claim had run out; stores call it outside locks."""
+        owner = None if self.owner is None else self.owner()
+        if owner is not None:
+            owner.on_lease_lost()
+
+    def limits(self) -> Iterator[tuple[PlannedLimit, int, State]]:
+        """Iterate over the limits with their amounts and the states of the decision."""
+        for limit in self.plan.limits:
+            yield limit, self.amounts[limit.place], self.states[limit.place]
+
+    def load(self) -> float:
+        """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
+        loads = [limit.rule.used(state, self.decided_at) / limit.rule.ceiling_parts for limit, _, state in self.limits()]
+        return max(loads, default=0.0)
+
+    def refusal(self) -> tuple[list[Bucket], int]:
+        """Return the buckets that rejected, and after how many microseconds all of them would admit."""
+        buckets, wait = [], 0
+        for limit, amount, state in self.limits():
+            if limit.rule.charged(state, self.decided_at, amount) is None:
+                buckets.append(limit.bucket)
+                wait = max(wait, limit.rule.wait(state, self.decided_at, amount))
+        return buckets, wait
+
+
+def parts_of(limit: PlannedLimit, amount: object) -> int:
+    """Return an amount in parts of a limit's unit; InvalidRequest names the limit and the rule that was broken."""
+    rule = limit.rule
+    if type(amount) is int and 0 <= amount <= MAX_AMOUNT:
+        return amount * rule.parts_per_unit
+    decimals = isinstance(rule.limit, RateLimit | CallLimit) and rule.limit.algorithm.takes_decimals
+    try:
+        milli = to_milli(amount, decimals=decimals)
+    except ValueError as error:
+        raise InvalidRequest(f"amount of {limit.key!r} {error}, not {shown(amount)}") from None
+    if milli < 0:
+        raise InvalidRequest(f"amount of {limit.key!r} must not be negative, not {shown(amount)}")
+    return milli * rule.parts_per_unit // MILLI

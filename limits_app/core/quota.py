@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Final, Self
 
 from limits_app.core.amounts import MULTIPLES, from_milli, shown, to_milli
+from limits_app.core.clock import DEFAULT_ZONE, zone_of
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import check_key, check_positive, check_seconds, check_soft, keep_plain
-from limits_app.core.time_zones import DEFAULT_ZONE, zone_of
 
 __all__ = ["QuotaLimit", "QuotaPeriod"]
 

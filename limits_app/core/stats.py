@@ -2,56 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from limits_app.core.algorithms import State
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import remaining, units_of
-from limits_app.core.parts import Ask
+from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
+from limits_app.core.planning import plan_for
+from limits_app.core.store import Store
 
-__all__ = ["Stats", "stats_by_scope", "stats_of"]
+__all__ = ["BucketStats", "Stats", "stats_by_scope", "stats_of", "survey"]
 
-Stats = dict[str, str | Amount | None]
+BucketStats = dict[str, str | Amount | None]
+"""The fields of one bucket."""
+
+Stats = dict[str, str | Amount | list[BucketStats] | None]
+"""The fields of the bucket that binds, and in `buckets` all of them where there are several."""
 
 
 def stats_of(claim: Claim) -> dict[str, Stats]:
-    """Read a claim over all limits whose states a store has filled in.
+    """Return the statistics of a claim over all limits, whose states a store has filled in, by limit key.
 
-    By key: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
-    `utilization` (0 to 1, above 1 in debt), and for resources `holders`, the number of current holders,
+    Fields: `type` (rate, call, quota or resource), `algorithm`, `capacity`, `window_seconds`, `available`, `used`,
+    `utilization` (0 to 1, above 1 in debt), for resources `holders`, the number of current holders,
     and for quotas `period` and `time_zone`, with the length of a session as their `window_seconds`.
-    A rate or call limit with a `burst` says it too: it is what `available` and `utilization` are measured against.
+    A rate or call limit with a `burst` has that field: `available` and `utilization` are measured against it.
+    Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
+    which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
     """
-    stats: dict[str, Stats] = {}
-    for ask, _, state in claim.asks():
-        stats.setdefault(ask.key, _stats(ask, state, claim.decided_at))
+    buckets: dict[str, list[tuple[PlannedLimit, BucketStats]]] = {}
+    for limit, _, state in claim.limits():
+        found = _stats(limit, state, claim.decided_at)
+        buckets.setdefault(limit.key, []).append((limit, found))
+    return {key: _binding(same) for key, same in buckets.items()}
+
+
+def stats_by_scope(claim: Claim) -> dict[str, dict[str, BucketStats]]:
+    """Return the same fields for each bucket, by key of the scope and then by key of the limit."""
+    stats: dict[str, dict[str, BucketStats]] = {}
+    for limit, _, state in claim.limits():
+        stats.setdefault(limit.scope.key, {})[limit.rule.key] = _stats(limit, state, claim.decided_at)
     return stats
 
 
-def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
-    """The same by key of scope, and then by key."""
-    stats: dict[str, dict[str, Stats]] = {}
-    for ask, _, state in claim.asks():
-        stats.setdefault(ask.part.key, {})[ask.rule.key] = _stats(ask, state, claim.decided_at)
-    return stats
+def survey(
+    scoped: Iterable[ScopedLimits], store: Store, version: int | None
+) -> dict[str, dict[str, BucketStats]]:
+    """Read different scopes in one step of the store; return statistics by key of the scope and key of the limit.
+
+    Raises StaleConfiguration where `version` is not the present configuration, and StoreUnavailable.
+    """
+    scopes = list(scoped)
+    keys = {scope.prefix + rule.key for scope in scopes for rule in scope.schema.rules}
+    plan = plan_for(scopes, keys, version=version, left_out=())
+    if not plan.scopes:
+        return {}
+    claim = Claim(plan, [0] * len(plan.limits))
+    store.peek(claim)
+    return stats_by_scope(claim)
 
 
-def _stats(ask: Ask, state: State, now: int) -> Stats:
-    rule, limit = ask.rule, ask.rule.limit
+def _binding(same: list[tuple[PlannedLimit, BucketStats]]) -> Stats:
+    """Return the fields of the bucket that has the least available, and all buckets where there are several."""
+    binding = min([found for _, found in same], key=_available)
+    if len(same) == 1:
+        return {**binding}
+    listed: list[BucketStats] = []
+    for limit, found in same:
+        scope = limit.scope.scope
+        level = limit.scope.level_of(limit.index)
+        listed.append({"resource": scope.resource, "entity": scope.entity, "level": level, **found})
+    return {**binding, "buckets": listed}
+
+
+def _available(stats: BucketStats) -> float:
+    available = stats["available"]
+    return available if isinstance(available, int | float) else 0
+
+
+def _stats(limit: PlannedLimit, state: State, now: int) -> BucketStats:
+    rule, definition = limit.rule, limit.rule.limit
     used = rule.used(state, now)
-    common: Stats = {
-        "capacity": limit.capacity,
+    common: BucketStats = {
+        "capacity": definition.capacity,
         "available": remaining(rule, state, now),
         "used": units_of(rule, used),
         "utilization": used / rule.ceiling_parts,
     }
-    if isinstance(limit, ResourceLimit):
+    if isinstance(definition, ResourceLimit):
         return {"type": "resource", "algorithm": None, "window_seconds": None, **common, "holders": state[1]}
-    if isinstance(limit, Blocked):
+    if isinstance(definition, Blocked):
         return {"type": "blocked", "algorithm": None, "window_seconds": None, **common}
-    if isinstance(limit, QuotaLimit):
-        calendar: Stats = {"period": limit.period, "time_zone": limit.time_zone if limit.period else None}
-        return {"type": "quota", "algorithm": None, "window_seconds": limit.session_seconds, **common, **calendar}
-    kind = "call" if isinstance(limit, CallLimit) else "rate"
-    burst: Stats = {} if limit.burst is None else {"burst": limit.burst}
-    return {"type": kind, "algorithm": str(limit.algorithm), "window_seconds": limit.window_seconds, **common, **burst}
+    if isinstance(definition, QuotaLimit):
+        zone = definition.time_zone if definition.period else None
+        calendar: BucketStats = {"period": definition.period, "time_zone": zone}
+        return {"type": "quota", "algorithm": None, "window_seconds": definition.session_seconds, **common, **calendar}
+    fields: BucketStats = {
+        "type": "call" if isinstance(definition, CallLimit) else "rate",
+        "algorithm": str(definition.algorithm),
+        "window_seconds": definition.window_seconds,
+        **common,
+    }
+    return fields if definition.burst is None else {**fields, "burst": definition.burst}

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import NamedTuple, TypeVar, assert_never
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.parts import Bucket
+from limits_app.core.plan import Bucket
 from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.core.waiting import Waiter
 
@@ -94,11 +94,13 @@ def take(step: Step) -> Acquisition | None:
     """Take one step; gives what it admitted."""
     match step:
         case Acquire(store, [wanted]):
-            return wanted if store.acquire(wanted) else None
+            return wanted if store.acquire(wanted.claim) else None
         case Acquire(store, wanted, emptiest_first, failover):
-            return store.acquire_first(wanted, emptiest_first=emptiest_first, failover=failover)
+            claims = [one.claim for one in wanted]
+            claim = store.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+            return next((one for one in wanted if one.claim is claim), None)
         case Peek(store, acquisition):
-            store.peek(acquisition)
+            store.peek(acquisition.claim)
         case Stand(store, waiter, buckets):
             store.line.stand(waiter, buckets)
         case _:
@@ -117,11 +119,13 @@ async def _take_far_away(step: Step, store: RemoteStore) -> Acquisition | None:
 
     match step:
         case Acquire(_, [wanted]):
-            return wanted if await store.aacquire(wanted) else None
+            return wanted if await store.aacquire(wanted.claim) else None
         case Acquire(_, wanted, emptiest_first, failover):
-            return await store.aacquire_first(wanted, emptiest_first=emptiest_first, failover=failover)
+            claims = [one.claim for one in wanted]
+            claim = await store.aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+            return next((one for one in wanted if one.claim is claim), None)
         case Peek(_, acquisition):
-            await store.apeek(acquisition)
+            await store.apeek(acquisition.claim)
         case Stand(_, waiter, buckets):
             await asyncio.to_thread(store.line.stand, waiter, buckets)  # it may have to tell others
         case _:

@@ -1,119 +1,115 @@
-"""What a store is: the state of limits, changed atomically."""
+"""The store protocol: the state of limits, changed atomically; and versions of the configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol, TypeGuard, TypeVar
+from time import time_ns
+from typing import Protocol, TypeGuard
 
-from limits_app.core.claim import Claim
 from limits_app.core.clock import Clock
 from limits_app.core.counting import Batch
-from limits_app.core.parts import Amounts
-from limits_app.core.renewal import Renewer
+from limits_app.core.leases import Renewer
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.waiting import WaitingLine
 
-__all__ = ["CountingStore", "RemoteStore", "Store", "is_counting", "is_remote"]
-
-C = TypeVar("C", bound=Claim)
+__all__ = ["CountingStore", "RemoteStore", "Store", "is_counting", "is_remote", "least_version", "next_version"]
 
 
 class Store(Protocol):
     """Keeps the state of limits; each verb is one atomic step over all buckets of a claim.
 
-    A verb whose claim was compiled from an older configuration than the store's raises StaleConfiguration,
+    A verb whose claim was compiled from another configuration than the store's raises StaleConfiguration,
     and one that cannot be done raises StoreUnavailable; both change nothing.
     """
 
     clock: Clock
     """The time of the state."""
     line: WaitingLine
-    """Who waits in this process; told about whatever may let them in."""
+    """The waiters of this process; notified of every change that may admit them."""
     renewer: Renewer
-    """Who holds permits in this process."""
+    """Renews the permits that this process holds."""
     lease_us: int
-    """How long a permit is lent without renewal."""
+    """How long a permit is leased without renewal."""
     patience_us: int | None
-    """How long a waiter for a permit may sleep before it asks again, since a holder can die unseen; None for ever."""
+    """How long a waiter for a permit may sleep before it asks again, since a holder can die unnoticed; None: no bound."""
 
     remote: bool
-    """Whether it is another machine that answers: then it is a RemoteStore."""
+    """Whether another machine answers; then the store is a RemoteStore."""
     counting: bool
-    """Whether it can count what it admits: then it is a CountingStore."""
+    """Whether the store can count the amounts that it admits; then it is a CountingStore."""
 
     def acquire(self, claim: Claim) -> bool:
-        """Charge all amounts of the claim, or none; fills in the decision and says whether it admitted.
+        """Charge all amounts of the claim, or none; fill in the decision and return whether it was admitted.
 
         An amount of 0 is admitted unless the limit is in debt, and charges nothing.
         """
 
-    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
-        """Charge the first of the claims that fits, in one step with the choice; None when there is none.
+    def acquire_first(
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
+        """Charge the first of the claims that fits, in one step with the choice; None when none fits.
 
-        They are asked in their order, or with `emptiest_first` by rising `Claim.load` of this moment,
-        in which equals keep their order. Without `failover` only the first of them is asked.
-        Decisions are filled in as by `acquire`; `admitted` stays None in those that were not asked.
+        They are tried in their order, or with `emptiest_first` by rising `Claim.load` at this time, equal ones in
+        their order. Without `failover` only the first of them is tried.
+        Decisions are filled in as by `acquire`; `admitted` stays None in claims that were not tried.
         """
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """Add `changes`, one for each limit of the plan, to what was charged, and give all permits back.
+        """Add `changes`, one for each limit of the plan, to what was charged, and return all permits.
 
-        Positive changes are charged whatever the limit says; negative ones are given back where the algorithm can,
-        and in parts whose `is_credit` whatever the algorithm is, but for permits.
-        Settling a claim again changes nothing; nor do permits whose lease has run out.
-        Of those the claim is told, by `lapse`, once all is done: outside of locks and transactions.
+        Positive changes are charged even beyond the limit; negative ones are refunded where the algorithm can, and in
+        a plan that is credit whatever the algorithm. Settling a claim again changes nothing; nor do permits whose lease
+        has run out. `claim.lose_lease()` is called for those, after the step and outside of locks and transactions.
         """
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Lend the permits of the claims for another lease; returns those whose lease had run out."""
+        """Lease the permits of the claims again; return the claims whose lease had run out."""
 
     def peek(self, claim: Claim) -> None:
-        """Fill in the moment and the states without charging anything."""
+        """Fill in the time and the states without charging anything."""
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """Forget what was used in scopes (by key), of the limits named or of all; permits stay with their holders."""
+        """Forget the use in scopes (by key), of the limits named or of all; permits stay with their holders."""
 
     def version(self) -> int:
-        """The version of the configuration."""
+        """Return the version of the configuration."""
 
     def advance_version(self) -> int:
         """Make every claim that was compiled before now stale, in every process that shares the store.
 
-        The next version is what `limits_app.core.version.next_version` says.
+        The next version is that of `next_version`.
         """
 
 
 class CountingStore(Store, Protocol):
-    """A store that counts what it admits in scopes whose layout `counts`, in the step that admits it.
+    """A store that counts admitted amounts in scopes whose schema `counts_usage`, in the step that admits them.
 
-    Counts are exact whatever happens to their users: they are there or in one batch, until that is forgotten.
+    A count is either in the state or in one batch until that batch is removed, whatever happens to processes.
     """
 
     def collect_counts(self) -> Batch | None:
-        """Take what was counted out of the state, into a batch; None when there is nothing.
+        """Move counts out of the state into a batch; None when there are none.
 
-        A batch that nobody has forgotten comes first, as it was: whoever collected it may have died.
-        There may be more than goes into one batch.
+        A batch that was not removed is returned again, unchanged: the process that collected it may have died.
+        There may be more counts than one batch holds.
         """
 
     def forget_counts(self, name: str) -> None:
-        """Forget a batch whose counts are safe elsewhere; one that is gone already is no matter."""
+        """Remove a batch whose counts are saved elsewhere; one that does not exist is ignored."""
 
 
 class RemoteStore(Store, Protocol):
-    """A store whose answers are waited for, which event loops must not be blocked by."""
+    """A store on another machine, whose answers must not block an event loop."""
 
     settle_later: Callable[[Claim, Amounts], object] | None
-    """Told by the store of what it could not settle when nobody waited for that any more.
-
-    Set by whoever watches over the store, if anybody does.
-    """
+    """Called with what the store could not settle after its caller had gone; None where nothing takes care of that."""
 
     async def aacquire(self, claim: Claim) -> bool:
         """`acquire` for asyncio. When it is cancelled, nothing stays charged."""
 
     async def aacquire_first(
-        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
-    ) -> C | None:
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
         """`acquire_first` for asyncio. When it is cancelled, nothing stays charged."""
 
     async def asettle(self, claim: Claim, changes: Amounts) -> None:
@@ -124,10 +120,24 @@ class RemoteStore(Store, Protocol):
 
 
 def is_remote(store: Store) -> TypeGuard[RemoteStore]:
-    """Whether a store has the verbs for asyncio, which those that answer at once do without."""
+    """Return whether a store has the verbs for asyncio; stores of this machine do without."""
     return store.remote
 
 
 def is_counting(store: Store) -> TypeGuard[CountingStore]:
-    """Whether a store can count what it admits."""
+    """Return whether a store can count admitted amounts."""
     return store.counting
+
+
+def next_version(version: int) -> int:
+    """Return the configuration version after `version`: milliseconds since 1970, or one more where that is not later.
+
+    A store that starts empty, or whose older state was restored, therefore never repeats a version under which another
+    process has kept limits.
+    """
+    return max(version + 1, least_version())
+
+
+def least_version() -> int:
+    """Return the smallest value of the next configuration version."""
+    return time_ns() // 1_000_000

@@ -15,7 +15,8 @@ from limits_app.core.choosing import Choice, earliest
 from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
-from limits_app.core.parts import FOREVER, Bucket
+from limits_app.core.algorithms.rule import NEVER_US
+from limits_app.core.plan import Bucket
 from limits_app.core.steps import Pause, Peek, Stand, Steps, take_all, take_all_in_task
 from limits_app.core.store import Store, is_remote
 from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
@@ -38,7 +39,7 @@ def seconds_of(timeout: float | None, rule: str = "timeout must be None or secon
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidRequest(f"{rule}, 0 or more, not {shown(timeout)}")
-    return None if timeout >= FOREVER / _SECOND else float(timeout)
+    return None if timeout >= NEVER_US / _SECOND else float(timeout)
 
 
 def wait_in_thread(choice: Choice, timeout: float | None) -> Acquisition:
@@ -115,7 +116,7 @@ def _turns(choice: Choice, places: Mapping[Store, Waiter], timeout: float | None
     while True:
         present, rest_us = choice.present()
         # In line before asking, so that nothing that is given back meanwhile goes unnoticed.
-        yield from _stand(places, [(one, one.plan.buckets) for one in present])
+        yield from _stand(places, [(one, one.claim.plan.buckets) for one in present])
         blocking = [(one, _ahead(one, places)) for one in present]
         free = [one for one, others in blocking if not others]
         if free:
@@ -160,16 +161,16 @@ def _stand(places: Mapping[Store, Waiter], wanted: Iterable[tuple[Acquisition, I
 def _ahead(one: Acquisition, places: Mapping[Store, Waiter]) -> list[Bucket]:
     """The buckets for which somebody else has waited longer."""
     store = one.limit_set.store
-    return store.line.ahead(places[store], one.plan.buckets)
+    return store.line.ahead(places[store], one.claim.plan.buckets)
 
 
 def _next_try(refused: Acquisition) -> tuple[list[Bucket], int]:
     """The buckets that refused, and in how many microseconds they are to be asked again at the latest."""
     store = refused.limit_set.store
-    buckets, wait = refused.violated()
-    until = refused.decided_at + wait + round(random() * min(_JITTER_US, wait / 10))
-    if refused.plan.permits and store.patience_us is not None:
-        until = min(until, refused.decided_at + store.patience_us)
+    buckets, wait = refused.claim.refusal()
+    until = refused.claim.decided_at + wait + round(random() * min(_JITTER_US, wait / 10))
+    if refused.claim.plan.permits and store.patience_us is not None:
+        until = min(until, refused.claim.decided_at + store.patience_us)
     return buckets, until - store.clock()
 
 
@@ -181,12 +182,12 @@ def _seconds(pauses: Iterable[int]) -> float | None:
 
 def _is_hopeless(one: Acquisition) -> bool:
     """Whether no waiting helps: it is blocked, and no date is known that may change that."""
-    return one.limit_set.changes_at is None and any(isinstance(ask.rule.limit, Blocked) for ask in one.plan.asks)
+    return one.limit_set.changes_at is None and any(isinstance(limit.rule.limit, Blocked) for limit in one.claim.plan.limits)
 
 
 def _refused(choice: Choice) -> Steps[Acquisition]:
     """The one whose refusal would be over first; with a look at one where nobody was asked."""
-    refused = [one for one in choice.wanted if one.admitted is False]
+    refused = [one for one in choice.wanted if one.claim.admitted is False]
     if not refused:
         refused = [choice.wanted[0]]
         yield Peek(refused[0].limit_set.store, refused[0])

@@ -16,7 +16,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.plan import Plan
 from limits_app.core.quota import QuotaLimit

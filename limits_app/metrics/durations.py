@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from threading import RLock
 
-from limits_app.core.forking import on_fork
+from limits_app.core.runtime import on_fork
 
 __all__ = ["Durations", "Labels"]
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from threading import RLock
 from typing import Final
 
-from limits_app.core.forking import on_fork
+from limits_app.core.runtime import on_fork
 from limits_app.core.outcome import Outcome
 from limits_app.metrics.durations import Durations
 

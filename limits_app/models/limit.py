@@ -15,7 +15,7 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
 from limits_app.core.quota import QuotaPeriod
-from limits_app.core.time_zones import DEFAULT_ZONE, LONGEST_NAME
+from limits_app.core.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_columns import COLUMNS, amount_of, definition_of
@@ -123,7 +123,7 @@ class Limit(Configuration):
     )
     time_zone = ExactTextField(
         _("time zone"),
-        max_length=LONGEST_NAME,
+        max_length=LONGEST_ZONE_NAME,
         blank=True,
         help_text=_("Whose midnights count, such as “Europe/Berlin”; UTC when left empty. Only periods have one."),
     )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from typing import ClassVar, Final, Self
 
-from limits_app.core.time_zones import zone_of
+from limits_app.core.clock import zone_of
 
 __all__ = ["WeeklyHours", "zone_named"]
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from django.db import InterfaceError, OperationalError
 
 from limits_app import conf
-from limits_app.core.forking import on_fork
+from limits_app.core.runtime import on_fork
 from limits_app.core.store import Store
 from limits_app.models import changes
 from limits_app.resolver.pooled import PooledSet

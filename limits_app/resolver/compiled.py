@@ -8,7 +8,7 @@ from typing import Final
 
 from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import Candidate, PolicyScope
 from limits_app.resolver.chosen import PRECEDENCE, Choice, Held
 from limits_app.resolver.layouts import LayOut, layouts

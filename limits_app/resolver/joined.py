@@ -15,7 +15,7 @@ from typing import Final, cast
 from limits_app.core.balancing import Candidates
 from limits_app.core.desk import Desk
 from limits_app.core.errors import InvalidRequest
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.resolver.supply import Supply, Supplying
 

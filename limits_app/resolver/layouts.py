@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 
 from limits_app import conf
-from limits_app.core.layout import Layout, layout_of
+from limits_app.core.record import Schema, schema_of
 from limits_app.core.limits import AnyLimit
 from limits_app.core.store import Store
 
 __all__ = ["LayOut", "layouts"]
 
-LayOut = Callable[[tuple[AnyLimit, ...]], Layout]
+LayOut = Callable[[tuple[AnyLimit, ...]], Schema]
 """Compiles the limits of one scope."""
 
 
@@ -21,4 +21,4 @@ def layouts(store: Store, *, counts: bool = True) -> LayOut:
 
     What is only tried is not usage: then `counts` is False.
     """
-    return partial(layout_of, lease_us=store.lease_us, counts=counts and store.counting and conf.get(conf.USAGE))
+    return partial(schema_of, lease_us=store.lease_us, counts=counts and store.counting and conf.get(conf.USAGE))

@@ -10,7 +10,7 @@ from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
 from limits_app.core.outcome import Outcome
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.stats import Stats
 from limits_app.core.store import Store
 from limits_app.models.references import MEMBER
@@ -143,7 +143,7 @@ class PooledSet(ResolvedSet):
 
 
 def _keys(scoped: Iterable[ScopedLimits]) -> frozenset[str]:
-    return frozenset([one.prefix + rule.key for one in scoped for rule in one.layout.rules])
+    return frozenset([one.prefix + rule.key for one in scoped for rule in one.schema.rules])
 
 
 def _restored(own: Scopes, supply: Supplying, store: Store, version: int | None) -> PooledSet:

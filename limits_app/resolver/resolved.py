@@ -8,7 +8,7 @@ from typing import Any
 from limits_app.conf import OnUnavailable
 from limits_app.core.amounts import Amount
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.resolver.supply import Supplying
 
@@ -67,4 +67,4 @@ class ResolvedSet(LimitSet):
 
 
 def _ceiling(scoped: tuple[ScopedLimits, ...], key: str) -> Amount:
-    return min(limit.ceiling for one in scoped for limit in one.layout.limits if limit.key == key)
+    return min(limit.ceiling for one in scoped for limit in one.schema.limits if limit.key == key)

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from limits_app.core.desk import Desk
 from limits_app.core.keys import member_scope
 from limits_app.core.limits import Blocked
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import MemberDefinition, PoolDefinition
 from limits_app.models.references import MEMBER
 from limits_app.resolver.layouts import LayOut

@@ -11,7 +11,7 @@ from datetime import datetime
 from django.db.models import F, Func, IntegerField, Q
 
 from limits_app.conf import OnUnavailable
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import OWN, Candidate, Enforcement, Entity, Link, Policy, PolicyEffect, Resource
 from limits_app.models.weekly_hours import WeeklyHours

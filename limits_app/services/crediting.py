@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit, MeteredLimit
-from limits_app.core.parts import ScopedLimits, parts_of
-from limits_app.core.plan import Plan, plan_for
+from limits_app.core.plan import ScopedLimits, parts_of
+from limits_app.core.plan import Plan
+from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 
 __all__ = ["credit", "taken"]
@@ -15,7 +16,7 @@ __all__ = ["credit", "taken"]
 
 def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
     """An amount of credit in parts of its limit; InvalidRequest where there can be none."""
-    if not isinstance(scoped.layout.limits[scoped.layout.index[key]], MeteredLimit | CallLimit):
+    if not isinstance(scoped.schema.limits[scoped.schema.index[key]], MeteredLimit | CallLimit):
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
     parts = parts_of(_plan(scoped, key).asks[0], amount)
     if not parts:
@@ -32,4 +33,4 @@ def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
 
 def _plan(scoped: ScopedLimits, key: str) -> Plan:
     """The plan that credits this limit and no other."""
-    return plan_for([scoped], {key}, version=None, left_out=scoped.layout.index, is_credit=True)
+    return plan_for([scoped], {key}, version=None, left_out=scoped.schema.index, is_credit=True)

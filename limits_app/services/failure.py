@@ -16,13 +16,13 @@ from weakref import WeakKeyDictionary
 from limits_app import conf
 from limits_app.conf import OnUnavailable, OnUnresolved
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import NeverAdmissible, StoreUnavailable
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import Outcome
-from limits_app.core.parts import Amounts, ScopedLimits
+from limits_app.core.plan import Amounts, ScopedLimits
 from limits_app.core.store import Store
 from limits_app.resolver import ResolvedSet
 from limits_app.stores.guards import Guard
@@ -97,7 +97,7 @@ def _set_on(
     if made is None or made.store is not store or made.version != version:
 
         def elsewhere(one: ScopedLimits) -> ScopedLimits:
-            layout = layout_of(tuple(map(change, one.layout.limits)), store.lease_us)
+            layout = schema_of(tuple(map(change, one.schema.limits)), store.lease_us)
             return replace(one, layout=layout, degraded=degraded)
 
         made = _MADE[found] = found.changed(elsewhere, store)

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 from limits_app import conf, signals
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms import State
-from limits_app.core.keys import ONCE_LEVEL, Scope
-from limits_app.core.layout import layout_of
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.outcome import LimitStatus
-from limits_app.core.parts import Ask, ScopedLimits
+from limits_app.core.plan import PlannedLimit, ScopedLimits
 
 __all__ = ["Crossing", "Nearness", "nearness"]
 
@@ -57,7 +57,7 @@ class Nearness:
         for place, (ask, _, state) in enumerate(acquisition.asks()):
             used = ask.rule.used(state, now) / ask.rule.ceiling_parts
             passed = [threshold for threshold in thresholds if used >= threshold]
-            if not passed or ask.part.scoped.level == ONCE_LEVEL:
+            if not passed or ask.part.scoped.level == IDEMPOTENCY_LEVEL:
                 continue
             seconds, name = _window(ask.rule.limit), _name(ask, state, passed[-1])
             if self._told.get(name, 0) <= now:
@@ -78,7 +78,7 @@ def _is_degraded(acquisition: Acquisition) -> bool:
     return any(part.scoped.degraded for part in acquisition.plan.parts)
 
 
-def _name(ask: Ask, state: State, threshold: float) -> str:
+def _name(ask: PlannedLimit, state: State, threshold: float) -> str:
     """What is told once: of limits that start anew at some moment, once before that moment."""
     begins_anew = isinstance(ask.rule.limit, QuotaLimit) or _is_fixed(ask.rule.limit)
     window = ask.rule.restored_at(state) if begins_anew else ""
@@ -105,4 +105,4 @@ def _once(acquisition: Acquisition, name: str, seconds: float) -> LimitSet:
     """A limit of one in a window, which all who share the store have in common."""
     store = acquisition.limit_set.store
     limits: tuple[Limit, ...] = (CallLimit(1, seconds, RateLimitAlgorithm.FIXED_WINDOW),)
-    return LimitSet.composed([ScopedLimits(Scope(name), layout_of(limits, store.lease_us))], store)
+    return LimitSet.composed([ScopedLimits(Scope(name), schema_of(limits, store.lease_us))], store)

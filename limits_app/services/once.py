@@ -16,11 +16,11 @@ from limits_app import conf
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitTimeout
-from limits_app.core.keys import ONCE_LEVEL, Scope, check_idempotency_key, once_scope
-from limits_app.core.layout import layout_of
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, check_idempotency_key, idempotency_scope
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.plan import Plan
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet
 from limits_app.services.asking import Asked, amounts_for
@@ -46,7 +46,7 @@ class Once:
     def __init__(self, key: object, of: Key, asked: Asked, *others: str, by: Resolving) -> None:
         self._of = of
         self._asked = asked
-        self._by = _WithKey(by, once_scope(*of[:2], check_idempotency_key(key), *others))
+        self._by = _WithKey(by, idempotency_scope(*of[:2], check_idempotency_key(key), *others))
 
     def try_acquire(self) -> Acquisition:
         """Acquire now or not at all."""
@@ -151,8 +151,8 @@ class _WithKey:
         if not found.scoped:
             return found
         once = CallLimit(1, conf.get(conf.IDEMPOTENCY_SECONDS), RateLimitAlgorithm.TOKEN_BUCKET)
-        layout = layout_of((once,), found.store.lease_us)
-        own = (*found.own, ScopedLimits(self._scope, layout, ONCE_LEVEL, prefix=f"{ONCE_LEVEL}:"))
+        layout = schema_of((once,), found.store.lease_us)
+        own = (*found.own, ScopedLimits(self._scope, layout, IDEMPOTENCY_LEVEL, prefix=f"{IDEMPOTENCY_LEVEL}:"))
         if found.supply is None:
             joined = ResolvedSet.composed(own, found.store, version=found.version)
         else:

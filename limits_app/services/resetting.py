@@ -12,7 +12,7 @@ from limits_app import audit
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_idempotency_key, scope_of, shared_scope
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import AuditEvent, Verb, changes
 from limits_app.resolver import check_names
 from limits_app.services.asking import not_limited
@@ -49,7 +49,7 @@ def reset(
         return False
     found = latest(resource, entity)
     scopes = [one for one in found.scoped if _is_of(one, resource, entity)]
-    there = {limit.key for one in scopes for limit in one.layout.limits}
+    there = {limit.key for one in scopes for limit in one.schema.limits}
     unknown = sorted({str(key) for key in wanted or () if key not in there})
     if unknown:
         raise not_limited(unknown, there)
@@ -105,7 +105,7 @@ def top_up(
         return False
     found = latest(resource, entity)
     of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}
-    scoped = [one for one in found.scoped if one.scope.key in of_entity and key in one.layout.index]
+    scoped = [one for one in found.scoped if one.scope.key in of_entity and key in one.schema.index]
     if not scoped:
         raise not_limited([key], {limit.key for limit in found})
     parts = taken(scoped[0], key, amount)

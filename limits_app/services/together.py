@@ -15,8 +15,8 @@ from limits_app.core.amounts import Amount, shown
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.parts import ScopedLimits
-from limits_app.core.shapes import nothing_requested
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.planning import nothing_requested
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet, Supply, joined_supply, resolver
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.services.freshness import afresh, fresh, tell
@@ -153,7 +153,7 @@ class Together:
 
     def asked_of(self, found: LimitSet) -> Mapping[str, Amount]:
         """What the shares ask, as far as what is asked has it; InvalidRequest for a share of which that cannot be."""
-        known = {one.prefix + rule.key for one in found.scoped for rule in one.layout.rules}
+        known = {one.prefix + rule.key for one in found.scoped for rule in one.schema.rules}
         asked: dict[str, Amount] = {}
         for share, limits, prefix in zip(self._shares, self._sets, self._prefixes, strict=False):
             amounts = _amounts(share, limits)

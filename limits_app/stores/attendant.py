@@ -10,8 +10,8 @@ from time import sleep
 from typing import Final
 
 from limits_app.core.clock import Clock
-from limits_app.core.forking import on_fork
-from limits_app.core.threads import started
+from limits_app.core.runtime import on_fork
+from limits_app.core.runtime import start_thread
 
 __all__ = ["Attendant"]
 
@@ -50,7 +50,7 @@ class Attendant:
             self._called = True
             if self._due is None:
                 self._due = due = self._moment(self._first_us)
-                if self._clock.moves_by_itself and started(partial(self._work, due), "limits-attendant") is None:
+                if self._clock.moves_by_itself and start_thread(partial(self._work, due), "limits-attendant") is None:
                     self._due = None  # whoever calls next tries again
 
     def moved(self, now: int) -> int | None:

@@ -16,7 +16,7 @@ from typing import Final
 from limits_app.core.breaking import SLICES, BreakerState, RecentCalls
 from limits_app.core.clock import Clock
 from limits_app.core.errors import LimitExceeded, StaleConfiguration, StoreBlocked, StoreUnavailable
-from limits_app.core.forking import on_fork
+from limits_app.core.runtime import on_fork
 
 __all__ = ["TROUBLED", "Breaker", "BreakerRules", "BreakerState"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, TypeVar
 
-from limits_app.core.layout import Layout
+from limits_app.core.record import Schema
 from limits_app.stores.definitions import definitions_of, layout_from
 
 __all__ = ["Codecs", "LayoutCodec"]
@@ -22,7 +22,7 @@ class LayoutCodec:
 
     __slots__ = ("definitions", "layout", "name")
 
-    def __init__(self, layout: Layout, name_length: int) -> None:
+    def __init__(self, layout: Schema, name_length: int) -> None:
         self.layout = layout
         self.definitions = definitions_of(layout)
         self.name = blake2b(self.definitions, digest_size=name_length).digest()
@@ -31,17 +31,17 @@ class LayoutCodec:
 K = TypeVar("K", bound=LayoutCodec)
 
 
-class Codecs(dict[Layout, K]):
+class Codecs(dict[Schema, K]):
     """The codecs of the layouts that a store has met; `codecs[layout]` makes the one that is not there."""
 
     __slots__ = ("_by_name", "_codec_of")
 
-    def __init__(self, codec_of: Callable[[Layout], K]) -> None:
+    def __init__(self, codec_of: Callable[[Schema], K]) -> None:
         super().__init__()
         self._codec_of = codec_of
         self._by_name: dict[bytes, K] = {}
 
-    def __missing__(self, layout: Layout) -> K:
+    def __missing__(self, layout: Schema) -> K:
         if len(self) >= _MOST:
             self.clear()
             self._by_name.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from limits_app.core.layout import Layout, layout_of
+from limits_app.core.record import Schema, schema_of
 from limits_app.core.limits import (
     AnyLimit,
     Blocked,
@@ -19,16 +19,16 @@ from limits_app.core.limits import (
 __all__ = ["definitions_of", "layout_from"]
 
 
-def definitions_of(layout: Layout) -> bytes:
+def definitions_of(layout: Schema) -> bytes:
     """Write the limits of a layout."""
     counts = [True] * layout.counts
     return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits], *counts]).encode()
 
 
-def layout_from(definitions: bytes) -> Layout:
+def layout_from(definitions: bytes) -> Schema:
     """Compile the layout that `definitions_of` has written; TypeError or ValueError when a newer version wrote it."""
     lease_us, limits, *counts = json.loads(definitions)
-    return layout_of(tuple(_limit(*fields) for fields in limits), lease_us, *counts)
+    return schema_of(tuple(_limit(*fields) for fields in limits), lease_us, *counts)
 
 
 def _fields(limit: AnyLimit) -> list[object]:

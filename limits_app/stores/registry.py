@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS
 from limits_app import conf
 from limits_app.conf import StoreKind, StoreSettings
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.forking import lock_over_forks
+from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limits_app.core.hooks import HOOKS
+from limits_app.core.modes import HOOKS
 from limits_app.core.store import Store
 
 __all__ = ["default_shared_store"]

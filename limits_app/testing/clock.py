@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 
 from limits_app.core.clock import Clock, Paced
-from limits_app.core.living import Living
+from limits_app.core.runtime import WeakRegistry
 
 __all__ = ["FakeClock"]
 
@@ -24,7 +24,7 @@ class FakeClock(Clock):
         super().__init__(lambda: self.now_us)
         self.now_us = start_us
         self._lock = Lock()
-        self._paced: Living[Paced] = Living()
+        self._paced: WeakRegistry[Paced] = WeakRegistry()
 
     def attach(self, paced: Paced) -> None:
         """Tell `paced` whenever the clock was moved, and in time for what it wants to do on the way."""

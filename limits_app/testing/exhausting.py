@@ -44,7 +44,7 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
         _lower(most, acquisition.outcome)
     if acquisition:
         uses = acquisition.acquisitions
-        acquisition.update({key: uses[key].requested for key in acquisition.plan.reports})
+        acquisition.update({key: uses[key].requested for key in acquisition.claim.plan.must_report})
     return acquisition
 
 

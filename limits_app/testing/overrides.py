@@ -10,7 +10,7 @@ from typing import Final
 from django.test.utils import TestContextDecorator
 
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limits import Limit, checked_limits
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Candidate, Endpoint, Link, PolicyEffect
@@ -76,7 +76,7 @@ class override_limits(_Overriding):  # noqa: N801 - used like a function
         if entity is not None:
             check_entity(entity)
         checked = checked_limits(limits)
-        layout_of(checked)  # which says what cannot be together
+        schema_of(checked)  # which says what cannot be together
         effect = PolicyEffect.LIMITS if checked else PolicyEffect.UNLIMITED
         super().__init__(_Override(resource, entity, PolicyEffect.BLOCKED if blocked else effect, checked))
 

@@ -17,10 +17,10 @@ from django.db.models import QuerySet
 
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import scope_of, shared_scope
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.notation import parse_limit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import Bucket, Period, Policy, UsageSnapshot
 from limits_app.services.limits_file import apply, read_content
@@ -112,10 +112,10 @@ def decided(events: list[Event], texts: list[str]) -> Iterator[tuple[Event, bool
 
 def scoped(texts: list[str], entity: str | None) -> Iterator[ScopedLimits]:
     noted = sorted(map(parse_limit, texts), key=lambda one: one.limit.key)
-    yield ScopedLimits(scope_of("api", entity), layout_of(tuple(one.limit for one in noted if not one.shared)))
+    yield ScopedLimits(scope_of("api", entity), schema_of(tuple(one.limit for one in noted if not one.shared)))
     for one in noted:
         if one.shared:
-            yield ScopedLimits(shared_scope("api", one.limit.key), layout_of((one.limit,)))
+            yield ScopedLimits(shared_scope("api", one.limit.key), schema_of((one.limit,)))
 
 
 def admits(limit_set: LimitSet, asked: dict[str, int]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 from hypothesis import Phase, settings
 
-from limits_app.core.hooks import HOOKS, Hooks
+from limits_app.core.modes import HOOKS, Hooks
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from limits_app.core.errors import InvalidLimit, LimitsError
-from limits_app.core.layout import Layout, layout_of
+from limits_app.core.record import Schema, schema_of
 from limits_app.core.limits import (
     Blocked,
     CallLimit,
@@ -74,7 +74,7 @@ class Seven:
 )
 def test_what_is_allowed_can_be_made_and_compiled(made: Any) -> None:
     limit = made()
-    assert layout_of((limit,)).rules[0].limit == limit
+    assert schema_of((limit,)).rules[0].limit == limit
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_a_number_of_any_kind_is_kept_and_written_as_what_it_is(number: Any) -> 
         QuotaLimit.per_session("plan", 7, number),
     ]
     plain = (RateLimit("tpm", 7, 7, burst=7), CallLimit(7, 7, GCRA, 7), ResourceLimit("db", 7, 7))
-    written = definitions_of(Layout(tuple(some), 1, counts=False))
-    assert written == definitions_of(Layout((*plain, QuotaLimit.per_session("plan", 7, 7)), 1, counts=False))
+    written = definitions_of(Schema(tuple(some), 1, counts=False))
+    assert written == definitions_of(Schema((*plain, QuotaLimit.per_session("plan", 7, 7)), 1, counts=False))
     assert {type(value) for limit in some for value in dataclasses.astuple(limit)} <= {
         int, str, bool, NoneType, RateLimitAlgorithm
     }  # fmt: skip
@@ -99,7 +99,7 @@ def test_whole_numbers_of_other_libraries_are_kept_as_integers() -> None:
     seven: Any = Seven()
     some = (RateLimit("tpm", seven, 60, SLIDING_WINDOW), ResourceLimit("db", seven), QuotaLimit.per_day("a", seven))
     assert [type(limit.capacity) for limit in some] == [int] * 3
-    assert b"7" in definitions_of(Layout(some, 1, counts=False))
+    assert b"7" in definitions_of(Schema(some, 1, counts=False))
 
 
 def test_decimals_are_kept_as_floats() -> None:
@@ -400,7 +400,7 @@ def test_the_arithmetic_of_the_surrounding_program_changes_no_limit() -> None:
     with decimal.localcontext() as context:
         context.prec = 2
         context.rounding = decimal.ROUND_UP
-        assert layout_of((RateLimit("prec", 1234.567, 12_345.678),)).rules[0].ceiling_parts % 1_234_567 == 0
+        assert schema_of((RateLimit("prec", 1234.567, 12_345.678),)).rules[0].ceiling_parts % 1_234_567 == 0
         assert RateLimit.parse("1234.567/12345s") == RateLimit("rate", 1234.567, 12_345)
     with decimal.localcontext() as context:
         context.traps[decimal.Inexact] = True
@@ -444,7 +444,7 @@ def test_limits_of_different_kinds_differ() -> None:
 
 def test_a_definition_can_be_used_by_several_threads_at_once() -> None:
     limit, seen = RateLimit("tpm", 5, 7.5), []
-    threads = [Thread(target=lambda: seen.append(layout_of((limit,)).rules[0].ceiling_parts)) for _ in range(8)]
+    threads = [Thread(target=lambda: seen.append(schema_of((limit,)).rules[0].ceiling_parts)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -483,5 +483,5 @@ def test_algorithms_say_what_they_take() -> None:
 
 
 def test_a_key_must_not_be_there_twice_in_one_set() -> None:
-    text = complaint(lambda: layout_of((RateLimit("tpm", 5, 1), CallLimit(5, 1), RateLimit("tpm", 6, 1))))
+    text = complaint(lambda: schema_of((RateLimit("tpm", 5, 1), CallLimit(5, 1), RateLimit("tpm", 6, 1))))
     assert text == "limit 'tpm' is there twice: keys inside one set must differ"

@@ -11,7 +11,7 @@ from threading import Event, RLock
 
 import pytest
 
-from limits_app.core.forking import around_fork, lock_over_forks
+from limits_app.core.runtime import around_fork, lock_over_forks
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, running
 
 pytestmark = pytest.mark.filterwarnings(MULTI_THREADED_FORK)

@@ -15,7 +15,7 @@ from limits_app.core.keys import (
     check_resource,
     lease_key,
     line_scope,
-    once_scope,
+    idempotency_scope,
     private_scope,
     scope_of,
     shadow_scope,
@@ -98,7 +98,7 @@ def test_what_is_noted_beside_a_scope_is_of_the_same_one_and_meets_nobody() -> N
         line_scope(ann, "calls"),
         line_scope(bob, "tokens"),
         shadow_scope(ann),
-        once_scope("api", "ann", "tokens"),
+        idempotency_scope("api", "ann", "tokens"),
     ]
     assert len({scope.key for scope in (ann, bob, *beside)}) == 7
     assert [(scope.resource, scope.entity) for scope in beside[:2]] == [("api", "ann")] * 2

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import LimitTimeout, NeverAdmissible
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet

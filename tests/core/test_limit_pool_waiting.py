@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible, StaleConfiguration
 from limits_app.core.holding import holding_here
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, ResourceLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import used, used_up
@@ -173,8 +173,8 @@ def test_all_who_wait_are_served_by_turns(store: WatchedStore) -> None:
 
 
 def test_one_bucket_in_two_sets_is_waited_for_once(store: WatchedStore) -> None:
-    account = ScopedLimits(scope_of("account", None), layout_of((DB,), store.lease_us))
-    regions = [ScopedLimits(scope_of("region", name), layout_of((CallLimit(9, 9),), store.lease_us)) for name in "ab"]
+    account = ScopedLimits(scope_of("account", None), schema_of((DB,), store.lease_us))
+    regions = [ScopedLimits(scope_of("region", name), schema_of((CallLimit(9, 9),), store.lease_us)) for name in "ab"]
     pool = LimitPool([LimitSet.composed([account, region], store) for region in regions])
     held = pool.acquire({"db": 1})
     waiter = Caller(pool.acquire, {"db": 1})
@@ -262,7 +262,7 @@ def test_sets_that_can_never_admit_are_not_waited_for(store: WatchedStore, clock
 
 
 def test_a_blocked_set_is_waited_for_last(store: WatchedStore, clock: FakeClock) -> None:
-    blocked = LimitSet.composed([ScopedLimits(scope_of("blocked", None), layout_of((Blocked(),)))], store)
+    blocked = LimitSet.composed([ScopedLimits(scope_of("blocked", None), schema_of((Blocked(),)))], store)
     pool = LimitPool([blocked, set_of(store, CallLimit(1, 10), name="b")], "least_loaded")
     assert pool.acquire().config == {"name": "b"}
     waiter = Caller(pool.acquire)
@@ -361,7 +361,7 @@ def test_sets_of_several_stores_are_waited_for_together(name: str, clock: FakeCl
 
 
 def test_a_waiter_whose_limits_have_changed_leaves_nothing_behind(store: WatchedStore) -> None:
-    old = LimitSet.composed([ScopedLimits(scope_of("old", None), layout_of((DB,)))], store, version=store.version())
+    old = LimitSet.composed([ScopedLimits(scope_of("old", None), schema_of((DB,)))], store, version=store.version())
     pool = LimitPool([old, set_of(store, DB)])
     held = [one.acquire({"db": 1}) for one in pool]
     waiter = Caller(pool.acquire, {"db": 1})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
-from limits_app.core.living import Living
+from limits_app.core.runtime import WeakRegistry
 from limits_app.testing.conformance.races import switch_interval
 
 THREADS = 4
@@ -17,7 +17,7 @@ class Thing:
 
 
 def test_what_lives_is_there_once_and_what_is_gone_is_not() -> None:
-    living = Living[Thing]()
+    living = WeakRegistry[Thing]()
     first, second = Thing(), Thing()
     for one in (first, second, first):
         living.add(one)
@@ -29,7 +29,7 @@ def test_what_lives_is_there_once_and_what_is_gone_is_not() -> None:
 
 
 def test_the_place_of_one_that_is_gone_may_be_taken() -> None:
-    living = Living[Thing]()
+    living = WeakRegistry[Thing]()
     for _ in range(100):
         thing = Thing()
         living.add(thing)
@@ -37,7 +37,7 @@ def test_the_place_of_one_that_is_gone_may_be_taken() -> None:
 
 
 def test_it_can_be_gone_through_while_others_come_and_go() -> None:
-    living, done = Living[Thing](), Event()
+    living, done = WeakRegistry[Thing](), Event()
 
     def come_and_go() -> None:
         kept = []

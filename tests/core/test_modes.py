@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from limits_app.core.errors import InvalidRequest, NotShareable
-from limits_app.core.hooks import Hooks
+from limits_app.core.modes import Hooks
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import DB, RPM, TPM, limit_set, used
 
@@ -131,8 +131,8 @@ def test_a_set_on_a_store_that_travels_arrives_attached_to_the_same_state(algori
 
 def test_a_composed_set_arrives_with_its_scopes_and_its_version() -> None:
     scoped = [
-        ScopedLimits(scope_of("api", "user:42"), layout_of((TPM, RPM)), "entity"),
-        ScopedLimits(scope_of("api", None), layout_of((DB, Blocked())), "resource"),
+        ScopedLimits(scope_of("api", "user:42"), schema_of((TPM, RPM)), "entity"),
+        ScopedLimits(scope_of("api", None), schema_of((DB, Blocked())), "resource"),
     ]
     limits = LimitSet.composed(scoped, EVERYWHERE, version=EVERYWHERE.version())
     arrived = pickle.loads(pickle.dumps(limits))

@@ -16,10 +16,10 @@ import pytest
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitTimeout
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import ResourceLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, TPM, limit_set, used
@@ -125,7 +125,7 @@ def test_a_copy_on_another_store_is_another_set(limits: LimitSet, clock: FakeClo
 
 
 def test_two_sets_that_are_composed_of_the_same_scopes_are_two(store: MemoryStore) -> None:
-    scoped = [ScopedLimits(scope_of("nesting", None), layout_of((ResourceLimit("db", 2),)))]
+    scoped = [ScopedLimits(scope_of("nesting", None), schema_of((ResourceLimit("db", 2),)))]
     one, other = LimitSet.composed(scoped, store), LimitSet.composed(scoped, store)
     with one.acquire(), other.acquire():
         assert used(one) == used(other) == {"db": 2}
@@ -150,7 +150,7 @@ def test_a_permit_that_was_held_for_as_long_as_it_may_be_is_not_held_any_more(
 
 
 def test_of_several_scopes_only_those_whose_permits_are_held_are_left_out(store: MemoryStore) -> None:
-    one, two = [ScopedLimits(scope_of("nesting", who), layout_of((ResourceLimit("db", 9),))) for who in "ab"]
+    one, two = [ScopedLimits(scope_of("nesting", who), schema_of((ResourceLimit("db", 9),))) for who in "ab"]
 
     class Same(LimitSet):
         def is_same(self, other: LimitSet) -> bool:

@@ -19,11 +19,11 @@ from limits_app.core.errors import (
     UsageNotReported,
 )
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, RPM, TPM, limit_set, used_up
@@ -33,7 +33,7 @@ ALGORITHMS = list(RateLimitAlgorithm)
 
 def scoped_set(store: MemoryStore, *limits: Limit, entity: str | None = "user:42") -> LimitSet:
     """A set of a resource and an entity."""
-    return LimitSet.composed([ScopedLimits(scope_of("api", entity), layout_of(limits), "entity")], store)
+    return LimitSet.composed([ScopedLimits(scope_of("api", entity), schema_of(limits), "entity")], store)
 
 
 def test_an_admitted_request_says_what_is_left(store: MemoryStore) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from limits_app.core.errors import UsageNotReported
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import used
 
@@ -21,7 +21,7 @@ DB = ResourceLimit("db", 2)
 def over(store: MemoryStore, **resources: tuple[Limit, ...]) -> LimitSet:
     """A set over several resources."""
     scoped = [
-        ScopedLimits(scope_of(name, "someone"), layout_of(limits, store.lease_us), "resource", f"{name}:")
+        ScopedLimits(scope_of(name, "someone"), schema_of(limits, store.lease_us), "resource", f"{name}:")
         for name, limits in resources.items()
     ]
     return LimitSet.composed(scoped, store)

@@ -9,11 +9,11 @@ import pytest
 
 from limits_app.core.algorithms import compile_rule
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import LEASE_US, layout_of
+from limits_app.core.record import LEASE_US, schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import LimitStatus
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import limit_set, reported, used
@@ -62,7 +62,7 @@ def test_nothing_is_never_admissible_and_nothing_waits(limit: RateLimit, store: 
     assert limits.try_acquire({"k": 0}), "also in debt"
     assert limits.acquire({"k": 1})
     claim = limits.try_acquire({"k": 5})
-    assert claim.violated() == ([], 0)
+    assert claim.refusal() == ([], 0)
 
 
 @every_soft_limit
@@ -126,8 +126,8 @@ def test_what_was_used_of_more_than_debt_remembers_gives_nothing_back_too_much(s
 
 def test_usage_that_is_reported_is_counted_beyond_what_debt_remembers(store: MemoryStore) -> None:
     scope = scope_of("llm", "someone")
-    layout = layout_of((RateLimit("k", 1, 366 * 86_400, soft=True),), store.lease_us, counts=True)
-    limits = LimitSet.composed([ScopedLimits(scope, layout)], store)
+    layout = schema_of((RateLimit("k", 1, 366 * 86_400, soft=True),), store.lease_us, counts=True)
+    limits = LimitSet.composed([ScopedLimits(scope, schema)], store)
     reported(limits.try_acquire({"k": 1000}), {"k": 999})
     batch = store.collect_counts()
     assert batch is not None

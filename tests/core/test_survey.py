@@ -6,11 +6,11 @@ import pytest
 
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.parts import ScopedLimits
-from limits_app.core.survey import survey
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.stats import survey
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 
@@ -18,7 +18,7 @@ LIMITS = (RateLimit("tpm", 100, 60), CallLimit(10, 60), ResourceLimit("seats", 3
 
 
 def scoped(entity: str) -> ScopedLimits:
-    return ScopedLimits(scope_of("api", entity), layout_of(LIMITS))
+    return ScopedLimits(scope_of("api", entity), schema_of(LIMITS))
 
 
 def test_each_scope_says_what_is_used_of_it() -> None:

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.parts import Amounts, Bucket, ScopedLimits
+from limits_app.core.plan import Amounts, Bucket, ScopedLimits
 from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -320,7 +320,7 @@ def test_a_release_of_too_little_leaves_the_first_waiting(store: WatchedStore) -
 
 
 def test_a_change_of_the_configuration_ends_the_wait(store: WatchedStore) -> None:
-    scoped = [ScopedLimits(scope_of("api", None), layout_of((TEN,)))]
+    scoped = [ScopedLimits(scope_of("api", None), schema_of((TEN,)))]
     limits = LimitSet.composed(scoped, store, version=store.version())
     used_up(limits, "tpm")
     waiter = held_up(store, limits, {"tpm": 1})
@@ -337,7 +337,7 @@ def test_a_change_of_the_configuration_ends_the_wait(store: WatchedStore) -> Non
 
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedStore) -> None:
-    scopes = [ScopedLimits(scope_of("api", who), layout_of((TEN, Blocked()))) for who in ("a", "b")]
+    scopes = [ScopedLimits(scope_of("api", who), schema_of((TEN, Blocked()))) for who in ("a", "b")]
     blocked = [LimitSet.composed([scope], store) for scope in scopes]
     pool, single = LimitPool(blocked), blocked[0]
     desk = limit_set(store, DB)
@@ -355,7 +355,7 @@ def test_whoever_is_blocked_does_not_wait(timeout: float | None, store: WatchedS
 
 
 def test_whoever_is_blocked_until_a_date_waits_for_it(store: WatchedStore, clock: FakeClock) -> None:
-    limits = LimitSet.composed([ScopedLimits(scope_of("api", "a"), layout_of((Blocked(),)))], store)
+    limits = LimitSet.composed([ScopedLimits(scope_of("api", "a"), schema_of((Blocked(),)))], store)
     limits.changes_at = 1e9
     waiter = Caller(limits.acquire, {}, 5)
     store.until_waiting(1)

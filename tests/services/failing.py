@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.parts import Amounts
+from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
 
 __all__ = ["FailingStore"]

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from limits_app import conf, limits
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import OWN, Entity, Policy, PolicyEffect, Resource

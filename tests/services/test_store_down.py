@@ -30,9 +30,9 @@ from limits_app import (
 from limits_app.conf import OnUnavailable
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limits import Blocked, Limit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.resolver import ResolvedSet, resolver
 from limits_app.services.failure import without_store
 from limits_app.stores import guards, registry
@@ -142,7 +142,7 @@ def test_permits_that_nobody_counts_are_never_lost(store: FailingStore, caplog: 
 
 @pytest.mark.parametrize("policy", [OnUnavailable.ALLOW, OnUnavailable.LOCAL])
 def test_what_is_blocked_beside_limits_stays_blocked(policy: OnUnavailable, clock: FakeClock) -> None:
-    scoped = ScopedLimits(scope_of("api", "a"), layout_of((CallLimit(8, 60), Blocked())))
+    scoped = ScopedLimits(scope_of("api", "a"), schema_of((CallLimit(8, 60), Blocked())))
     found = ResolvedSet.composed([scoped], MemoryStore(clock=clock))
     found.on_unavailable = policy
     with without_store(guard_of(), found) as meanwhile:

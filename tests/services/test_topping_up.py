@@ -20,10 +20,10 @@ from limits_app import (
 )
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimitAlgorithm as Algorithm
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import AuditEvent, Entity
 from limits_app.services import resetting
 from limits_app.services.crediting import credit, taken
@@ -243,7 +243,7 @@ def test_another_error_of_the_database_is_no_key_that_was_used() -> None:
 def test_stores_that_others_share_take_credit_too(algorithm: RateLimitAlgorithm, tmp_path: Path) -> None:
     store = open_process_store(str(tmp_path), map_megabytes=1)
     limit = RateLimit("tpm", 10, 3600, algorithm)
-    scoped = ScopedLimits(scope_of("api", "user:1"), layout_of((limit, CallLimit(5, 3600)), store.lease_us))
+    scoped = ScopedLimits(scope_of("api", "user:1"), schema_of((limit, CallLimit(5, 3600)), store.lease_us))
     limit_set = LimitSet.composed([scoped], store)
     with limit_set.acquire({"tpm": 8}) as acquisition:
         acquisition.update({"tpm": 8})

@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from limits_app.core.hooks import HOOKS
+from limits_app.core.modes import HOOKS
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import ResourceLimit
 from limits_app.core.store import Store

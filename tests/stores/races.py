@@ -20,10 +20,10 @@ from time import monotonic
 from typing import Final
 
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
@@ -98,7 +98,7 @@ def of_two_entities(store: Store, algorithm: RateLimitAlgorithm, entity: str) ->
     child = (CallLimit(calls, YEAR, algorithm), RateLimit("tokens", tokens, YEAR, algorithm))
     parent = (RateLimit("units", units, YEAR, algorithm),)
     parts = [(f"child of {entity}", child), (entity, parent)]
-    scoped = [ScopedLimits(scope_of("races", who), layout_of(limits, store.lease_us)) for who, limits in parts]
+    scoped = [ScopedLimits(scope_of("races", who), schema_of(limits, store.lease_us)) for who, limits in parts]
     return LimitSet.composed(scoped, store)
 
 

@@ -17,10 +17,10 @@ from time import monotonic
 
 from limits_app.core.clock import Clock, system_us
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.process import ProcessStore
 
@@ -110,7 +110,7 @@ class Lookout(Clock):
 
 def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version: int | None = None) -> LimitSet:
     """A set over one scope."""
-    scoped = ScopedLimits(scope_of("tests", entity), layout_of(limits, store.lease_us))
+    scoped = ScopedLimits(scope_of("tests", entity), schema_of(limits, store.lease_us))
     return LimitSet.composed([scoped], store, version=version)
 
 

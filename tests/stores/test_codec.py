@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.definitions import layout_from
 from limits_app.stores.process.codec import Codec
@@ -24,15 +24,15 @@ LIMITS: list[Limit] = [
 
 @pytest.mark.parametrize("limit", [*LIMITS, Blocked()], ids=repr)
 def test_a_layout_is_read_as_it_was_written(limit: Limit) -> None:
-    layout = layout_of((limit,), 10_000_000)
+    layout = schema_of((limit,), 10_000_000)
     assert layout_from(Codec(layout).definitions) is layout
 
 
 def test_limits_of_one_kind_that_differ_have_names_that_differ() -> None:
-    names = {Codec(layout_of((limit,))).name for limit in LIMITS}
+    names = {Codec(schema_of((limit,))).name for limit in LIMITS}
     assert len(names) == len(LIMITS)
 
 
 def test_hard_limits_are_written_as_before_there_were_soft_ones() -> None:
-    written = Codec(layout_of((RateLimit("k", 10, 60),), 10_000_000)).definitions
+    written = Codec(schema_of((RateLimit("k", 10, 60),), 10_000_000)).definitions
     assert json.loads(written) == [10_000_000, [["rate", "k", 10, 60, "token_bucket", None]]]

@@ -129,12 +129,12 @@ def test_everybody_who_waits_for_a_permit_gets_it(store: Store) -> None:
 
 def test_scopes_of_several_limits_are_locked_without_a_deadlock(store: Store) -> None:
     from limits_app.core.keys import scope_of
-    from limits_app.core.layout import layout_of
+    from limits_app.core.record import schema_of
     from limits_app.core.limit_set import LimitSet
-    from limits_app.core.parts import ScopedLimits
+    from limits_app.core.plan import ScopedLimits
 
     parts = [
-        ScopedLimits(scope_of("tests", who), layout_of((CallLimit(500, DAY),), store.lease_us)) for who in ("a", "b")
+        ScopedLimits(scope_of("tests", who), schema_of((CallLimit(500, DAY),), store.lease_us)) for who in ("a", "b")
     ]
     sets = [LimitSet.composed(parts, store), LimitSet.composed(reversed(parts), store)]
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.limits import QuotaLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.parts import Amounts
+from limits_app.core.plan import Amounts
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, StoreConformance

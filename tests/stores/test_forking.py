@@ -16,8 +16,8 @@ import pytest
 from django.test import override_settings
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.claim import Claim
-from limits_app.core.hooks import HOOKS
+from limits_app.core.plan import Claim
+from limits_app.core.modes import HOOKS
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.memory import MemoryStore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.limits import RateLimit
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.once import Settling

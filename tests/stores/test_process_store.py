@@ -13,13 +13,13 @@ from threading import Event
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import scope_of, short_key
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores import codecs
 from limits_app.stores.process import ProcessStore, deciding, open_process_store
@@ -182,7 +182,7 @@ def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: P
 
 
 def test_a_layout_has_one_codec(process_store: ProcessStore) -> None:
-    layout = layout_of((CallLimit(5, DAY),), process_store.lease_us)
+    layout = schema_of((CallLimit(5, DAY),), process_store.lease_us)
     assert process_store._records._codecs[layout] is process_store._records._codecs[layout]
 
 
@@ -295,8 +295,8 @@ def test_verbs_on_a_file_that_has_gone_bad_say_so(tmp_path: Path, clock: FakeClo
 
 
 def test_a_count_that_is_too_large_to_be_written_is_the_largest_that_can_be(process_store: ProcessStore) -> None:
-    layout = layout_of((RateLimit("bytes", 10**12, 3600),), process_store.lease_us, counts=True)
-    limits = LimitSet.composed([ScopedLimits(scope_of("tests", "huge"), layout)], process_store)
+    layout = schema_of((RateLimit("bytes", 10**12, 3600),), process_store.lease_us, counts=True)
+    limits = LimitSet.composed([ScopedLimits(scope_of("tests", "huge"), schema)], process_store)
     claims = [taken(limits, {"bytes": 1}) for _ in range(3)]
     for claim in claims:
         process_store.settle(claim, [2**62])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.test import override_settings
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limits import CallLimit, ResourceLimit
 from limits_app.stores.guards import Guard

@@ -8,10 +8,10 @@ import pytest
 from django.db import connections, transaction
 
 from limits_app.core.keys import Scope, member_scope, scope_of, shared_scope
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -34,7 +34,7 @@ def store(clock: FakeClock) -> MemoryStore:
 
 
 def counting(store: MemoryStore, scope: Scope, *limits: Limit) -> LimitSet:
-    return LimitSet.composed([ScopedLimits(scope, layout_of(limits, store.lease_us, counts=True))], store)
+    return LimitSet.composed([ScopedLimits(scope, schema_of(limits, store.lease_us, counts=True))], store)
 
 
 def snapshots(period: Period = Period.HOUR) -> list[tuple[datetime, str, str, str, int]]:

@@ -12,10 +12,10 @@ from django.db import connections
 from pytest_django import DjangoDbBlocker
 
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import Period, UsageSnapshot
 from limits_app.stores.memory import MemoryStore
 from limits_app.usage import roll_up
@@ -38,7 +38,7 @@ def _roll(store: MemoryStore) -> int:
 @pytest.mark.usefixtures("_database")
 def test_many_at_once_add_nothing_twice() -> None:
     store = MemoryStore()
-    layout = layout_of((CallLimit(1000, 3600),), store.lease_us, counts=True)
+    layout = schema_of((CallLimit(1000, 3600),), store.lease_us, counts=True)
     expected: Counter[str] = Counter()
     rolled = 0
     with ThreadPoolExecutor(4) as threads:

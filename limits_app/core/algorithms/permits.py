@@ -1,56 +1,69 @@
-"""Permits of a resource: held by leases, given back by release or when the lease runs out.
+"""Permits of a resource: held by leases, returned by release or when the lease runs out.
 
-State: (permits held, holders, fence, earliest moment at which a lease may run out).
-The leases themselves are kept by the store; this rule counts them and numbers the grants.
+State: (permits held, holders, fence, earliest time at which a lease may run out).
+The record keeps the leases; this rule counts them and numbers the grants.
+A fence only grows from grant to grant, so that a system elsewhere can reject a holder that is late.
 """
 
 from __future__ import annotations
 
-from limits_app.core.algorithms.rule import Rule, State
+from limits_app.core.algorithms.rule import LuaRule, Rule, State
 from limits_app.core.amounts import to_milli
 from limits_app.core.limits import ResourceLimit
 
-__all__ = ["compile_permits"]
+__all__ = ["Permits"]
 
 
-def compile_permits(limit: ResourceLimit, lease_us: int) -> Rule:
-    """Compile permits whose leases last `lease_us` unless they are renewed."""
-    capacity = int(limit.capacity)
-    hold_us = None
-    if limit.max_hold_seconds is not None:
-        hold_us = to_milli(limit.max_hold_seconds, decimals=True) * 1000
-        lease_us = min(lease_us, hold_us)
+class Permits(Rule):
+    """Permits whose leases last `lease_us` unless they are renewed, and `max_hold_seconds` at most."""
 
-    def take(state: State, now: int, amount: int) -> State | None:
-        held, holders, fence, earliest = state
-        if held + amount > capacity:
+    is_permit = True
+
+    def __init__(self, limit: ResourceLimit, lease_us: int) -> None:
+        super().__init__(limit, (0, 0, 0, 0), 1, int(limit.capacity))
+        self.lease_us = lease_us
+        self._max_hold_us = 0
+        if limit.max_hold_seconds is not None:
+            self._max_hold_us = self.hold_us = to_milli(limit.max_hold_seconds, decimals=True) * 1000
+            self.lease_us = min(lease_us, self.hold_us)
+
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        """See Rule. The fence is at least the clock, so that it still grows after idle state was removed."""
+        held: int = state[0] + amount
+        if held > self.ceiling_parts:
             return None
-        ends = now + lease_us
-        if held == 0 or ends < earliest:
+        ends = now + self.lease_us
+        earliest: int = state[3]
+        if state[0] == 0 or ends < earliest:
             earliest = ends
-        # A fence is never less than the clock, so that it still grows after idle state was forgotten.
-        return held + amount, holders + 1, now if now > fence else fence + 1, earliest
+        return held, state[1] + 1, max(now, state[2] + 1), earliest
 
-    def wait(state: State, now: int, amount: int) -> int:
-        return max(state[3] - now, 1) if state[0] + amount > capacity else 0
+    def wait(self, state: State, now: int, amount: int) -> int:
+        """See Rule. No release can be foreseen, so this is when the next lease may run out."""
+        return max(state[3] - now, 1) if state[0] + amount > self.ceiling_parts else 0
 
-    def settle(state: State, now: int, change: int) -> State:
-        held, holders, fence, earliest = state
-        return held + change, holders - 1, fence, earliest
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        """See Rule. The change is minus the permits of one holder."""
+        return state[0] + change, state[1] - 1, state[2], state[3]
 
-    return Rule(
-        limit=limit,
-        start=(0, 0, 0, 0),
-        parts_per_unit=1,
-        ceiling_parts=capacity,
-        take=take,
-        wait=wait,
-        settle=settle,
-        credit=lambda state, now, parts: state,
-        used=lambda state, now: state[0],
-        restored_at=lambda state: state[3] if state[0] else 0,
-        carry=lambda old, state, now: state if old.is_permit else (0, 0, 0, 0),
-        lease_us=lease_us,
-        hold_us=hold_us,
-        twin=("permits", capacity, lease_us, hold_us or 0),
-    )
+    def credit(self, state: State, now: int, parts: int) -> State:
+        """Return the state as it is: permits stay with their holders."""
+        return state
+
+    def used(self, state: State, now: int) -> int:
+        """See Rule."""
+        held: int = state[0]
+        return held
+
+    def restored_at(self, state: State) -> int:
+        """See Rule."""
+        return state[3] if state[0] else 0
+
+    def carry(self, old: Rule, state: State, now: int) -> State:
+        """See Rule."""
+        return state if old.is_permit else (0, 0, 0, 0)
+
+    @property
+    def lua(self) -> LuaRule:
+        """See Rule."""
+        return "permits", self.ceiling_parts, self.lease_us, self._max_hold_us

@@ -1,105 +1,151 @@
-"""The compiled form of one limit: pure functions over a short tuple of integers."""
+"""The compiled form of one limit: a rule that decides over a short tuple of integers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Generic, TypeVar
+from typing import Any, Final
 
-from limits_app.core.limits import AnyLimit, ResourceLimit
+from limits_app.core.limits import AnyLimit, Blocked
 
-__all__ = ["DEBT_PARTS", "FULL_PARTS", "CompiledRule", "Rule", "State", "Twin", "carried_parts"]
+__all__ = ["DEBT_PARTS", "FULL_PARTS", "NEVER_US", "BlockedRule", "LuaRule", "Rule", "State", "carried_parts"]
 
-Twin = tuple[str, *tuple[int, ...]]
-"""What code in another language needs to decide alike: the algorithm's name, and its parameters in a fixed order."""
+State = tuple[Any, ...]
+"""The stored state of one limit: integers below 2^53, and for a sliding window its log as the last item.
 
-State = tuple[int, ...]
-"""What a store keeps for one limit; all zeros means unused. Every value stays below 2^53."""
+All zeros (and an empty log) mean unused.
+"""
 
-S = TypeVar("S")
+LuaRule = tuple[str, *tuple[int, ...]]
+"""The name of the algorithm and its parameters, for the Lua implementation."""
 
 FULL_PARTS: Final = 2**50
-"""The most parts that a full bucket may count."""
+"""The largest number of parts in a full bucket."""
 
 DEBT_PARTS: Final = 2**52
-"""The most parts that over-use is remembered for."""
+"""The largest recorded over-use, in parts."""
+
+NEVER_US: Final = 2**53
+"""A time that never comes, in microseconds."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class CompiledRule(Generic[S]):
-    """One limit, compiled: what a store asks and does, in whole parts of a unit and whole microseconds.
+class Rule:
+    """One limit, compiled: integer arithmetic in parts of a unit and in microseconds of the store's clock.
 
-    No function changes its arguments: each returns the state to be stored, so that a store can decide
-    on everything first and write all or nothing.
-    Amounts are in parts, `parts_per_unit` to a unit; times are microseconds of the store's clock.
+    No method changes its arguments. Each returns the state to be stored, so that a store can decide on all limits
+    first and write all or nothing. `parts_per_unit` parts are one unit; a full limit has `ceiling_parts`.
+    `now` and `taken_at` are microseconds. Subclasses implement one algorithm each.
     """
 
-    limit: AnyLimit
-    start: S
-    parts_per_unit: int
-    ceiling_parts: int
-    take: Callable[[S, int, int], S | None]
-    """(state, now, amount): the state with the amount charged, or None when it does not fit now."""
-    wait: Callable[[S, int, int], int]
-    """(state, now, amount): microseconds until an amount of at most the ceiling fits; 0 when it fits now."""
-    settle: Callable[[S, int, int], S]
-    """(state, now, change): charge a positive change whatever the limit says, give a negative one back.
+    is_permit = False
+    """Whether amounts are held by leases and returned by release instead of by time."""
+    has_log = False
+    """Whether the last item of the state is a log."""
 
-    What is given back is given back as of the state's own time: it comes to the same, and needs no clock."""
-    settle_dated: Callable[[S, int, int, int], S] | None = None
-    """(state, now, change, taken_at): the same where it matters when the amount was taken; None where it does not."""
-    credit: Callable[[S, int, int], S]
-    """(state, now, parts): make what is used less by so many parts that no claim holds, or forget all of it."""
-    used: Callable[[S, int], int]
-    """(state, now): parts that are taken now; more than the ceiling means debt."""
-    restored_at: Callable[[S], int]
-    """(state): from when on the state cannot be told from an unused one."""
-    carry: Callable[[Rule, State, int], S]
-    """(old rule, its state, now): the same use as a state of this rule, rounded up."""
-    lease_us: int = 0
-    """How long a permit is lent without renewal."""
-    hold_us: int | None = None
-    """How long a permit may be kept at all; None for ever."""
-    has_log: bool = False
-    """Whether the last item of the state is a log instead of an integer."""
-    twin: Twin
-    """The name and the parameters of the twin, for stores that run code elsewhere."""
-    boundaries: Callable[[int, int], tuple[int, ...]] | None = None
-    """(now, count): the last `count` moments up to now at which a calendar resets the limit, and the next `count`,
-    for stores that decide where no calendar is; None for rules without one."""
+    def __init__(self, limit: AnyLimit, start: State, parts_per_unit: int, ceiling_parts: int) -> None:
+        self.limit = limit
+        self.key: str = limit.key
+        self.start = start
+        self.parts_per_unit = parts_per_unit
+        self.ceiling_parts = ceiling_parts
+        self.most_parts = DEBT_PARTS if limit.soft else ceiling_parts
+        """The largest amount of one request; for a soft limit the largest recorded over-use."""
+        self.is_soft: bool = limit.soft
+        """Whether the limit rejects nothing and records over-use instead."""
+        self.lease_us = 0
+        """How long a permit is leased without renewal; 0 for other limits."""
+        self.hold_us = NEVER_US
+        """How long a permit may be held in total."""
+
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        """Return the state with `amount` charged, or None when it does not fit now."""
+        raise NotImplementedError
+
+    def charged(self, state: State, now: int, amount: int) -> State | None:
+        """Return the state after a request: as `take`, except that a soft limit records over-use as debt."""
+        taken = self.take(state, now, amount)
+        return self.settle(state, now, amount) if taken is None and self.is_soft else taken
+
+    def wait(self, state: State, now: int, amount: int) -> int:
+        """Return the microseconds until `amount`, at most the ceiling, fits; 0 when it fits now."""
+        raise NotImplementedError
+
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        """Charge a positive change even beyond the limit, or refund a negative one where the algorithm can.
+
+        `taken_at` is when the amount was charged (None: now). Refunds apply as of the state's own time.
+        """
+        raise NotImplementedError
+
+    def credit(self, state: State, now: int, parts: int) -> State:
+        """Reduce the recorded use by `parts` that no claim holds, down to unused."""
+        raise NotImplementedError
+
+    def used(self, state: State, now: int) -> int:
+        """Return the parts in use; more than the ceiling is debt."""
+        raise NotImplementedError
+
+    def restored_at(self, state: State) -> int:
+        """Return the time from which the state equals an unused one."""
+        raise NotImplementedError
+
+    def carry(self, old: Rule, state: State, now: int) -> State:
+        """Return the same use, recorded by another rule, as a state of this rule, rounded up."""
+        raise NotImplementedError
 
     @property
-    def key(self) -> str:
-        """The limit's key."""
-        return self.limit.key
+    def lua(self) -> LuaRule:
+        """The name and the parameters that the Lua implementation needs to decide alike."""
+        raise NotImplementedError
+
+    def boundaries(self, now: int, count: int) -> tuple[int, ...]:  # noqa: ARG002 - only calendars have some
+        """Return the last `count` calendar boundaries up to now and the next `count`; empty without a calendar."""
+        return ()
+
+
+class BlockedRule(Rule):
+    """Rejects every request until the configuration changes; its state is empty."""
+
+    def __init__(self, limit: Blocked) -> None:
+        super().__init__(limit, (), 1, 1)
+
+    def take(self, state: State, now: int, amount: int) -> State | None:  # noqa: ARG002 - see Rule
+        """Reject."""
+        return None
+
+    def wait(self, state: State, now: int, amount: int) -> int:  # noqa: ARG002 - see Rule
+        """Return a time that never comes."""
+        return NEVER_US
+
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:  # noqa: ARG002 - see Rule
+        """Keep the empty state."""
+        return ()
+
+    def credit(self, state: State, now: int, parts: int) -> State:  # noqa: ARG002 - see Rule
+        """Keep the empty state."""
+        return ()
+
+    def used(self, state: State, now: int) -> int:  # noqa: ARG002 - see Rule
+        """Return 0: no amount is ever charged."""
+        return 0
+
+    def restored_at(self, state: State) -> int:  # noqa: ARG002 - see Rule
+        """Return 0: the state is always unused."""
+        return 0
+
+    def carry(self, old: Rule, state: State, now: int) -> State:  # noqa: ARG002 - see Rule
+        """Return the empty state: there is nothing to record use in."""
+        return ()
 
     @property
-    def is_permit(self) -> bool:
-        """Whether what is taken is held, and comes back by release instead of by time."""
-        return isinstance(self.limit, ResourceLimit)
-
-    @property
-    def most_parts(self) -> int:
-        """The most that one request can ever take; of a soft limit, all that debt can remember."""
-        return DEBT_PARTS if self.limit.soft else self.ceiling_parts
-
-    def settled(self, state: S, now: int, change: int, taken_at: int, *, is_credit: bool = False) -> S:
-        """Settle what was taken at some time, whatever the rule is; or give credit, which is a negative change."""
-        if is_credit:
-            return self.credit(state, now, -change)
-        if self.settle_dated is None:
-            return self.settle(state, now, change)
-        return self.settle_dated(state, now, change, taken_at)
-
-
-Rule = CompiledRule[State]
+    def lua(self) -> LuaRule:
+        """The name of the Lua implementation; it has no parameters."""
+        return ("blocked",)
 
 
 def carried_parts(old: Rule, state: State, now: int, parts_per_unit: int) -> int:
-    """What another rule's state has used, in parts of `parts_per_unit`, rounded up so that no use is forgotten.
+    """Return the use recorded by another rule in parts of `parts_per_unit`, rounded up so that no use is lost.
 
-    Permits are held, not used, so nothing of them is carried into a rate.
+    Permits are held and not used, so they carry nothing into another kind of limit.
     """
     if old.is_permit:
         return 0

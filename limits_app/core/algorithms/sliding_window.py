@@ -1,134 +1,129 @@
 """Sliding window: never more than `capacity` within any window, exactly.
 
 A log of (time, amount); amounts that fall within a 1,024th of the window are merged at the later time,
-so that the log holds at most 1,024 closed entries whatever the traffic
+so that the log has at most 1,024 closed entries whatever the traffic,
 and capacity returns at most a 1,024th of the window late, never early.
 Unused amounts stay spent; over-use is logged when it is reported.
-Credit takes away what is oldest, which would come back first: it never outlasts what it makes up for.
-Weakness: up to 16 kB of state for a busy scope, and no smoothing: a burst of `capacity` passes at once.
+Credit removes the oldest use, which would return first: it never lasts longer than the use that it makes up for.
+Weakness: up to 16 kB of state for a busy scope, and no smoothing: a burst of `capacity` is allowed at once.
+
+State: (forgotten, total, opened, last, oldest, log). Running totals: `forgotten` of the entries that the log no longer
+has, `total` of all. The entry that is still open was opened at `opened` and counts as young as `last`; no entry is
+older than `oldest`.
 """
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
-from limits_app.core.algorithms.log import EMPTY_LOG, Log
-from limits_app.core.algorithms.rule import DEBT_PARTS, CompiledRule, Rule, State, carried_parts
+from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, carried_parts
 from limits_app.core.algorithms.units import window_us
+from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 
-__all__ = ["STEPS", "compile_sliding_window"]
+__all__ = ["STEPS", "SlidingWindow"]
 
 STEPS: Final = 1024
 _REBASE_AT: Final = 2**51
-
-WindowState = tuple[int, int, int, int, int, Log]
-"""(forgotten, total, opened, last, oldest, log).
-
-Running totals: `forgotten` of what the log no longer holds, `total` of all; the entry that is still open
-was opened at `opened` and counts as young as `last`; no entry is older than `oldest`.
-"""
-
-_START: Final[WindowState] = (0, 0, 0, 0, 0, EMPTY_LOG)
+_START: Final[State] = (0, 0, 0, 0, 0, EMPTY_LOG)
 
 
-def compile_sliding_window(limit: RateLimit | CallLimit) -> Rule:
-    """Compile a sliding window; `Rule` sees its state as a tuple whose last item is the log."""
-    capacity, window = int(limit.capacity), window_us(limit)
-    step = window // STEPS
+class SlidingWindow(Rule):
+    """A log of the amounts of the last window."""
 
-    def expired(state: WindowState, now: int) -> int:
-        """The running total of all that is as old as the window."""
-        forgotten, total, _, last, oldest, log = state
-        until = now - window
-        if last <= until:
-            return total
-        if oldest > until:
+    has_log = True
+
+    def __init__(self, limit: RateLimit | CallLimit) -> None:
+        super().__init__(limit, _START, 1, int(limit.capacity))
+        self._window_us = window_us(limit)
+        self._step_us = self._window_us // STEPS
+
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        """See Rule."""
+        now = max(now, state[3])
+        total: int = state[1]
+        if total - self._expired(state, now) + amount > self.ceiling_parts:
+            return None
+        return self._charged(state, now, amount) if amount else state
+
+    def wait(self, state: State, now: int, amount: int) -> int:
+        """See Rule."""
+        log: Log = state[5]
+        expired = self._expired(state, max(now, state[3]))
+        excess: int = state[1] - expired + amount - self.ceiling_parts
+        if excess <= 0:
+            return 0
+        index = log.first_with(expired + excess)
+        frees_at: int = log.time(index) if index < len(log) else state[3]
+        return frees_at + self._window_us - now
+
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        """See Rule."""
+        now = max(now, state[3])
+        change = min(change, DEBT_PARTS - self.used(state, now))
+        return self._charged(state, now, change) if change > 0 else state
+
+    def credit(self, state: State, now: int, parts: int) -> State:
+        """See Rule."""
+        log: Log = state[5]
+        oldest: int = state[4]
+        forgotten: int = min(self._expired(state, max(now, state[3])) + parts, state[1])
+        gone = log.first_with(forgotten + 1)
+        if gone:
+            log = log.without(gone)
+            oldest = log.time(0) if len(log) else state[3]
+        return forgotten, state[1], state[2], state[3], oldest, log
+
+    def used(self, state: State, now: int) -> int:
+        """See Rule."""
+        total: int = state[1]
+        return total - self._expired(state, max(now, state[3]))
+
+    def restored_at(self, state: State) -> int:
+        """See Rule."""
+        return state[3] + self._window_us if state[1] > state[0] else 0
+
+    def carry(self, old: Rule, state: State, now: int) -> State:
+        """See Rule."""
+        if isinstance(old, SlidingWindow):
+            return state
+        amount = carried_parts(old, state, now, 1)
+        return self._charged(_START, now, amount) if amount else _START
+
+    @property
+    def lua(self) -> LuaRule:
+        """See Rule."""
+        return str(RateLimitAlgorithm.SLIDING_WINDOW), self.ceiling_parts, self._window_us, self._step_us
+
+    def _expired(self, state: State, now: int) -> int:
+        """Return the running total of all amounts that are as old as the window."""
+        until = now - self._window_us
+        forgotten: int = state[0]
+        if state[4] > until:
             return forgotten
+        if state[3] <= until:
+            total: int = state[1]
+            return total
+        log: Log = state[5]
         gone = log.count_until(until)
         return log.total(gone - 1) if gone else forgotten
 
-    def charged(state: WindowState, now: int, amount: int) -> WindowState:
-        forgotten, total, opened, last, oldest, log = state
-        if last <= now - window or total == forgotten:
+    def _charged(self, state: State, now: int, amount: int) -> State:
+        forgotten: int = state[0]
+        total: int = state[1]
+        opened: int = state[2]
+        last: int = state[3]
+        log: Log = state[5]
+        if last <= now - self._window_us or total == forgotten:
             return 0, amount, now, now, now, EMPTY_LOG
-        if now - opened <= step:
-            return forgotten, total + amount, opened, now, oldest, log
-        gone = log.count_until(now - window)
+        if now - opened <= self._step_us:
+            return forgotten, total + amount, opened, now, state[4], log
+        gone = log.count_until(now - self._window_us)
         if gone:
             forgotten = log.total(gone - 1)
         log = log.append(last, total, drop=gone)
         if total > _REBASE_AT:
-            log, total, forgotten = log.rebased(forgotten), total - forgotten, 0
+            log = log.rebased(forgotten)
+            total -= forgotten
+            forgotten = 0
         return forgotten, total + amount, now, now, log.time(0), log
-
-    def take(state: WindowState, now: int, amount: int) -> WindowState | None:
-        forgotten, total, opened, last, oldest, log = state
-        if now < last:  # noqa: PLR1730 - a call would cost as much as all the rest
-            now = last
-        # As `expired` and `charged` do most of the time, which are two calls more.
-        gone = forgotten if oldest > now - window else expired(state, now)
-        if total - gone + amount > capacity:
-            return None
-        if gone == forgotten < total and now - opened <= step:
-            return (forgotten, total + amount, opened, now, oldest, log) if amount else state
-        return charged(state, now, amount) if amount else state
-
-    def wait(state: WindowState, now: int, amount: int) -> int:
-        _, total, _, last, _, log = state
-        later = max(now, last)
-        gone = expired(state, later)
-        excess = total - gone + amount - capacity
-        if excess <= 0:
-            return 0
-        index = log.first_with(gone + excess)
-        frees = log.time(index) if index < len(log) else last
-        return frees + window - now
-
-    def settle(state: WindowState, now: int, change: int) -> WindowState:
-        now = max(now, state[3])
-        change = min(change, DEBT_PARTS - used(state, now))
-        return charged(state, now, change) if change > 0 else state
-
-    def credit(state: WindowState, now: int, parts: int) -> WindowState:
-        _, total, opened, last, oldest, log = state
-        forgotten = min(expired(state, max(now, last)) + parts, total)
-        gone = log.first_with(forgotten + 1)
-        if gone:
-            log = log.without(gone)
-            oldest = log.time(0) if len(log) else last
-        return forgotten, total, opened, last, oldest, log
-
-    def used(state: WindowState, now: int) -> int:
-        if now < state[3]:  # noqa: PLR1730 - see above
-            now = state[3]
-        # As `expired` does, which is a call more.
-        return state[1] - (state[0] if state[4] > now - window else expired(state, now))
-
-    def restored_at(state: WindowState) -> int:
-        return state[3] + window if state[1] > state[0] else 0
-
-    def carry(old: Rule, state: State, now: int) -> WindowState:
-        if not old.is_permit and getattr(old.limit, "algorithm", None) is RateLimitAlgorithm.SLIDING_WINDOW:
-            return cast("WindowState", state)
-        amount = carried_parts(old, state, now, 1)
-        return charged(_START, now, amount) if amount else _START
-
-    return cast(
-        "Rule",
-        CompiledRule[WindowState](
-            limit=limit,
-            start=_START,
-            parts_per_unit=1,
-            ceiling_parts=capacity,
-            take=take,
-            wait=wait,
-            settle=settle,
-            credit=credit,
-            used=used,
-            restored_at=restored_at,
-            carry=carry,
-            has_log=True,
-            twin=(limit.algorithm, capacity, window, step),
-        ),
-    )

@@ -16,10 +16,10 @@ from typing import Final
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.keys import Scope, line_scope
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
-from limits_app.core.parts import Ask, ScopedLimits
+from limits_app.core.plan import PlannedLimit, ScopedLimits
 from limits_app.core.store import Store
 
 __all__ = ["jittered", "seconds_to_wait"]
@@ -60,7 +60,7 @@ def jittered(seconds: float, most: float) -> float:
     return min(seconds, most * 0.9) + random() * min(0.1 * seconds + 0.01, 1.0, 0.1 * most)
 
 
-def _is_of(ask: Ask, key: str, resource: str | None, entity: str | None) -> bool:
+def _is_of(ask: PlannedLimit, key: str, resource: str | None, entity: str | None) -> bool:
     scope = ask.part.scoped.scope
     return (ask.rule.key, scope.resource, scope.entity) == (key, resource, entity)
 
@@ -70,7 +70,7 @@ def _place(store: Store, scope: Scope, limit: RateLimit | CallLimit, amount: Amo
     window = max(limit.window_seconds * _LEAD, _SHORTEST_WINDOW)
     length = limit.capacity * max(_LEAST_WINDOWS, math.ceil(_LONGEST_SECONDS / window))
     moving = RateLimit(_KEY, limit.capacity, window, algorithm=RateLimitAlgorithm.GCRA, burst=min(length, _MOST))
-    waiting = ScopedLimits(line_scope(scope, limit.key), layout_of((moving,), store.lease_us))
+    waiting = ScopedLimits(line_scope(scope, limit.key), schema_of((moving,), store.lease_us))
     taken = LimitSet.composed((waiting,), store).try_acquire({_KEY: amount})
     taken.release()
     # Where the line is too long to stand in, its end is as good as any other time.

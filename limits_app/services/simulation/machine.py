@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI
-from limits_app.core.layout import Layout
+from limits_app.core.record import Schema
 from limits_app.core.limits import MeteredLimit
 from limits_app.core.unrolled import Record, Take, taker
 from limits_app.services.simulation.events import Event, Wanted
@@ -30,7 +30,7 @@ class Ask(NamedTuple):
     """One limit that a request takes from, in a scope (None: that of the entity which asks)."""
 
     whose: Key | None
-    layout: Layout
+    layout: Schema
     place: int
     rule: Rule
 
@@ -47,7 +47,7 @@ class Way:
             if (rule.key in named or (implied and not isinstance(rule.limit, MeteredLimit)))
             and (held or not rule.is_permit)
         ]
-        self.parts: list[tuple[Key | None, Layout, Take]] = []
+        self.parts: list[tuple[Key | None, Schema, Take]] = []
         for whose, layout in tried.parts:
             asked = {ask.place: place for place, ask in enumerate(self.asks) if ask.whose == whose}
             if asked:
@@ -156,12 +156,12 @@ class _Machine:
         self._records.update(after)
         return True
 
-    def _record(self, key: Key, layout: Layout, now: int) -> Record:
+    def _record(self, key: Key, layout: Schema, now: int) -> Record:
         """The states of a scope; limits that changed keep what was used."""
         record = self._records.get(key)
         if record is None:
-            return (*layout.start, layout)
-        return record if record[-1] is layout else (*layout.carried(record[-1], record, now), layout)
+            return (*layout.start, schema)
+        return record if record[-1] is layout else (*layout.carried(record[-1], record, now), schema)
 
     def _violated(self, way: Way, amounts: tuple[int, ...], pair: Key, now: int) -> list[str]:
         """The keys of the limits that do not admit their amounts."""

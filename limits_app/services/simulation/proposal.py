@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from limits_app.core.layout import Layout
+from limits_app.core.record import Schema
 from limits_app.core.notation import Noted, limit_text
 from limits_app.models import MAX_LEVELS, OWN, Candidate, Enforcement, Link, PolicyEffect
 from limits_app.models.policy import PolicyScope
@@ -24,7 +24,7 @@ from limits_app.stores.memory import MemoryStore
 
 __all__ = ["Part", "Proposal", "Tried"]
 
-Part = tuple[tuple[Any, ...] | None, Layout]
+Part = tuple[tuple[Any, ...] | None, Schema]
 """A scope and its limits; None is that of the entity which asks, on the resource which it asks for."""
 
 _FOREVER: Final = 2**63
@@ -93,7 +93,7 @@ class Proposal:
         for one in found.scoped:
             scope = one.scope
             own = not scope.shared and scope.entity == entity
-            whose = (resource, None, one.layout.limits[0].key) if scope.shared else (resource, scope.entity)
+            whose = (resource, None, one.schema.limits[0].key) if scope.shared else (resource, scope.entity)
             parts.append((None if own else whose, one.layout))
         return Tried(tuple(parts), until)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
@@ -58,7 +58,7 @@ class Choosing(Contract):
         assert taken(sets[0], {KEY: 10}).admitted
         claims = claims_of(sets, 5)
         assert store.acquire_first(claims) is claims[1]
-        assert claims[0].violated() == ([(sets[0].scoped[0].scope.key, KEY)], 5 * SECOND)
+        assert claims[0].refusal() == ([(sets[0].scoped[0].scope.key, KEY)], 5 * SECOND)
         assert [claim.decided_at for claim in claims] == [clock.now_us] * 2
 
     @pytest.mark.parametrize("emptiest_first", [False, True])
@@ -71,7 +71,7 @@ class Choosing(Contract):
         claims = claims_of(sets, 5)
         assert store.acquire_first(claims, emptiest_first=emptiest_first) is None
         assert [claim.admitted for claim in claims] == [False] * 3
-        assert all(claim.violated()[0] for claim in claims)
+        assert all(claim.refusal()[0] for claim in claims)
         clock.move(-1)
         assert [snapshot(one) for one in sets] == before
 

@@ -10,15 +10,15 @@ import pytest
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms import State
-from limits_app.core.algorithms.log import Log
+from limits_app.core.algorithms.window_log import Log
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Limit, RateLimitAlgorithm
-from limits_app.core.parts import ScopedLimits
-from limits_app.core.plan import plan_for
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 
@@ -81,7 +81,7 @@ class Contract:
 
 def scoped(store: Store, *limits: Limit, entity: str = "someone") -> ScopedLimits:
     """Limits of one entity, as a part of a set over several scopes."""
-    return ScopedLimits(scope_of("conformance", entity), layout_of(limits, store.lease_us))
+    return ScopedLimits(scope_of("conformance", entity), schema_of(limits, store.lease_us))
 
 
 def limits_in(store: Store, *parts: ScopedLimits, version: int | None = None) -> LimitSet:
@@ -112,7 +112,8 @@ def taken(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, le
 
 def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> None:
     """Settle a claim with changes in units, by key."""
-    parts = [int(Fraction(str(changes.get(ask.key, 0))) * ask.scale) for ask in claim.plan.asks]
+    limits = claim.plan.limits
+    parts = [int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit) for limit in limits]
     limit_set.store.settle(claim, parts)
 
 
@@ -131,14 +132,14 @@ def credit(limit_set: LimitSet, key: str, amount: int) -> None:
 
 def give_back(limit_set: LimitSet, claim: Claim) -> None:
     """Release the permits of a claim."""
-    limit_set.store.settle(claim, claim.plan.changes({}, claim.amounts))
+    limit_set.store.settle(claim, claim.plan.changes((), claim.amounts))
 
 
 def snapshot(limit_set: LimitSet) -> list[tuple[str, str, tuple[object, ...]]]:
     """The whole state behind a set, as values that can be compared."""
     claim = claim_of(limit_set, dict.fromkeys([limit.key for limit in limit_set], 0))
     limit_set.store.peek(claim)
-    return [(ask.part.key, ask.key, tuple(_plain(state))) for ask, _, state in claim.asks()]
+    return [(limit.scope.key, limit.key, tuple(_plain(state))) for limit, _, state in claim.limits()]
 
 
 def available(limit_set: LimitSet, key: str = KEY) -> Fraction | int:

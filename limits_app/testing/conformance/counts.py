@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 
 from hypothesis import strategies as st
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.counting import hour_of
 from limits_app.core.keys import Scope, scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import CountingStore, Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import limits_in, settle, taken
@@ -27,7 +27,7 @@ Counts = Mapping[tuple[str | None, str | None, bool, int, str], int]
 
 def in_scope(store: Store, scope: Scope, *limits: Limit, counts: bool = True) -> ScopedLimits:
     """Limits in a scope."""
-    return ScopedLimits(scope, layout_of(limits, store.lease_us, counts))
+    return ScopedLimits(scope, schema_of(limits, store.lease_us, counts))
 
 
 def counting(store: Store, *limits: Limit, entity: str = "someone") -> LimitSet:
@@ -77,7 +77,7 @@ class Timeline:
         """Settle what was taken last."""
         if self.open:
             limits, claim = self.open.pop()
-            layout = limits.scoped[0].layout
+            schema = limits.scoped[0].schema
             scale = layout.rules[layout.index["tokens"]].parts_per_unit
             change = self.draw(st.integers(-claim.amounts[0] // scale, 3))
             settle(limits, claim, {"tokens": change, "db": -1})

@@ -87,7 +87,7 @@ class Crediting(Contract):
         taken(limits, {KEY: 8})
         claim = credit_of(limits, KEY)
         for _ in range(3):
-            store.settle(claim, [-3 * claim.plan.asks[0].scale])
+            store.settle(claim, [-3 * claim.plan.limits[0].rule.parts_per_unit])
         assert available(limits) == 5
 
     @pytest.mark.parametrize("before", ALGORITHMS)

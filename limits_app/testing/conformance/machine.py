@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import Store

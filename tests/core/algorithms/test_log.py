@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from limits_app.core.algorithms.log import EMPTY_LOG, Log
+from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.limits import RateLimit, RateLimitAlgorithm
 from tests.core.algorithms.driven import NOW, SECOND, Driven
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limits_app.core.algorithms import compile_rule
-from limits_app.core.algorithms.log import Log
+from limits_app.core.algorithms.window_log import Log
 from limits_app.core.limits import (
     Blocked,
     CallLimit,

@@ -9,13 +9,13 @@ from functools import partial
 import pytest
 from django.db import connections, transaction
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, Batch
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState
 from limits_app.stores.database import DatabaseStore, counted, tallying
 from limits_app.testing import FakeClock
@@ -31,7 +31,7 @@ FIXED = RateLimitAlgorithm.FIXED_WINDOW
 
 def counting(store: DatabaseStore, *limits: Limit, who: str = "someone") -> LimitSet:
     """A set over one scope that counts."""
-    return limits_in(store, ScopedLimits(scope_of("counting", who), layout_of(limits, store.lease_us, counts=True)))
+    return limits_in(store, ScopedLimits(scope_of("counting", who), schema_of(limits, store.lease_us, counts=True)))
 
 
 def collected(store: DatabaseStore) -> dict[str | None, int]:

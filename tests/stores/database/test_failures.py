@@ -18,7 +18,7 @@ import pytest
 from django.db import connections, transaction
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.algorithms.log import Log
+from limits_app.core.algorithms.window_log import Log
 from limits_app.stores.database.logs import pack, unpack
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -224,9 +224,9 @@ def test_a_lease_is_found_though_its_name_stands_across_others_by_chance() -> No
 
 def limits_rules() -> Iterator[lending.Rule]:
     """The rules of a resource limit."""
-    from limits_app.core.layout import layout_of
+    from limits_app.core.record import schema_of
 
-    yield from layout_of((ResourceLimit("db", 1),)).rules
+    yield from schema_of((ResourceLimit("db", 1),)).rules
 
 
 def test_the_clock_of_a_server_is_asked_for_once_and_never_ahead() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from redis.cluster import RedisCluster
 
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.keys import scope_of, short_key
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
-from limits_app.core.parts import Amounts, ScopedLimits
+from limits_app.core.plan import Amounts, ScopedLimits
 from limits_app.core.store import Store
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import RedisServer
@@ -49,7 +49,7 @@ def store_on(server: RedisServer, **options: Any) -> RedisStore:
 
 def scoped(store: Store, *limits: AnyLimit, entity: str = "someone") -> ScopedLimits:
     """Limits in one scope."""
-    return ScopedLimits(scope_of("tests", entity), layout_of(limits, store.lease_us))
+    return ScopedLimits(scope_of("tests", entity), schema_of(limits, store.lease_us))
 
 
 def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version: int | None = None) -> LimitSet:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from redis import Redis
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet

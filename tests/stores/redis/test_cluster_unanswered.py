@@ -12,7 +12,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore
 from limits_app.stores.redis.names import tag_of
 from tests.servers.redis import RedisServer, until

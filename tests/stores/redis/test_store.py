@@ -13,7 +13,7 @@ from redis import Redis
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
-from limits_app.core.hooks import HOOKS
+from limits_app.core.modes import HOOKS
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores import registry

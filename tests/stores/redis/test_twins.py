@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import Layout, layout_of
+from limits_app.core.record import Schema, schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.core.quota import QuotaPeriod
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
@@ -84,7 +84,7 @@ class Player:
 
     def __init__(self, store: Store, first: list[Limit], second: list[Limit]) -> None:
         self.store = store
-        self.layouts = [layout_of(tuple(limits), store.lease_us) for limits in (first, second)]
+        self.layouts = [schema_of(tuple(limits), store.lease_us) for limits in (first, second)]
         self.held: list[tuple[LimitSet, Claim]] = []
 
     def play(self, step: Step, which: int) -> object:
@@ -115,12 +115,12 @@ class Player:
 
     def _credit(self, part: ScopedLimits, permille: int) -> object:
         limits = LimitSet.composed([part], self.store)
-        for rule in part.layout.rules:
+        for rule in part.schema.rules:
             if not rule.is_permit:
                 self.store.settle(credit_of(limits, rule.key), [-max(rule.ceiling_parts * permille // 1000, 1)])
         return [(key, stats["used"]) for key, stats in limits.get_stats().items()]
 
-    def _settle(self, limits: LimitSet, claim: Claim, permille: int, latest: Layout) -> object:
+    def _settle(self, limits: LimitSet, claim: Claim, permille: int, latest: Schema) -> object:
         self.store.settle(
             claim, [-amount if ask.lease_key else amount * permille // 1000 - amount for ask, amount in claim.charges]
         )
@@ -189,7 +189,7 @@ def test_nothing_that_is_asked_of_an_overdrawn_limit_is_no_moment_from_which_on_
 ) -> None:
     clock = FakeClock()
     stores = [store_on(redis, clock=clock), MemoryStore(clock=clock)]
-    scoped = [[ScopedLimits(scope_of("twins", None), layout_of((limit,), store.lease_us))] for store in stores]
+    scoped = [[ScopedLimits(scope_of("twins", None), schema_of((limit,), store.lease_us))] for store in stores]
     sets = [LimitSet.composed(some, store) for some, store in zip(scoped, stores, strict=True)]
 
     def take(amount: int) -> list[Claim]:
@@ -226,7 +226,7 @@ def test_a_log_that_has_wrapped_many_times_still_counts_exactly(
     ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
     limit = RateLimit("units", 3000, 1.024, algorithm)
     sets = [
-        LimitSet.composed([ScopedLimits(scope_of("twins", None), layout_of((limit,), store.lease_us))], store)
+        LimitSet.composed([ScopedLimits(scope_of("twins", None), schema_of((limit,), store.lease_us))], store)
         for store in (ours, reference)
     ]
     for number in range(4000):
@@ -241,7 +241,7 @@ def test_totals_that_grow_without_end_stay_exact(redis: RedisServer) -> None:
     ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
     limit = RateLimit("units", 10**12, 1, RateLimitAlgorithm.SLIDING_WINDOW)
     sets = [
-        LimitSet.composed([ScopedLimits(scope_of("twins", None), layout_of((limit,), store.lease_us))], store)
+        LimitSet.composed([ScopedLimits(scope_of("twins", None), schema_of((limit,), store.lease_us))], store)
         for store in (ours, reference)
     ]
     for _ in range(6000):
@@ -264,7 +264,7 @@ def test_an_empty_set_with_a_version_asks_for_nothing_but_the_version(redis: Red
 def test_calls_are_limited_without_being_named(redis: RedisServer) -> None:
     store = store_on(redis)
     limits = LimitSet.composed(
-        [ScopedLimits(scope_of("twins", "x"), layout_of((CallLimit(2, 3600),), store.lease_us))], store
+        [ScopedLimits(scope_of("twins", "x"), schema_of((CallLimit(2, 3600),), store.lease_us))], store
     )
     assert [bool(limits.try_acquire()) for _ in range(3)] == [True, True, False]
     store.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit

@@ -12,14 +12,14 @@ from redis.client import Pipeline
 
 from limits_app.core.algorithms.sliding_window import STEPS
 from limits_app.core.amounts import Amount
-from limits_app.core.claim import Claim
+from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
-from limits_app.core.layout import layout_of
+from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import outcome_of
-from limits_app.core.parts import ScopedLimits
+from limits_app.core.plan import ScopedLimits
 from limits_app.stores.redis import scripts, straightening
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of, credit_of
@@ -119,7 +119,7 @@ class Player:
         self.store.close()
 
     def _set_of(self, limits: Sequence[AnyLimit], *, lasting: bool = False, version: int | None = None) -> LimitSet:
-        layout = layout_of(tuple(limits), self.store.lease_us, counts=True)
+        layout = schema_of(tuple(limits), self.store.lease_us, counts=True)
         scoped = ScopedLimits(scope_of("usual", "somebody"), layout, lasting=lasting)
         return LimitSet.composed([scoped], self.store, version=version)
 

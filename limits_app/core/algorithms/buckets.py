@@ -1,0 +1,110 @@
+"""Token bucket and leaky bucket: a recorded use that drains at the rate of the limit.
+
+Token bucket: a bucket of `burst` tokens refills at capacity / window; a request of n is allowed when n tokens are there.
+Unused amounts are refunded, never above `burst`; over-use is debt that refills first.
+Weakness: right after idling, `burst` and the refill of a window are allowed within one window.
+Choose a sliding window if that matters.
+
+Leaky bucket as a meter: the admitted amount drains at capacity / window and may reach `burst`.
+With `burst=1` calls are evenly spaced.
+Weakness: unused amounts stay spent, so an over-estimate costs throughput.
+Choose a token bucket or GCRA where usage is often less than requested.
+
+State: (level, tick). The level is the use that has not drained yet, so that a changed capacity applies immediately and
+forgets nothing; a token bucket has its burst less this level left.
+"""
+
+from __future__ import annotations
+
+from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, carried_parts
+from limits_app.core.algorithms.units import exact_units
+from limits_app.core.limits import CallLimit, RateLimit
+
+__all__ = ["LeakyBucket", "TokenBucket"]
+
+
+class TokenBucket(Rule):
+    """A level of use that drains; unused amounts are refunded.
+
+    Most rates are exact in ticks of one microsecond. With longer ticks, an amount that is charged to a level that may
+    run dry within the current tick drains from the next whole tick on.
+    """
+
+    def __init__(self, limit: RateLimit | CallLimit) -> None:
+        units = exact_units(limit)
+        super().__init__(limit, (0, 0), units.parts_per_unit, units.full_parts)
+        self._algorithm = str(limit.algorithm)
+        self._rate = units.parts_per_tick
+        self._tick_us = units.tick_us
+
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        """See Rule."""
+        level: int = state[0]
+        last: int = state[1]
+        tick = now if self._tick_us == 1 else now // self._tick_us
+        if tick > last:
+            level -= (tick - last) * self._rate
+            last = tick
+            if level < 0:
+                level = 0
+        if self._tick_us > 1 and amount and level < self._rate:
+            last = max(last, self._next_tick(now))
+        level += amount
+        return (level, last) if level <= self.ceiling_parts else None
+
+    def wait(self, state: State, now: int, amount: int) -> int:
+        """See Rule."""
+        excess = self.used(state, now) + amount - self.ceiling_parts
+        if excess <= 0:
+            return 0
+        last = max(now // self._tick_us, state[1])
+        return (last - (-excess // self._rate)) * self._tick_us - now
+
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        """See Rule."""
+        level: int = state[0]
+        last: int = state[1]
+        if change > 0:
+            level = self.used(state, now)
+            last = max(now // self._tick_us, last)
+            if self._tick_us > 1 and level < self._rate:
+                last = max(last, self._next_tick(now))
+        return min(max(level + change, 0), DEBT_PARTS), last
+
+    def credit(self, state: State, now: int, parts: int) -> State:
+        """See Rule."""
+        return max(state[0] - parts, 0), state[1]
+
+    def used(self, state: State, now: int) -> int:
+        """See Rule."""
+        level: int = state[0]
+        tick = now // self._tick_us
+        if tick > state[1]:
+            level -= (tick - state[1]) * self._rate
+        return max(level, 0)
+
+    def restored_at(self, state: State) -> int:
+        """See Rule."""
+        return (state[1] - (-state[0] // self._rate)) * self._tick_us
+
+    def carry(self, old: Rule, state: State, now: int) -> State:
+        """See Rule."""
+        level = carried_parts(old, state, now, self.parts_per_unit)
+        return (level, self._next_tick(now)) if level else (0, 0)
+
+    @property
+    def lua(self) -> LuaRule:
+        """See Rule."""
+        return self._algorithm, self._rate, self._tick_us, self.ceiling_parts
+
+    def _next_tick(self, now: int) -> int:
+        """Return the first whole tick that is not before now."""
+        return -(-now // self._tick_us)
+
+
+class LeakyBucket(TokenBucket):
+    """A level of use that drains; unused amounts stay spent."""
+
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        """See Rule."""
+        return state if change < 0 else super().settle(state, now, change, taken_at)

@@ -1,0 +1,283 @@
+"""The engine: decides on requests over records. No input or output, no clock, no Django.
+
+A store locks and loads the records of a plan's scopes, calls one of these functions, and saves the records whose
+`changed` is set. `acquire.lua` and `settle.lua` are the only other implementation of these rules.
+
+Records come in the order of `plan.scopes`, amounts and changes in the order of `plan.limits`. Times are microseconds.
+Amounts are parts of the limits' units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from limits_app.core.algorithms import State
+from limits_app.core.algorithms.rule import NEVER_US, Rule
+from limits_app.core.counting import hour_ends, hour_of, is_in_hour
+from limits_app.core.plan import Claim, Plan, PlannedLimit
+from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, Lease, Record, Schema, new_record
+
+__all__ = [
+    "charge",
+    "close_usage",
+    "migrate",
+    "peek",
+    "reclaim",
+    "renew",
+    "reset",
+    "restored_at",
+    "settle",
+]
+
+_FULL_USAGE_PARTS: Final = 2**61
+"""More counted usage than this is finished early, so that it always fits into 64 bits."""
+
+IsGone = Callable[[Holder], bool]
+"""Says of a holder whether its process has ended."""
+
+
+def charge(
+    claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None = None
+) -> bool:
+    """Charge all amounts of a claim or none, and fill in the decision; return whether the claim was admitted.
+
+    When it is admitted, its permits are leased to `holder` and its amounts are counted as usage. An amount of 0 is
+    admitted unless the limit is in debt, and charges nothing. Before a request for permits is rejected, expired leases
+    are reclaimed, and with `is_gone` those of ended processes. A rejection changes nothing else.
+    """
+    plan, amounts = claim.plan, claim.amounts
+    taken: list[State] = []
+    for limit in plan.limits:
+        rule, state, amount = limit.rule, records[limit.scope_index].states[limit.index], amounts[limit.place]
+        after = rule.take(state, now, amount)
+        if after is None:
+            if not rule.is_soft:
+                return _reject(claim, records, now, holder, is_gone)
+            after = rule.settle(state, now, amount)
+        taken.append(after)
+    for limit in plan.permits:
+        rule = limit.rule
+        lease = Lease(amounts[limit.place], now + rule.lease_us, min(now + rule.hold_us, NEVER_US))
+        records[limit.scope_index].leases[rule.key, holder] = lease
+    for limit in plan.limits:
+        record = records[limit.scope_index]
+        record.states[limit.index] = taken[limit.place]
+        record.changed = True
+    if plan.counts_usage:
+        _count(plan, records, amounts, now)
+    claim.decided_at = now
+    claim.states = taken
+    claim.admitted = True
+    return True
+
+
+def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now: int, holder: Holder) -> bool:
+    """Add `changes` to what was charged, and return the permits; False when a lease had run out before.
+
+    Positive changes are charged even beyond the limit, negative ones are refunded where the algorithm can; those of
+    a plan that is credit, whatever the algorithm. Permits whose lease had run out are left to their new holders.
+    Records may have other schemas than the plan: a limit that was removed, or is of another kind, settles nothing.
+    """
+    plan, taken_at, kept_leases = claim.plan, claim.decided_at, True
+    for limit in plan.limits:
+        record, rule, change = records[limit.scope_index], limit.rule, changes[limit.place]
+        if rule.is_permit and record.leases.pop((rule.key, holder), None) is None:
+            kept_leases = False
+        elif not change:
+            continue
+        elif record.schema is limit.scope.schema and not limit.is_credit:
+            record.states[limit.index] = rule.settle(record.states[limit.index], now, change, taken_at)
+        else:
+            _settle_elsewhere(record, limit, change, now, taken_at)
+        record.changed = True
+    if plan.counts_usage:
+        _count_settled(plan, records, changes, taken_at)
+    return kept_leases
+
+
+def renew(claim: Claim, records: Sequence[Record], now: int, holder: Holder) -> bool:
+    """Lease all permits of a claim again; False, and nothing renewed, when one of the leases has run out."""
+    found = []
+    for limit in claim.plan.permits:
+        lease = records[limit.scope_index].leases.get((limit.rule.key, holder))
+        if lease is None or lease.expires_at <= now:
+            return False
+        found.append((limit, lease))
+    for limit, lease in found:
+        record = records[limit.scope_index]
+        expires_at = min(now + limit.rule.lease_us, lease.ends_at)
+        record.leases[limit.rule.key, holder] = Lease(lease.amount, expires_at, lease.ends_at)
+        record.changed = True
+    return True
+
+
+def reset(record: Record, keys: Collection[str] | None) -> None:
+    """Forget the use of the limits `keys` (None: of all); permits stay with their holders, counted usage stays."""
+    for index, rule in enumerate(record.schema.rules):
+        if not rule.is_permit and (keys is None or rule.key in keys):
+            record.states[index] = rule.start
+    record.changed = True
+
+
+def migrate(record: Record, schema: Schema, now: int) -> Record:
+    """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
+
+    The given record is not changed. Limits are matched by key, whatever their kinds, algorithms and order.
+    Counted usage is moved to `finished`, and counting starts again.
+    """
+    old = record.schema
+    migrated = new_record(schema)
+    migrated.leases = record.leases
+    migrated.finished = record.finished + _usage_of(record)
+    migrated.changed = True
+    for index, rule in enumerate(schema.rules):
+        position = old.index.get(rule.key)
+        if position is not None:
+            migrated.states[index] = rule.carry(old.rules[position], record.states[position], now)
+        if rule.is_permit:
+            # Leases outlive a limit that was removed and added again.
+            migrated.states[index] = _counted_permits(rule, migrated.states[index], record, now)
+    return migrated
+
+
+def peek(claim: Claim, records: Sequence[Record], now: int) -> None:
+    """Fill in the time and the states of a claim, without expired leases; changes nothing else."""
+    claim.decided_at = now
+    claim.states = [_current_state(records[limit.scope_index], limit.index, now) for limit in claim.plan.limits]
+
+
+def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
+    """Remove the leases that have run out or whose holder is gone, and count the permits again.
+
+    Returns whether any state has changed.
+    """
+    schema, reclaimed = record.schema, False
+    for index in schema.permits:
+        rule, state = schema.rules[index], record.states[index]
+        if not state[0] or (is_gone is None and not _may_have_expired(state, now)):
+            continue
+        for lease_id, lease in list(record.leases.items()):
+            if lease_id[0] == rule.key and (lease.expires_at <= now or (is_gone is not None and is_gone(lease_id[1]))):
+                del record.leases[lease_id]
+        counted = _counted_permits(rule, state, record, now)
+        if counted != state:
+            record.states[index] = counted
+            record.changed = reclaimed = True
+    return reclaimed
+
+
+def restored_at(record: Record) -> int:
+    """Return the time from which the record equals an unused one; never while permits are held."""
+    latest = 0
+    for rule, state in zip(record.schema.rules, record.states, strict=True):
+        at = NEVER_US if rule.is_permit and state[0] else rule.restored_at(state)
+        latest = max(latest, at)
+    return latest
+
+
+def close_usage(record: Record) -> None:
+    """Move the counted usage to `finished`; counting starts again with the next admitted request."""
+    record.finished += _usage_of(record)
+    if record.usage is not None:
+        record.usage = HourlyUsage(0, [0] * len(record.schema.rules))
+    record.changed = True
+
+
+def _reject(
+    claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None
+) -> bool:
+    """Reclaim leases that have run out and try again; without any, note the rejection."""
+    if claim.plan.permits:
+        reclaimed = [reclaim(record, now, is_gone) for record in records]
+        if any(reclaimed):
+            return charge(claim, records, now, holder)
+    claim.decided_at = now
+    claim.states = [records[limit.scope_index].states[limit.index] for limit in claim.plan.limits]
+    claim.admitted = False
+    return False
+
+
+def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:
+    """Add admitted amounts to the usage of the current hour; an hour that has ended is finished first."""
+    for record in records:
+        usage = record.usage
+        if usage is not None and now >= usage.until:
+            close_usage(record)
+            record.usage = HourlyUsage(hour_ends(now), [0] * len(record.schema.rules))
+    for limit in plan.limits:
+        record = records[limit.scope_index]
+        if record.usage is not None:
+            record.usage.amounts[limit.index] += amounts[limit.place]
+            if record.usage.amounts[limit.index] > _FULL_USAGE_PARTS:
+                record.finished += _usage_of(record)
+                record.usage = HourlyUsage(record.usage.until, [0] * len(record.schema.rules))
+
+
+def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int], taken_at: int) -> None:
+    """Count changes in the hour in which the amounts were charged; permits that are returned were used all the same."""
+    for limit in plan.limits:
+        change, scope = changes[limit.place], limit.scope
+        if not change or limit.rule.is_permit or not scope.schema.counts_usage:
+            continue
+        record = records[limit.scope_index]
+        usage = record.usage
+        if usage is not None and record.schema is scope.schema and is_in_hour(usage.until, taken_at):
+            usage.amounts[limit.index] += change
+        else:
+            amounts = {limit.rule.key: scope.schema.milli(limit.index, change)}
+            record.finished.append(FinishedUsage(hour_of(taken_at), amounts))
+
+
+def _usage_of(record: Record) -> list[FinishedUsage]:
+    """Return the counted usage of a record as finished usage; empty when nothing was counted."""
+    usage = record.usage
+    if usage is None or not usage.until:
+        return []
+    amounts = {
+        rule.key: record.schema.milli(index, usage.amounts[index])
+        for index, rule in enumerate(record.schema.rules)
+        if usage.amounts[index]
+    }
+    return [FinishedUsage(hour_of(usage.until - 1), amounts)] if amounts else []
+
+
+def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, now: int, taken_at: int) -> None:
+    """Settle credit, or a change of a limit whose record has another schema by now."""
+    schema, states = record.schema, record.states
+    index = schema.index.get(limit.rule.key)
+    if index is None or schema.rules[index].is_permit is not limit.rule.is_permit:
+        return
+    rule = schema.rules[index]
+    if rule is not limit.rule:
+        # In parts of the present rule, rounded towards more use.
+        change = -(-change * rule.parts_per_unit // limit.rule.parts_per_unit)
+    if limit.is_credit:
+        states[index] = rule.credit(states[index], now, -change)
+    else:
+        states[index] = rule.settle(states[index], now, change, taken_at)
+
+
+def _current_state(record: Record, index: int, now: int) -> State:
+    rule, state = record.schema.rules[index], record.states[index]
+    if rule.is_permit and _may_have_expired(state, now):
+        return _counted_permits(rule, state, record, now)
+    return state
+
+
+def _may_have_expired(state: State, now: int) -> bool:
+    """Whether a lease of these permits may have run out."""
+    held: int = state[0]
+    earliest: int = state[3]
+    return held > 0 and earliest <= now
+
+
+def _counted_permits(rule: Rule, state: State, record: Record, now: int) -> State:
+    """Return the state of permits as the leases that have not run out say; the fence stays."""
+    held = holders = earliest = 0
+    for lease_id, lease in record.leases.items():
+        if lease_id[0] == rule.key and lease.expires_at > now:
+            held += lease.amount
+            holders += 1
+            earliest = min(earliest, lease.expires_at) if earliest else lease.expires_at
+    return held, holders, state[2], earliest

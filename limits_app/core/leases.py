@@ -1,0 +1,208 @@
+"""Leases of permits: renewed while their holder lives, and not taken again by nested requests.
+
+One thread for each store and process renews all leases in one call every third of a lease, and when a holder reaches
+the longest time that its limit allows. The holder of permits is their acquisition: when it is not referenced any more,
+its permits run out.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from threading import Lock, get_ident
+from time import sleep
+from typing import TYPE_CHECKING, Final
+from weakref import ref
+
+from limits_app.core.clock import Clock
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.modes import HOOKS
+from limits_app.core.plan import Bucket, Claim
+from limits_app.core.runtime import on_fork, start_thread
+
+if TYPE_CHECKING:
+    from limits_app.core.acquisition import Acquisition
+    from limits_app.core.limit_set import LimitSet
+
+__all__ = ["Renewer", "enter_block", "held_here", "leave_block", "report_lost_lease"]
+
+logger = logging.getLogger("limits_app")
+
+_RENEWALS_PER_LEASE: Final = 3
+_IDLE_ROUNDS: Final = 3
+_NOTHING_HELD: Final[frozenset[Bucket]] = frozenset()
+_REPORTING: Final = Lock()
+
+
+class Renewer:
+    """Renews the permits that this process holds in one store, from a background thread or on a clock in tests."""
+
+    def __init__(self, clock: Clock, lease_us: int, renew: Callable[[Sequence[Claim]], list[Claim]]) -> None:
+        self._clock = clock
+        self._period_us = lease_us // _RENEWALS_PER_LEASE
+        self._renew = renew
+        self._held: dict[int, ref[Acquisition]] = {}
+        self._reset()
+        clock.attach(self)
+        on_fork(self)
+
+    def _reset(self) -> None:
+        self.running = False
+        """Whether renewal was started and permits were held since."""
+        self._lock = Lock()
+        self._ran_at = 0
+
+    def after_fork(self) -> None:
+        """Drop what the parent process holds: a child neither renews nor loses it."""
+        for acquisition in self.held():
+            acquisition.lost_lease_reported = True
+        self._held = {}
+        self._reset()
+
+    def add(self, acquisition: Acquisition) -> None:
+        """Renew the permits of an acquisition until they are returned."""
+        self._held[acquisition.claim.number] = ref(acquisition)
+        if not self.running:
+            self._start()
+
+    def discard(self, number: int) -> None:
+        """Renew the permits of a claim, given by its number, no longer."""
+        self._held.pop(number, None)
+
+    def held(self) -> list[Acquisition]:
+        """Return the acquisitions that hold permits; those that are not referenced any more are dropped."""
+        found = []
+        for number, reference in list(self._held.items()):
+            acquisition = reference()
+            if acquisition is None:
+                self.discard(number)
+            else:
+                found.append(acquisition)
+        return found
+
+    def moved(self, now: int) -> int | None:
+        """Renew in time while a test moves the clock."""
+        held = self.held()
+        if held and now >= self._due(held):
+            self.run()
+            held = self.held()
+        return self._due(held) if held else None
+
+    def run(self) -> None:
+        """Renew everything once, and report the leases that were lost."""
+        self._ran_at = self._clock()
+        held = self.held()
+        try:
+            ended = self._renew([acquisition.claim for acquisition in held]) if held else []
+        except StoreUnavailable:
+            logger.warning("permits could not be renewed; trying again", exc_info=True)
+            return
+        for claim in ended:
+            if self._held.pop(claim.number, None) is not None:
+                claim.lose_lease()
+
+    def _due(self, held: Sequence[Acquisition]) -> int:
+        """Return when the next round is due."""
+        ends = [one.claim.decided_at + limit.rule.hold_us for one in held for limit in one.claim.plan.permits]
+        return min([self._ran_at + self._period_us, *[end for end in ends if end > self._ran_at]])
+
+    def _start(self) -> None:
+        with self._lock:
+            self._ran_at = self._clock()  # before the thread computes when the first round is due
+            if not self.running:
+                # Where no thread can be started, the next acquisition tries again.
+                self.running = not self._clock.moves_by_itself or start_thread(self._work, "limits-renewer") is not None
+
+    def _work(self) -> None:
+        idle = 0
+        while idle < _IDLE_ROUNDS or not self._retire():
+            try:
+                sleep(self._pause_us() / 1_000_000)
+                self.run()
+            except Exception:  # whatever the store raises: without this thread all permits would be lost
+                logger.exception("renewing permits failed; trying again")
+                sleep(self._period_us / 1_000_000)
+            idle = 0 if self.held() else idle + 1
+
+    def _pause_us(self) -> int:
+        """Return how long to sleep until the next round; a clock that was set back does not make that longer."""
+        left = self._due(self.held()) - self._clock()
+        return min(max(left, 0), self._period_us)
+
+    def _retire(self) -> bool:
+        """Stop the thread unless permits are held again; an acquisition that comes later checks `running`."""
+        with self._lock:
+            self.running = False
+            self.running = bool(self.held())
+            return not self.running
+
+
+def report_lost_lease(acquisition: Acquisition) -> None:
+    """Warn that a lease ran out while it was held, and call the hooks, once for each acquisition."""
+    with _REPORTING:
+        if acquisition.lost_lease_reported:
+            return
+        acquisition.lost_lease_reported = True
+    keys = ", ".join(sorted(acquisition.claim.plan.permit_keys))
+    logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
+    for hook in HOOKS.lease_lost:
+        try:
+            hook(acquisition)
+        except Exception:
+            logger.exception("a lease_lost hook failed")
+
+
+_BLOCKS: Final[ContextVar[tuple[ref[Acquisition], ...]]] = ContextVar("limits_app_blocks", default=())
+"""The acquisitions of the `with` blocks around the running code."""
+
+
+def enter_block(acquisition: Acquisition) -> None:
+    """Count the permits of an acquisition as held by the running thread or task, until `leave_block`."""
+    acquisition.block_owner = _running()
+    _BLOCKS.set((*_BLOCKS.get(), ref(acquisition)))
+
+
+def leave_block(acquisition: Acquisition) -> None:
+    """End a block; it may have been entered elsewhere."""
+    blocks = _BLOCKS.get()
+    if blocks and blocks[-1]() is acquisition:
+        _BLOCKS.set(blocks[:-1])
+    else:
+        _BLOCKS.set(tuple([block for block in blocks if block() not in (None, acquisition)]))
+
+
+def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
+    """Return the buckets of which the running thread or task holds permits of the same limit set in a block.
+
+    A nested request does not take these again, since it would wait for itself. Permits that were held for the longest
+    time that their limit allows do not count: other holders may have them.
+    """
+    blocks = _BLOCKS.get()
+    if not blocks:
+        return _NOTHING_HELD
+    running, now = _running(), limit_set.store.clock()
+    held: set[Bucket] = set()
+    for block in blocks:
+        acquisition = block()
+        # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
+        if acquisition is None or acquisition.block_owner != running or acquisition.claim.settled:
+            continue
+        if acquisition.limit_set.is_same(limit_set):
+            claim = acquisition.claim
+            held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])
+    return frozenset(held)
+
+
+def _running() -> object:
+    """Return the running task of asyncio, as a weak reference, or else the number of the running thread."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no event loop runs in this thread
+            return get_ident()
+        # A callback of an event loop is not a task, so it holds nothing.
+        return object() if task is None else ref(task)
+    return get_ident()

@@ -1,0 +1,160 @@
+"""Planning: which plan a request needs, compiled for each form of request and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from limits_app.core.algorithms import Rule
+from limits_app.core.amounts import MILLI, Amount, check_amounts, shown, to_milli
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
+from limits_app.core.plan import Bucket, Plan, PlannedLimit, ScopedLimits
+
+__all__ = ["Plans", "nothing_requested", "plan_for"]
+
+_MOST_PLANS: Final = 256
+
+
+class Plans:
+    """The plans of one limit set, compiled for each form of request and kept.
+
+    `limits` are the limits by the keys that requests use, `rates` the keys whose amounts must be requested.
+    `on_unknown` is called with each requested key that the set does not have.
+    """
+
+    def __init__(
+        self, scoped: Sequence[ScopedLimits], version: int | None, on_unknown: Callable[[object], None]
+    ) -> None:
+        self.limits: dict[str, AnyLimit] = {}
+        self._permits: dict[Bucket, str] = {}
+        for scope in reversed(scoped):
+            for rule in scope.schema.rules:
+                self.limits[scope.prefix + rule.key] = rule.limit
+                if rule.is_permit:
+                    self._permits[scope.key, rule.key] = scope.prefix + rule.key
+        self.rates = [key for key, limit in self.limits.items() if isinstance(limit, MeteredLimit)]
+        self._scoped = scoped
+        self._version = version
+        self._on_unknown = on_unknown
+        self._by_form: dict[object, Plan] = {}
+        self.by_keys: dict[tuple[str, ...] | None, Plan] = {}
+        """The plans of requests by their keys, where the plan depends on nothing else."""
+
+    def find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
+        """Return the plan of a request; permits of the buckets `held` are not taken again unless they are named.
+
+        Raises InvalidRequest when a rate must be requested and nothing is, and for a request that is not a mapping.
+        An empty request leaves rates alone, but where there are only rates it requests nothing.
+        """
+        if requested is None or (len(self.rates) == len(self.limits) > 0 and requested == {}):
+            if self.rates:
+                raise nothing_requested(", ".join(self.rates))
+            return self._found(None, {}, held)
+        if not isinstance(requested, Mapping):
+            raise InvalidRequest(f"requested must map keys to amounts, not {shown(requested)}")
+        return self._found(tuple(requested), requested, held)
+
+    def all(self) -> Plan:
+        """Return a plan over every limit."""
+        return self._compiled(tuple(self.limits), frozenset(), frozenset(), frozenset())
+
+    def _found(
+        self, keys: tuple[str, ...] | None, requested: Mapping[str, Amount], held: frozenset[Bucket]
+    ) -> Plan:
+        named = []
+        for key, amount in requested.items():
+            if key in self.limits:
+                named.append(key)
+            else:
+                check_amounts("requested", {key: amount})
+                self._on_unknown(key)
+        permit_keys = set(self._permits.values())
+        left_out = frozenset([key for key in named if key in permit_keys and _is_zero(requested[key])])
+        named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
+        held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
+        many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
+        plan = self._compiled(tuple(named), left_out, held, many_calls)
+        depends_on_keys = all([isinstance(self.limits.get(key), MeteredLimit) for key in requested])
+        if depends_on_keys and not held and keys != ():
+            self.by_keys[keys] = plan
+        return plan
+
+    def _compiled(
+        self,
+        named: tuple[str, ...],
+        left_out: frozenset[str],
+        held: frozenset[Bucket],
+        many_calls: frozenset[str],
+    ) -> Plan:
+        form = (named, left_out, held, many_calls)
+        plan = self._by_form.get(form)
+        if plan is None:
+            if len(self._by_form) >= _MOST_PLANS:
+                self._by_form.clear()
+                self.by_keys.clear()
+            plan = plan_for(
+                self._scoped, named, version=self._version, left_out=left_out, held=held, many_calls=many_calls
+            )
+            self._by_form[form] = plan
+        return plan
+
+    def _is_many_calls(self, key: str, amount: object) -> bool:
+        """Return whether more than one call is requested; an invalid amount is rejected where amounts are read."""
+        if not isinstance(self.limits[key], CallLimit):
+            return False
+        try:
+            return to_milli(amount, decimals=True) > MILLI
+        except ValueError:
+            return False
+
+
+def plan_for(
+    scoped: Iterable[ScopedLimits],
+    named: Collection[str],
+    *,
+    version: int | None,
+    left_out: Collection[str],
+    held: Collection[Bucket] = (),
+    many_calls: Collection[str] = (),
+    is_credit: bool = False,
+) -> Plan:
+    """Compile a request for the limits `named`, and for every call and resource limit that is not left out or held.
+
+    Of `many_calls` more than one is requested, so that their usage must be reported.
+    A plan that `is_credit` can only be settled, with changes that are not positive.
+    """
+    limits: list[PlannedLimit] = []
+    scopes: list[ScopedLimits] = []
+    for scope in scoped:
+        requested = [
+            index
+            for index, rule in enumerate(scope.schema.rules)
+            if _is_requested(scope, rule, named, left_out, held)
+        ]
+        for index in requested:
+            limits.append(PlannedLimit(scope, len(scopes), index, len(limits), is_credit=is_credit))
+        if requested:
+            scopes.append(scope)
+    return Plan(limits, scopes, named, version=version, many_calls=many_calls)
+
+
+def nothing_requested(names: str) -> InvalidRequest:
+    """Return the error for a request that leaves out amounts that have no default."""
+    return InvalidRequest(f"nothing is requested of {names}: rates and quotas need {{key: amount}}")
+
+
+def _is_requested(
+    scope: ScopedLimits, rule: Rule, named: Collection[str], left_out: Collection[str], held: Collection[Bucket]
+) -> bool:
+    key = scope.prefix + rule.key
+    if rule.is_permit and key in left_out:
+        return False
+    if key in named:
+        return True
+    is_implicit = not isinstance(rule.limit, MeteredLimit) and key not in left_out
+    return is_implicit and (scope.key, rule.key) not in held
+
+
+def _is_zero(amount: object) -> bool:
+    return amount == 0 and not isinstance(amount, bool)

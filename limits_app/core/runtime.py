@@ -1,0 +1,132 @@
+"""The process around the engine: background threads, weak registries, and forks."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from threading import RLock, Thread, local
+from typing import Final, Generic, Protocol, TypeVar
+from weakref import ref
+
+__all__ = ["Forked", "WeakRegistry", "around_fork", "lock_over_forks", "on_fork", "start_thread"]
+
+logger = logging.getLogger("limits_app")
+
+T = TypeVar("T")
+
+
+def start_thread(work: Callable[[], object], name: str) -> Thread | None:
+    """Start a daemon thread; None, with a warning, where the system cannot give one.
+
+    That happens at the end of the process, and where a container allows no more threads.
+    """
+    thread = Thread(target=work, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        logger.warning("the thread %s could not be started, which is tried again later: %s", name, error)
+        return None
+    return thread
+
+
+class WeakRegistry(Generic[T]):
+    """Objects that are registered for as long as they live.
+
+    Several threads may add and list at the same time, which a `weakref.WeakSet` does not allow.
+    """
+
+    def __init__(self) -> None:
+        self._references: dict[int, ref[T]] = {}
+
+    def add(self, entry: T) -> None:
+        """Register an object."""
+        number, references = id(entry), self._references
+        # The callback runs no Python code, so it never waits for a lock: it pops its own number, and the reference
+        # that it is called with is the default of `pop`.
+        references[number] = ref(entry, partial(references.pop, number))
+
+    def all(self) -> list[T]:
+        """Return the objects that live now."""
+        # Copying the values of a dictionary is one step of the interpreter.
+        found = [reference() for reference in list(self._references.values())]
+        return [entry for entry in found if entry is not None]
+
+    def clear(self) -> None:
+        """Remove all objects."""
+        self._references.clear()
+
+
+class Forked(Protocol):
+    """An object with locks, threads or handles of its process."""
+
+    def after_fork(self) -> None:
+        """Start again in a child process."""
+
+
+class ForkGuarded(Forked, Protocol):
+    """An object during whose steps the process must not fork: `fork_lock` is held during every step."""
+
+    fork_lock: RLock
+
+    def before_fork(self) -> None:
+        """Acquire `fork_lock`, which is released after the fork, and close handles that no child may use."""
+
+
+_FORKED: Final[WeakRegistry[Forked]] = WeakRegistry()
+_GUARDED: Final[WeakRegistry[ForkGuarded]] = WeakRegistry()
+_OPENING: Final = RLock()
+
+
+class _Forking(local):
+    """The locks that the running thread has acquired in order to fork."""
+
+    def __init__(self) -> None:
+        self.acquired: list[RLock] = []
+
+
+_FORKING: Final = _Forking()
+
+
+def on_fork(forked: Forked) -> None:
+    """Call `after_fork` in every child process, as long as the object lives."""
+    _FORKED.add(forked)
+
+
+def around_fork(guarded: ForkGuarded) -> None:
+    """As `on_fork`; in addition the process forks only between steps of the object."""
+    on_fork(guarded)
+    _GUARDED.add(guarded)
+
+
+def lock_over_forks() -> RLock:
+    """Return the lock that is held while the process forks, so that no child inherits it locked by another thread.
+
+    It is one lock for all callers, so that stores that open other stores need no lock order.
+    """
+    return _OPENING
+
+
+def _before() -> None:
+    # First, since a step may be taken while a store is opened.
+    _OPENING.acquire()
+    _FORKING.acquired.append(_OPENING)
+    for guarded in _GUARDED.all():
+        guarded.before_fork()
+        _FORKING.acquired.append(guarded.fork_lock)
+
+
+def _release() -> None:
+    # Empty if the fork began before this module was imported.
+    while _FORKING.acquired:
+        _FORKING.acquired.pop().release()
+
+
+def _in_child() -> None:
+    _release()
+    for forked in _FORKED.all():
+        forked.after_fork()
+
+
+os.register_at_fork(before=_before, after_in_parent=_release, after_in_child=_in_child)
