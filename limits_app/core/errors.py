@@ -13,6 +13,7 @@ LimitsError
 ├── CannotRevert        (RuntimeError)  a change that can no longer be taken back
 ├── StoreUnavailable                    the store cannot answer
 │   └── StoreBlocked                    a transaction of the caller keeps it from that
+│       └── RecordUnavailable           the stored data of one scope cannot be used
 └── StaleConfiguration                  the caller's limits are older than the store's version
 """
 
@@ -36,6 +37,7 @@ __all__ = [
     "LimitsError",
     "NeverAdmissible",
     "NotShareable",
+    "RecordUnavailable",
     "StaleConfiguration",
     "StoreBlocked",
     "StoreUnavailable",
@@ -134,6 +136,10 @@ class StoreBlocked(StoreUnavailable):
 
     The store is well; nothing was charged.
     """
+
+
+class RecordUnavailable(StoreBlocked):
+    """The store cannot use what is stored for one scope; other scopes are not affected, so no circuit breaker opens."""
 
 
 class StaleConfiguration(LimitsError):

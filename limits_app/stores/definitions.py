@@ -21,7 +21,7 @@ __all__ = ["definitions_of", "layout_from"]
 
 def definitions_of(layout: Schema) -> bytes:
     """Write the limits of a layout."""
-    counts = [True] * layout.counts
+    counts = [True] * layout.counts_usage
     return json.dumps([layout.lease_us, [_fields(limit) for limit in layout.limits], *counts]).encode()
 
 

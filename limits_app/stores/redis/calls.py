@@ -21,7 +21,18 @@ from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
 from limits_app.stores.redis.keys import Keys, tag_of
 from limits_app.stores.redis.records import Codec, Codecs, lease_member
 
-__all__ = ["SETTLE", "UNDO", "Call", "Calls", "Command", "PreparedAcquire", "PreparedPlan", "Script", "ScriptCall", "script"]
+__all__ = [
+    "SETTLE",
+    "UNDO",
+    "Call",
+    "Calls",
+    "Command",
+    "PreparedAcquire",
+    "PreparedPlan",
+    "Script",
+    "ScriptCall",
+    "script",
+]
 
 SETTLE: Final = 0
 _CREDIT: Final = 1
@@ -276,9 +287,12 @@ class PreparedAcquire:
         names = first.names
         schemas = {short: scope.schema for plan in plans for short, scope in zip(plan.shorts, plan.scopes, strict=True)}
         self.is_possible = all(
-            schemas[short] is scope.schema for plan in plans for short, scope in zip(plan.shorts, plan.scopes, strict=True)
+            schemas[short] is scope.schema
+            for plan in plans
+            for short, scope in zip(plan.shorts, plan.scopes, strict=True)
         )
-        self.plans = plans
+        self.is_defined = False
+        """Whether this process has stored the definitions of the schemas."""
         self.numbers = {id(plan): number for number, plan in enumerate(plans)}
         self.has_permits = any(plan.permits for plan in plans)
         self.has_quotas = any(plan.has_quotas for plan in plans)
@@ -358,18 +372,21 @@ class Calls:
         prepared = Prepared(script("renew"), keys, b"".join(plan), self._names, tag or b"", once=False)
         return ScriptCall(prepared, self._unnumbered(), members), owners
 
-    def watch(self, scopes: Sequence[bytes]) -> ScriptCall:
-        """Return the call that notes, for a while, that a thread waits for scopes with one tag."""
-        keys = [self._names.scope(short) for short in scopes for _ in range(2)]
-        plan = pack("<dd", 0, 0) * len(scopes)
-        prepared = Prepared(script("renew"), keys, plan, self._names, b"", once=False)
-        return ScriptCall(prepared, self._unnumbered(), [b""] * len(scopes))
+    def watch(self, scope: bytes) -> ScriptCall:
+        """Return the call that notes, for a while, that a thread waits for a scope."""
+        key = self._names.scope(scope)
+        prepared = Prepared(script("renew"), [key, key], pack("<dd", 0, 0), self._names, b"", once=False)
+        return ScriptCall(prepared, self._unnumbered(), [b""])
 
     def raise_version(self, tag: bytes, *, step: int, least: int) -> ScriptCall:
         """Return the call that raises the version of the configuration."""
         plan = pack("<dd", step, least)
-        prepared = Prepared(script("version"), [self._names.version(tag)], plan, self._names, tag)
+        prepared = Prepared(script("version"), [self._names.version(tag)], plan, self._names, tag, once=False)
         return ScriptCall(prepared, self._unnumbered())
+
+    def definitions(self, name: bytes) -> Command:
+        """Return the call that reads the definitions of a schema."""
+        return Command("GET", self._names.definitions(name))
 
     def script(
         self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, tag: bytes, once: bool = False

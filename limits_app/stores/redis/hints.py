@@ -127,7 +127,11 @@ class Rejections:
                 self._known.clear()
             remembered_us = min(wait, _REMEMBERED_US)
             self._known[claim.plan] = (
-                claim.amounts, monotonic_ns() // 1000, remembered_us, claim.decided_at, claim.states
+                claim.amounts,
+                monotonic_ns() // 1000,
+                remembered_us,
+                claim.decided_at,
+                claim.states,
             )
 
     def forget(self) -> None:

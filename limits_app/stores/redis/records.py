@@ -26,11 +26,12 @@ from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.definitions import definitions_of, schema_from
+from limits_app.stores.definitions import definitions_of, layout_from
 from limits_app.stores.redis.keys import Keys
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.calls import Calls, ScriptCall
+    from limits_app.stores.redis.exactly_once import Slots
     from limits_app.stores.redis.hints import ServerClock
 
 __all__ = ["Codec", "Codecs", "Records", "Stored", "lease_member", "log_of"]
@@ -129,7 +130,7 @@ class Codecs:
         if definitions is None:
             return None
         try:
-            return self.of(schema_from(definitions))
+            return self.of(layout_from(definitions))
         except (TypeError, ValueError):
             return None
 
@@ -148,17 +149,18 @@ class Stored:
 class Records:
     """Loads records and stores them again."""
 
-    def __init__(self, names: Keys, codecs: Codecs, clock: ServerClock, calls: Calls) -> None:
+    def __init__(self, names: Keys, codecs: Codecs, clock: ServerClock, calls: Calls, slots: Slots) -> None:
         self._names = names
         self._codecs = codecs
         self._clock = clock
         self._calls = calls
+        self._slots = slots
 
     def peek(
         self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None
     ) -> Generator[Any, Any, tuple[int, list[list[State]]]]:
         """Return the time, and the states of scopes under their present limits."""
-        now, found = yield from self._load(shorts, scopes, version)
+        now, found = yield from self.load(shorts, scopes, version)
         records = [_migrated(stored, scope.schema, now) for stored, scope in zip(found, scopes, strict=True)]
         return now, [engine.current_states(record, now) for record in records]
 
@@ -167,54 +169,52 @@ class Records:
     ) -> Generator[Any, Any, None]:
         """Change records to the present limits of their scopes; what was used is kept."""
         for _ in range(_MOST_ATTEMPTS):
-            now, found = yield from self._load(shorts, scopes, version)
+            now, found = yield from self.load(shorts, scopes, version)
             changed = []
             for stored, scope in zip(found, scopes, strict=True):
                 if stored.raw is not None and (stored.record is None or stored.record.schema is not scope.schema):
                     record = _migrated(stored, scope.schema, now)
                     engine.reclaim(record, now)
                     changed.append((stored, record, scope))
-            if not changed or (yield self._swap(changed, now)) == b"A":
+            if not changed or (yield from self._swapped(changed, now)):
                 return
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def settle(
-        self, claim: Claim, changes: Amounts, scope_indexes: Sequence[int], holder: bytes
-    ) -> Generator[Any, Any, tuple[ScriptCall, bool]]:
-        """Yield the call that settles a claim in scopes of which one has other limits by now, until it was executed.
+    def settled(
+        self,
+        claim: Claim,
+        changes: Amounts,
+        scope_indexes: Sequence[int],
+        found: tuple[int, Sequence[Stored]],
+        holder: bytes,
+    ) -> tuple[ScriptCall, bool]:
+        """Settle a claim in what was loaded for some scopes of its plan; return the call that stores the result.
 
-        Returns the call that was executed, and whether no lease had run out.
+        Says also whether no lease had run out.
         """
-        plan = claim.plan
-        scopes, shorts = [plan.scopes[index] for index in scope_indexes], plan.short_keys()
-        for _ in range(_MOST_ATTEMPTS):
-            now, found = yield from self._load([shorts[index] for index in scope_indexes], scopes, None)
-            records = [new_record(scope.schema) for scope in plan.scopes]
-            for index, stored in zip(scope_indexes, found, strict=True):
-                if stored.record is not None:
-                    records[index] = stored.record
-            kept_leases = engine.settle(claim, records, changes, now, holder)
-            changed = [
-                (stored, records[index], plan.scopes[index])
-                for index, stored in zip(scope_indexes, found, strict=True)
-            ]
-            call = self._swap(changed, now)
-            if (yield call) == b"A":
-                return call, kept_leases
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        now, loaded = found
+        records = [new_record(scope.schema) for scope in claim.plan.scopes]
+        for index, stored in zip(scope_indexes, loaded, strict=True):
+            records[index] = stored.record or records[index]
+        kept_leases = engine.settle(claim, records, changes, now, holder)
+        changed = [
+            (stored, records[index], claim.plan.scopes[index])
+            for index, stored in zip(scope_indexes, loaded, strict=True)
+        ]
+        return self._swap(changed, now), kept_leases
 
     def reset(self, short: bytes, keys: Collection[str] | None) -> Generator[Any, Any, None]:
         """Forget what was used of the limits `keys` of a scope, or of all."""
         for _ in range(_MOST_ATTEMPTS):
-            now, (stored,) = yield from self._load([short], (), None)
+            now, (stored,) = yield from self.load([short], (), None)
             if stored.record is None:
                 return
             engine.reset(stored.record, keys)
-            if (yield self._swap([(stored, stored.record, None)], now)) == b"A":
+            if (yield from self._swapped([(stored, stored.record, None)], now)):
                 return
         raise StoreUnavailable("the scope changes faster than it can be reset")
 
-    def _load(
+    def load(
         self, shorts: Sequence[bytes], scopes: Sequence[ScopedLimits], version: int | None
     ) -> Generator[Any, Any, tuple[int, list[Stored]]]:
         """Return the time, and what is stored for scopes. Raises StaleConfiguration."""
@@ -242,6 +242,14 @@ class Records:
                         has_more = codec_or_none.name == name or has_more
             if not has_more:
                 return now, found
+
+    def _swapped(
+        self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int
+    ) -> Generator[Any, Any, bool]:
+        call = self._swap(changed, now)
+        reply = yield call
+        self._slots.release(call.slot)
+        return bool(reply == b"A")
 
     def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], version: int | None) -> ScriptCall:
         tag = self._names.tag(next(iter(known), None))

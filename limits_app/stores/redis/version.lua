@@ -3,4 +3,4 @@ local step, least = unpack_from('<dd', plan)
 local version = tonumber(call('GET', KEYS[1]) or 0)
 local raised = max(version + step, least)
 if raised > version then call('SET', KEYS[1], whole(raised)) end
-return reply_once(whole(raised))
+return whole(raised)
