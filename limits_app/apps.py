@@ -7,8 +7,6 @@ from django.core.checks import Tags, register
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.acquisition import Acquisition
-
 __all__ = ["LimitsConfig"]
 
 

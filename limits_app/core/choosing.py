@@ -84,4 +84,6 @@ def nearest(unfit: Sequence[Acquisition]) -> Acquisition:
 
 def _largest_share(unfit: Acquisition) -> float:
     limits = zip(unfit.claim.plan.limits, unfit.claim.amounts, strict=True)
-    return min([limit.rule.most_parts / amount for limit, amount in limits if amount > limit.rule.most_parts], default=1.0)
+    return min(
+        [limit.rule.most_parts / amount for limit, amount in limits if amount > limit.rule.most_parts], default=1.0
+    )

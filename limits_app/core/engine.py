@@ -37,9 +37,7 @@ IsGone = Callable[[Holder], bool]
 """Says of a holder whether its process has ended."""
 
 
-def charge(
-    claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None = None
-) -> bool:
+def charge(claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None = None) -> bool:
     """Charge all amounts of a claim or none, and fill in the decision; return whether the claim was admitted.
 
     When it is admitted, its permits are leased to `holder` and its amounts are counted as usage. An amount of 0 is
@@ -184,9 +182,7 @@ def close_usage(record: Record) -> None:
     record.changed = True
 
 
-def _reject(
-    claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None
-) -> bool:
+def _reject(claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None) -> bool:
     """Reclaim leases that have run out and try again; without any, note the rejection."""
     if claim.plan.permits:
         reclaimed = [reclaim(record, now, is_gone) for record in records]

@@ -22,11 +22,11 @@ from decimal import Decimal
 from typing import Final, NamedTuple, assert_never
 
 from limits_app.core.amounts import EXACT, MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
+from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import UNITS
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.quota import QuotaLimit
-from limits_app.core.clock import DEFAULT_ZONE
 
 __all__ = [
     "CALLS",

@@ -241,7 +241,9 @@ class Claim:
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
-        loads = [limit.rule.used(state, self.decided_at) / limit.rule.ceiling_parts for limit, _, state in self.limits()]
+        loads = [
+            limit.rule.used(state, self.decided_at) / limit.rule.ceiling_parts for limit, _, state in self.limits()
+        ]
         return max(loads, default=0.0)
 
     def refusal(self) -> tuple[list[Bucket], int]:

@@ -59,9 +59,7 @@ class Plans:
         """Return a plan over every limit."""
         return self._compiled(tuple(self.limits), frozenset(), frozenset(), frozenset())
 
-    def _found(
-        self, keys: tuple[str, ...] | None, requested: Mapping[str, Amount], held: frozenset[Bucket]
-    ) -> Plan:
+    def _found(self, keys: tuple[str, ...] | None, requested: Mapping[str, Amount], held: frozenset[Bucket]) -> Plan:
         named = []
         for key, amount in requested.items():
             if key in self.limits:
@@ -128,9 +126,7 @@ def plan_for(
     scopes: list[ScopedLimits] = []
     for scope in scoped:
         requested = [
-            index
-            for index, rule in enumerate(scope.schema.rules)
-            if _is_requested(scope, rule, named, left_out, held)
+            index for index, rule in enumerate(scope.schema.rules) if _is_requested(scope, rule, named, left_out, held)
         ]
         for index in requested:
             limits.append(PlannedLimit(scope, len(scopes), index, len(limits), is_credit=is_credit))

@@ -46,9 +46,7 @@ def stats_by_scope(claim: Claim) -> dict[str, dict[str, BucketStats]]:
     return stats
 
 
-def survey(
-    scoped: Iterable[ScopedLimits], store: Store, version: int | None
-) -> dict[str, dict[str, BucketStats]]:
+def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) -> dict[str, dict[str, BucketStats]]:
     """Read different scopes in one step of the store; return statistics by key of the scope and key of the limit.
 
     Raises StaleConfiguration where `version` is not the present configuration, and StoreUnavailable.

@@ -10,12 +10,12 @@ from time import monotonic_ns
 from typing import Final, TypeVar
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.amounts import shown
 from limits_app.core.choosing import Choice, earliest
 from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
-from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.plan import Bucket
 from limits_app.core.steps import Pause, Peek, Stand, Steps, take_all, take_all_in_task
 from limits_app.core.store import Store, is_remote
@@ -182,7 +182,9 @@ def _seconds(pauses: Iterable[int]) -> float | None:
 
 def _is_hopeless(one: Acquisition) -> bool:
     """Whether no waiting helps: it is blocked, and no date is known that may change that."""
-    return one.limit_set.changes_at is None and any(isinstance(limit.rule.limit, Blocked) for limit in one.claim.plan.limits)
+    return one.limit_set.changes_at is None and any(
+        isinstance(limit.rule.limit, Blocked) for limit in one.claim.plan.limits
+    )
 
 
 def _refused(choice: Choice) -> Steps[Acquisition]:

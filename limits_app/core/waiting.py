@@ -20,8 +20,8 @@ from typing import Final, Protocol
 from weakref import ref
 
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.runtime import on_fork
 from limits_app.core.plan import Bucket
+from limits_app.core.runtime import on_fork
 
 __all__ = ["TaskWaiter", "ThreadWaiter", "Waiter", "WaitingLine"]
 

@@ -26,7 +26,7 @@ class Report:
 
         Of several acquisitions the last that has an amount is told of it, since that one took it.
         """
-        held = [one for one in acquisitions if not one.settled]
+        held = [one for one in acquisitions if not one.claim.settled]
         if not held:
             return
         if self.counts is not None and not self.counts(result):

@@ -164,14 +164,16 @@ class AnsweredRequest(Requester):
 
     def _admitted(self, acquisition: Acquisition) -> Acquisition:
         """What was admitted; LimitExceeded for what was refused, which clients are told of."""
-        if acquisition.admitted:
+        if acquisition.successful:
             return acquisition
         self.refused = (acquisition,)
         raise LimitExceeded.of(acquisition)
 
     def _hold(self, acquisition: Acquisition) -> None:
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
-        if acquisition.plan.settles or acquisition.__class__ is not Acquisition:  # which may have more to settle
+        if (
+            acquisition.claim.plan.needs_settling or acquisition.__class__ is not Acquisition
+        ):  # which may have more to settle
             self.hear()
         self.acquired.append(acquisition)
 

@@ -33,7 +33,7 @@ class Charges(dict[Key, Charge]):
     def before(self, key: Key) -> Charge | None:
         """What was charged already, unless it was given back, or nothing was set that could have been taken."""
         charge = self.get(key)
-        if charge is None or charge[0][-1].settled:
+        if charge is None or charge[0][-1].claim.settled:
             return None
         return charge if any(map(_took, charge[0])) else None
 
@@ -82,7 +82,7 @@ class Charges(dict[Key, Charge]):
             return None
         del self[key]
         for acquisition in charge[0]:
-            if not acquisition.settled:
+            if not acquisition.claim.settled:
                 _give_back(acquisition, acquisition.acquisitions)
         return charge
 
@@ -90,13 +90,13 @@ class Charges(dict[Key, Charge]):
         """Report nothing as used of what was charged and is held, calls included, as far as it is among `of`."""
         for acquisitions, _ in self.values():
             for acquisition in acquisitions:
-                if not acquisition.settled and acquisition in of:
+                if not acquisition.claim.settled and acquisition in of:
                     _give_back(acquisition, acquisition.acquisitions)
 
 
 def _took(acquisition: Acquisition) -> bool:
     """Whether there was anything to take, be it of what is only tried."""
-    return bool(acquisition.plan.asks) or isinstance(acquisition, ShadowedAcquisition)
+    return bool(acquisition.claim.plan.limits) or isinstance(acquisition, ShadowedAcquisition)
 
 
 def _give_back(acquisition: Acquisition, keys: Container[str]) -> None:

@@ -118,9 +118,9 @@ class ChargedRequest(AnsweredRequest):
         """
         resource, entity, asked, default_limits = share  # by name they are found in twice the time
         acquisition = try_resource(resource, entity, asked or ONE_OF_EACH, default_limits)
-        if not acquisition.admitted:
+        if not acquisition.successful:
             self._admitted(acquisition)
-        if self.charges or acquisition.plan.settles or acquisition.__class__ is not Acquisition:
+        if self.charges or acquisition.claim.plan.needs_settling or acquisition.__class__ is not Acquisition:
             self._note((resource, entity), named, acquisition)
             self._hold(acquisition)
         else:  # as these two do with the first if nobody reports anything of it, which are two calls more

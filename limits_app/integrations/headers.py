@@ -16,24 +16,19 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
-from limits_app.core.plan import Claim
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Plan
+from limits_app.core.outcome import remaining, reset_seconds
+from limits_app.core.plan import Claim
 from limits_app.core.quota import QuotaLimit
-from limits_app.core.remaining import Saying, remaining_of, saying
 
 __all__ = ["tell", "untell"]
 
 _POLICY: Final = "RateLimit-Policy"
 _LEFT: Final = "RateLimit"
 _NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
-# To look for these in what has them takes as long as a call.
 _DRAFT: Final = Headers.DRAFT
 _NONE: Final = Headers.NONE
 _HEADERS: Final = conf.HEADERS.name
-_Told = tuple[tuple[str, str], Saying | None]
-"""The policy as headers have it, and what says how much is left; None where that is said in another way."""
-
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
 
@@ -54,17 +49,9 @@ class _Quota(NamedTuple):
 def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
     """Say in the headers of a response what the claims that were decided for it have left."""
     form = conf.current()[_HEADERS]
-    # What Django does to set a header takes longer than all else here; it looks for what these cannot have.
-    found = response.headers._store
-    if form is _DRAFT and len(claims) == 1:
-        claim = claims[0]
-        policy, say_left = claim.plan.told or _told(claim.plan)
-        if say_left is not None:
-            found["ratelimit-policy"] = policy  # by names in lower case, as responses keep them
-            found["ratelimit"] = _LEFT, say_left(claim.records, claim.decided_at)
-            return
     if claims and form is not _NONE:
-        found.update({name.lower(): (name, value) for name, value in _together(claims, form).items()})
+        for name, value in _together(claims, form).items():
+            response.headers[name] = value
 
 
 def untell(response: HttpResponseBase) -> None:
@@ -79,22 +66,6 @@ def _together(claims: Sequence[Claim], form: Headers) -> dict[str, str]:
         return {}
     found = {} if form is Headers.LEGACY else _draft(quotas)
     return found if form is _DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
-
-
-def _told(plan: Plan) -> _Told:
-    """What `_draft` has to say of a plan with one limit, to say it in a fraction of the time; kept with the plan.
-
-    Something else is told where everything is blocked, where more could be left than `q`, and of what is decided
-    without the store.
-    """
-    told: _Told = ("", ""), None
-    if len(plan.asks) == 1 and not plan.asks[0].part.scoped.degraded:
-        rule, index = plan.asks[0].rule, plan.asks[0].index
-        if not isinstance(rule.limit, Blocked) and rule.limit.ceiling <= _quota(rule.limit):
-            policy = _POLICY, _policy(rule.key, rule.limit)
-            told = policy, saying(rule, index, f'"{rule.key}";r=', ";t=")
-    plan.told = told
-    return told
 
 
 def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
@@ -116,15 +87,15 @@ def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
 
 def _read(claim: Claim, read: list[tuple[str | None, _Quota]]) -> None:
     """Add the limits of a claim and their resources; states of a part stand in the order of its layout."""
-    now, parts, records = claim.decided_at, claim.plan.parts, claim.records
-    for ask, amount in zip(claim.plan.asks, claim.amounts, strict=True):
-        part, rule = ask.part, ask.rule
-        state, scoped = records[0 if len(parts) == 1 else parts.index(part)][ask.index], part.scoped
-        if scoped.degraded:
+    now = claim.decided_at
+    for limit, amount, state in claim.limits():
+        rule = limit.rule
+        if limit.scope.degraded:
             continue
-        left, reset = (0, None) if isinstance(rule.limit, Blocked) else remaining_of(rule)(state, now)
-        refused = not claim.admitted and ask.rule.take(state, now, amount) is None
-        read.append((scoped.scope.resource, _Quota(rule.key, rule.limit, left, reset, refused)))
+        left = int(remaining(rule, state, now))
+        reset = None if isinstance(rule.limit, Blocked) else reset_seconds(rule, state, now)
+        refused = not claim.admitted and rule.charged(state, now, amount) is None
+        read.append((limit.scope.scope.resource, _Quota(rule.key, rule.limit, left, reset, refused)))
 
 
 def _draft(quotas: Iterable[_Quota]) -> dict[str, str]:

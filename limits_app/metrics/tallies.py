@@ -7,8 +7,8 @@ from enum import StrEnum
 from threading import RLock
 from typing import Final
 
-from limits_app.core.runtime import on_fork
 from limits_app.core.outcome import Outcome
+from limits_app.core.runtime import on_fork
 from limits_app.metrics.durations import Durations
 
 __all__ = ["OTHER", "Result", "Tallies", "tallies"]

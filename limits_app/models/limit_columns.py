@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from django.db import IntegrityError
 
+from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
-from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.models.limit_rules import LimitKind
 
 __all__ = ["COLUMNS", "amount_of", "check_definitions", "definition_of"]

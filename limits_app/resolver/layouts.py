@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from limits_app import conf
-from limits_app.core.record import Schema, schema_of
 from limits_app.core.limits import AnyLimit
+from limits_app.core.record import Schema, schema_of
 from limits_app.core.store import Store
 
 __all__ = ["LayOut", "layouts"]
@@ -21,4 +21,4 @@ def layouts(store: Store, *, counts: bool = True) -> LayOut:
 
     What is only tried is not usage: then `counts` is False.
     """
-    return partial(schema_of, lease_us=store.lease_us, counts=counts and store.counting and conf.get(conf.USAGE))
+    return partial(schema_of, lease_us=store.lease_us, counts_usage=counts and store.counting and conf.get(conf.USAGE))

@@ -90,7 +90,7 @@ def try_resource(resource: str, entity: str | None, requested: Asked, default_li
             use = partial(_tried, requested)
             acquisition = fresh(resource, entity, default_limits, use, found=found, failures=[error])
             found = None
-    if not acquisition.admitted:
+    if not acquisition.successful:
         tell(acquisition.outcome)
     elif found is None or found.shadow is not None:
         return follow(acquisition, requested)
@@ -143,7 +143,7 @@ async def atry_acquire(
     acquisition = await afresh(
         resource, entity, default_limits, lambda found: found.atry_acquire(amounts_for(found, requested))
     )
-    if not acquisition.admitted:
+    if not acquisition.successful:
         tell(acquisition.outcome)
     return await afollow(acquisition, requested)
 
@@ -216,6 +216,6 @@ def _once(  # noqa: PLR0917 - the words of the verbs, in their order
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:
-    if not acquisition.admitted:
+    if not acquisition.successful:
         raise LimitExceeded.of(acquisition)
     return acquisition

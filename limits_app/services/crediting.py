@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from limits_app.core.amounts import Amount
-from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit, MeteredLimit
-from limits_app.core.plan import ScopedLimits, parts_of
-from limits_app.core.plan import Plan
+from limits_app.core.plan import Claim, Plan, ScopedLimits, parts_of
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 
@@ -18,7 +16,7 @@ def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
     """An amount of credit in parts of its limit; InvalidRequest where there can be none."""
     if not isinstance(scoped.schema.limits[scoped.schema.index[key]], MeteredLimit | CallLimit):
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
-    parts = parts_of(_plan(scoped, key).asks[0], amount)
+    parts = parts_of(_plan(scoped, key).limits[0], amount)
     if not parts:
         raise InvalidRequest(f"{key} cannot be topped up by nothing: say how much")
     return parts

@@ -16,13 +16,12 @@ from weakref import WeakKeyDictionary
 from limits_app import conf
 from limits_app.conf import OnUnavailable, OnUnresolved
 from limits_app.core.amounts import Amount
-from limits_app.core.plan import Claim
 from limits_app.core.errors import NeverAdmissible, StoreUnavailable
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
 from limits_app.core.outcome import Outcome
-from limits_app.core.plan import Amounts, ScopedLimits
+from limits_app.core.plan import Amounts, Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.resolver import ResolvedSet
 from limits_app.stores.guards import Guard
@@ -70,7 +69,7 @@ class _Forgetful(MemoryStore):
     def acquire(self, claim: Claim) -> bool:
         """See `Store.acquire`."""
         self.peek(claim)
-        refusing, _ = claim.violated()
+        refusing, _ = claim.refusal()
         claim.admitted = not refusing
         return claim.admitted
 
@@ -98,7 +97,7 @@ def _set_on(
 
         def elsewhere(one: ScopedLimits) -> ScopedLimits:
             layout = schema_of(tuple(map(change, one.schema.limits)), store.lease_us)
-            return replace(one, layout=layout, degraded=degraded)
+            return replace(one, schema=layout, degraded=degraded)
 
         made = _MADE[found] = found.changed(elsewhere, store)
     return made

@@ -9,11 +9,11 @@ from limits_app import conf, signals
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms import State
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.outcome import LimitStatus
 from limits_app.core.plan import PlannedLimit, ScopedLimits
+from limits_app.core.record import schema_of
 
 __all__ = ["Crossing", "Nearness", "nearness"]
 
@@ -53,13 +53,13 @@ class Nearness:
         self._told.clear()
 
     def _crossings(self, acquisition: Acquisition) -> Iterator[Crossing]:
-        thresholds, now = conf.get(conf.NEAR_THRESHOLDS), acquisition.decided_at
-        for place, (ask, _, state) in enumerate(acquisition.asks()):
-            used = ask.rule.used(state, now) / ask.rule.ceiling_parts
+        thresholds, now = conf.get(conf.NEAR_THRESHOLDS), acquisition.claim.decided_at
+        for place, (limit, _, state) in enumerate(acquisition.claim.limits()):
+            used = limit.rule.used(state, now) / limit.rule.ceiling_parts
             passed = [threshold for threshold in thresholds if used >= threshold]
-            if not passed or ask.part.scoped.level == IDEMPOTENCY_LEVEL:
+            if not passed or limit.scope.level == IDEMPOTENCY_LEVEL:
                 continue
-            seconds, name = _window(ask.rule.limit), _name(ask, state, passed[-1])
+            seconds, name = _window(limit.rule.limit), _name(limit, state, passed[-1])
             if self._told.get(name, 0) <= now:
                 self._remember(name, now + round(seconds * _SECOND))
                 yield Crossing(acquisition.outcome.passed[place], passed[-1], _once(acquisition, name, seconds))
@@ -75,14 +75,14 @@ nearness: Final = Nearness()
 
 
 def _is_degraded(acquisition: Acquisition) -> bool:
-    return any(part.scoped.degraded for part in acquisition.plan.parts)
+    return any(one.degraded for one in acquisition.claim.plan.scopes)
 
 
-def _name(ask: PlannedLimit, state: State, threshold: float) -> str:
+def _name(limit: PlannedLimit, state: State, threshold: float) -> str:
     """What is told once: of limits that start anew at some moment, once before that moment."""
-    begins_anew = isinstance(ask.rule.limit, QuotaLimit) or _is_fixed(ask.rule.limit)
-    window = ask.rule.restored_at(state) if begins_anew else ""
-    return f"{ask.part.key}!{ask.rule.key}!{threshold}!{window}"
+    begins_anew = isinstance(limit.rule.limit, QuotaLimit) or _is_fixed(limit.rule.limit)
+    window = limit.rule.restored_at(state) if begins_anew else ""
+    return f"{limit.scope.key}!{limit.rule.key}!{threshold}!{window}"
 
 
 def _is_fixed(limit: AnyLimit) -> bool:

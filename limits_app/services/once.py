@@ -17,11 +17,10 @@ from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitTimeout
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, check_idempotency_key, idempotency_scope
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimitAlgorithm
-from limits_app.core.plan import ScopedLimits
-from limits_app.core.plan import Plan
+from limits_app.core.plan import Plan, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.resolver import Key, Limits, PooledSet, ResolvedSet
 from limits_app.services.asking import Asked, amounts_for
 from limits_app.services.freshness import Resolving, afresh, fresh, tell
@@ -30,7 +29,7 @@ from limits_app.services.shadowing import afollow, follow
 
 __all__ = ["Once"]
 
-_NOTHING: Final = Plan((), (), version=None)
+_NOTHING: Final = Plan((), (), (), version=None)
 _TURN_SECONDS: Final = 10.0
 """How long to wait at a stretch, since meanwhile the same request may be admitted elsewhere."""
 
@@ -125,7 +124,7 @@ class _WithKey:
 
     def was_admitted(self, acquisition: Acquisition) -> bool:
         """Whether an acquisition is refused since its key was admitted before."""
-        buckets, _ = acquisition.violated()
+        buckets, _ = acquisition.claim.refusal()
         return any(scope == self._scope.key for scope, _ in buckets)
 
     def kept(self, *key: Any) -> ResolvedSet | None:

@@ -60,7 +60,7 @@ class NamedPool(LimitPool):
     def try_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.try_acquire`."""
         acquisition = fresh(self.name, None, (), lambda found: found.try_acquire(requested), by=pool_resolver)
-        if not acquisition.admitted:
+        if not acquisition.successful:
             tell(acquisition.outcome)
         return acquisition
 
@@ -77,7 +77,7 @@ class NamedPool(LimitPool):
     async def atry_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.atry_acquire`."""
         acquisition = await afresh(self.name, None, (), lambda found: found.atry_acquire(requested), by=pool_resolver)
-        if not acquisition.admitted:
+        if not acquisition.successful:
             tell(acquisition.outcome)
         return acquisition
 

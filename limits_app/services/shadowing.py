@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final
+from typing import Final, Self
 
 from limits_app import signals
-from limits_app.core.acquisition import Acquisition
+from limits_app.core.acquisition import Acquisition, LimitUse
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
@@ -50,7 +50,7 @@ def forget_shadow_refusals() -> None:
 def follow(acquisition: Acquisition, requested: Asked) -> Acquisition:
     """Let the policies that are tried decide too, once the others have admitted; where there are none, nothing."""
     shadow = getattr(acquisition.limit_set, "shadow", None)
-    if shadow is None or not acquisition.admitted:
+    if shadow is None or not acquisition.successful:
         return acquisition
     followed = ShadowedAcquisition(acquisition)
     with followed.trying():
@@ -61,7 +61,7 @@ def follow(acquisition: Acquisition, requested: Asked) -> Acquisition:
 async def afollow(acquisition: Acquisition, requested: Asked) -> Acquisition:
     """`follow` for asyncio."""
     shadow = getattr(acquisition.limit_set, "shadow", None)
-    if shadow is None or not acquisition.admitted:
+    if shadow is None or not acquisition.successful:
         return acquisition
     followed = ShadowedAcquisition(acquisition)
     try:
@@ -103,20 +103,35 @@ class ShadowedAcquisition(Acquisition):
     tried: Acquisition | None
 
     def __init__(self, enforced: Acquisition) -> None:
+        # The claim is that of the acquisition which is enforced.
+        super().__init__(enforced.limit_set, enforced.claim)
         self._enforced = enforced
         self._would_refuse: tuple[LimitStatus, ...] = ()
         self.tried = None
 
-    def __getattr__(self, name: str) -> Any:
-        # All state is that of the acquisition that counts; the slots for it are empty here.
-        return getattr(self._enforced, name)
+    @property
+    def acquisitions(self) -> dict[str, LimitUse]:
+        """See `Acquisition.acquisitions`."""
+        return self._enforced.acquisitions
+
+    def track(self) -> None:
+        """See `Acquisition.track`."""
+        self._enforced.track()
+
+    def __enter__(self) -> Self:
+        self._enforced.__enter__()
+        return self
+
+    async def __aenter__(self) -> Self:
+        await self._enforced.__aenter__()
+        return self
 
     @contextmanager
     def trying(self) -> Iterator[None]:
         """Note what comes of an attempt in the block."""
         try:
             yield
-            refused = None if self.tried is None or self.tried.admitted else self.tried.outcome
+            refused = None if self.tried is None or self.tried.successful else self.tried.outcome
         except LimitExceeded as error:
             refused = error.outcome
         except StoreUnavailable as error:
@@ -139,7 +154,7 @@ class ShadowedAcquisition(Acquisition):
         self._enforced.update(usage)
         if self.tried is not None:
             with suppress(LimitsError):
-                self.tried.update({key: usage[key] for key in self.tried.plan.places if key in usage})
+                self.tried.update({key: usage[key] for key in self.tried.claim.plan.by_key if key in usage})
 
     def release(self) -> None:
         """See `Acquisition.release`."""

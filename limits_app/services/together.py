@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable
-from limits_app.core.acquisition import Acquisition, check_signs
-from limits_app.core.amounts import Amount, shown
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_set import LimitSet
@@ -52,7 +52,7 @@ def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
     """
     together = Together(shares)
     acquisition = fresh(*shares[0].key, lambda found: found.try_acquire(together.asked_of(found)), by=together)
-    if not acquisition.admitted:
+    if not acquisition.successful:
         tell(acquisition.outcome)
     return follow(acquisition, together.asked_of)
 
@@ -61,7 +61,7 @@ async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
     """`try_acquire_all` for asyncio."""
     together = Together(shares)
     acquisition = await afresh(*shares[0].key, lambda found: found.atry_acquire(together.asked_of(found)), by=together)
-    if not acquisition.admitted:
+    if not acquisition.successful:
         tell(acquisition.outcome)
     return await afollow(acquisition, together.asked_of)
 
@@ -183,7 +183,7 @@ def _amounts(share: Share, limits: ResolvedSet) -> Mapping[str, Amount]:
             raise nothing_requested(f"{', '.join(limits.rates)} of {share.resource}")
         return {}
     for key in amounts.keys() - set(limits.keys):
-        check_signs("requested", {key: amounts[key]})
+        check_amounts("requested", {key: amounts[key]})
         limits.skip_unknown(key)
     return amounts
 

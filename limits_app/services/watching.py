@@ -92,7 +92,7 @@ def _waited(seconds: float) -> None:
 
 
 def _crossings(resource: str, decision: object) -> Sequence[Crossing]:
-    if not isinstance(decision, Acquisition) or not decision.admitted:
+    if not isinstance(decision, Acquisition) or not decision.successful:
         return ()
     if WATCHERS:
         resources = _resources(decision, resource)
@@ -104,9 +104,9 @@ def _crossings(resource: str, decision: object) -> Sequence[Crossing]:
 
 def _resources(acquisition: Acquisition, resource: str) -> Collection[str]:
     """What a request was about: several resources perhaps, whoever of a pool serves it."""
-    if acquisition.plan.only is not None:
+    if len(acquisition.claim.plan.scopes) == 1:
         return (resource,)
-    scopes = [part.scoped.scope for part in acquisition.plan.parts]
+    scopes = [one.scope for one in acquisition.claim.plan.scopes]
     return {scope.resource or resource for scope in scopes if scope.member is None} or (resource,)
 
 

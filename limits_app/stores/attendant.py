@@ -10,8 +10,7 @@ from time import sleep
 from typing import Final
 
 from limits_app.core.clock import Clock
-from limits_app.core.runtime import on_fork
-from limits_app.core.runtime import start_thread
+from limits_app.core.runtime import on_fork, start_thread
 
 __all__ = ["Attendant"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from limits_app.core.record import Schema, schema_of
 from limits_app.core.limits import (
     AnyLimit,
     Blocked,
@@ -15,6 +14,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
+from limits_app.core.record import Schema, schema_of
 
 __all__ = ["definitions_of", "layout_from"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from limits_app.core.plan import Claim
 from limits_app.core.counting import Batch
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import CountingStore, RemoteStore, Store
 
 if TYPE_CHECKING:

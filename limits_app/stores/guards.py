@@ -15,13 +15,12 @@ from threading import Lock
 from typing import Final
 
 from limits_app import conf, signals
-from limits_app.core.plan import Claim
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import StoreBlocked, StoreUnavailable
-from limits_app.core.runtime import on_fork
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
+from limits_app.core.runtime import on_fork
 from limits_app.core.store import Store, is_remote
 from limits_app.stores import registry
 from limits_app.stores.attendant import Attendant

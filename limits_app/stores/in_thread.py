@@ -10,9 +10,8 @@ from functools import partial
 from threading import Lock
 from typing import Generic, TypeVar
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import RemoteStore, Store
 
 __all__ = ["AskedInThread", "give_back", "in_thread", "keep_unsettled", "surely_in_thread"]

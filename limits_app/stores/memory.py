@@ -154,9 +154,7 @@ class MemoryStore:
                 raise _called_within_a_step()
             now = self._now()
             return [
-                claim
-                for claim in claims
-                if not engine.renew(claim, self._load(claim.plan, now), now, claim.number)
+                claim for claim in claims if not engine.renew(claim, self._load(claim.plan, now), now, claim.number)
             ]
 
     def peek(self, claim: Claim) -> None:

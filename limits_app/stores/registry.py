@@ -18,13 +18,14 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.process import open_process_store
-from limits_app.stores.process.files import default_directory
 
 __all__ = ["forget_caches", "instead", "process_store", "shared_store", "state_directory", "store"]
 
 
 def _process(chosen: StoreSettings) -> Store:
+    # Imported on use: a store that is not used is not imported.
+    from limits_app.stores.process import open_process_store
+
     megabytes = chosen.map_megabytes or conf.get(conf.MAP_MEGABYTES)
     return open_process_store(chosen.state_dir or state_directory(), map_megabytes=megabytes)
 
@@ -132,5 +133,7 @@ def state_directory() -> Path:
     configured = conf.get(conf.STATE_DIR)
     if configured is not None:
         return configured
+    from limits_app.stores.process.files import default_directory
+
     site = blake2b(settings.SECRET_KEY.encode(), digest_size=8).hexdigest()
     return default_directory() / site

@@ -10,8 +10,8 @@ from typing import Final
 from django.test.utils import TestContextDecorator
 
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.record import schema_of
 from limits_app.core.limits import Limit, checked_limits
+from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Candidate, Endpoint, Link, PolicyEffect
 from limits_app.models.candidates import Chain

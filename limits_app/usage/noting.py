@@ -16,8 +16,8 @@ from django.db import connections, router, transaction
 
 from limits_app import conf
 from limits_app.core.clock import Clock, as_clock
-from limits_app.core.runtime import on_fork
 from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.core.runtime import on_fork
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.upsert import ADD, EARLIEST, LATEST, upsert
 from limits_app.stores.attendant import Attendant

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from limits_app.core.errors import InvalidLimit, LimitsError
-from limits_app.core.record import Schema, schema_of
 from limits_app.core.limits import (
     Blocked,
     CallLimit,
@@ -25,6 +24,7 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
+from limits_app.core.record import Schema, schema_of
 from limits_app.stores.definitions import definitions_of
 
 TOKEN_BUCKET, LEAKY_BUCKET, SLIDING_WINDOW, FIXED_WINDOW, GCRA = RateLimitAlgorithm

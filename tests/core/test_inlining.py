@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from limits_app.core.inlining import Step, step_of
 
 from limits_app.core.algorithms import compile_rule
-from limits_app.core.inlining import Step, step_of
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
 
 _NUMBERS = count(1)

@@ -13,9 +13,9 @@ from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import (
     check_entity,
     check_resource,
+    idempotency_scope,
     lease_key,
     line_scope,
-    idempotency_scope,
     private_scope,
     scope_of,
     shadow_scope,

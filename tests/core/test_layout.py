@@ -9,8 +9,8 @@ import pytest
 
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import lease_key, short_key
-from limits_app.core.record import LEASE_US, Schema, lease_us_of, schema_of
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.record import LEASE_US, Schema, lease_us_of, schema_of
 from tests.core.algorithms.driven import NOW, SECOND
 
 TPM = RateLimit("tpm", 10, 10)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits_app.core.holding import holding_here
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible, NotShareable, StoreUnavailable
-from limits_app.core.holding import holding_here
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit

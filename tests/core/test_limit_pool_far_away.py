@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import LimitTimeout, NeverAdmissible
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import used
 from tests.core.test_remote_stores import FarStore

@@ -7,17 +7,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from limits_app.core.holding import holding_here
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible, StaleConfiguration
-from limits_app.core.holding import holding_here
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, ResourceLimit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import used, used_up

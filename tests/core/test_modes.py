@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from limits_app.core.errors import InvalidRequest, NotShareable
-from limits_app.core.modes import Hooks
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.modes import Hooks
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import DB, RPM, TPM, limit_set, used
 

@@ -16,10 +16,10 @@ import pytest
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import LimitTimeout
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import ResourceLimit
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, TPM, limit_set, used

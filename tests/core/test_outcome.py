@@ -19,11 +19,11 @@ from limits_app.core.errors import (
     UsageNotReported,
 )
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, RPM, TPM, limit_set, used_up

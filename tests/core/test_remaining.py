@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
+from limits_app.core.remaining import remaining_of
 
 from limits_app.core.algorithms import Rule, State, compile_rule
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.quota import QuotaLimit
-from limits_app.core.remaining import remaining_of
 
 SECOND_US = 1_000_000
 LEASE_US = 10 * SECOND_US

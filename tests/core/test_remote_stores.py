@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import LimitTimeout, NeverAdmissible, StoreUnavailable, UsageNotReported
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.core.plan import Amounts
+from limits_app.core.plan import Amounts, Claim
 from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore

@@ -13,13 +13,13 @@ import pytest
 
 from limits_app.core import renewal
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Claim
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.errors import LimitTimeout, StoreUnavailable
-from limits_app.core.runtime import on_fork
-from limits_app.core.modes import Hooks
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit, RateLimit, ResourceLimit
+from limits_app.core.modes import Hooks
+from limits_app.core.plan import Claim
+from limits_app.core.runtime import on_fork
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, used

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, NeverAdmissible
-from limits_app.core.modes import Hooks
 from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.modes import Hooks
+from limits_app.core.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import CALLS, DB, RPM, TPM, limit_set, used, used_up

@@ -6,10 +6,10 @@ import pytest
 
 from limits_app.core.errors import UsageNotReported
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, ResourceLimit
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import used
 

@@ -9,11 +9,11 @@ import pytest
 
 from limits_app.core.algorithms import compile_rule
 from limits_app.core.keys import scope_of
-from limits_app.core.record import LEASE_US, schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import LimitStatus
 from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import LEASE_US, schema_of
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import limit_set, reported, used

@@ -17,14 +17,13 @@ from typing import Any
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.plan import Claim
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import Amounts, Bucket, ScopedLimits
+from limits_app.core.plan import Amounts, Bucket, Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from threading import Condition, Thread
 from typing import Any
 
-from limits_app.core.plan import Claim
-from limits_app.core.plan import Bucket
+from limits_app.core.plan import Bucket, Claim
 from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 

@@ -45,8 +45,7 @@ class TokenBucket(Rule):
         if tick > last:
             level -= (tick - last) * self._rate
             last = tick
-            if level < 0:
-                level = 0
+            level = max(level, 0)
         if self._tick_us > 1 and amount and level < self._rate:
             last = max(last, self._next_tick(now))
         level += amount

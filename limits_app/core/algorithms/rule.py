@@ -97,7 +97,7 @@ class Rule:
         """The name and the parameters that the Lua implementation needs to decide alike."""
         raise NotImplementedError
 
-    def boundaries(self, now: int, count: int) -> tuple[int, ...]:  # noqa: ARG002 - only calendars have some
+    def boundaries(self, now: int, count: int) -> tuple[int, ...]:
         """Return the last `count` calendar boundaries up to now and the next `count`; empty without a calendar."""
         return ()
 
@@ -108,31 +108,31 @@ class BlockedRule(Rule):
     def __init__(self, limit: Blocked) -> None:
         super().__init__(limit, (), 1, 1)
 
-    def take(self, state: State, now: int, amount: int) -> State | None:  # noqa: ARG002 - see Rule
+    def take(self, state: State, now: int, amount: int) -> State | None:
         """Reject."""
         return None
 
-    def wait(self, state: State, now: int, amount: int) -> int:  # noqa: ARG002 - see Rule
+    def wait(self, state: State, now: int, amount: int) -> int:
         """Return a time that never comes."""
         return NEVER_US
 
-    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:  # noqa: ARG002 - see Rule
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         """Keep the empty state."""
         return ()
 
-    def credit(self, state: State, now: int, parts: int) -> State:  # noqa: ARG002 - see Rule
+    def credit(self, state: State, now: int, parts: int) -> State:
         """Keep the empty state."""
         return ()
 
-    def used(self, state: State, now: int) -> int:  # noqa: ARG002 - see Rule
+    def used(self, state: State, now: int) -> int:
         """Return 0: no amount is ever charged."""
         return 0
 
-    def restored_at(self, state: State) -> int:  # noqa: ARG002 - see Rule
+    def restored_at(self, state: State) -> int:
         """Return 0: the state is always unused."""
         return 0
 
-    def carry(self, old: Rule, state: State, now: int) -> State:  # noqa: ARG002 - see Rule
+    def carry(self, old: Rule, state: State, now: int) -> State:
         """Return the empty state: there is nothing to record use in."""
         return ()
 

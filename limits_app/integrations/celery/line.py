@@ -16,10 +16,10 @@ from typing import Final
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.core.keys import Scope, line_scope
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.core.plan import PlannedLimit, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 
 __all__ = ["jittered", "seconds_to_wait"]
@@ -47,10 +47,10 @@ def seconds_to_wait(refused: Acquisition, tries: int) -> float:
         return min(_FIRST_LOOK * 2.0 ** min(tries, 10), _LAST_LOOK)
     if tries % 2:  # it comes from the line
         return binding.retry_after
-    for ask, _, _ in refused.asks():
-        limit = ask.rule.limit
-        if isinstance(limit, RateLimit | CallLimit) and _is_of(ask, binding.key, binding.resource, binding.entity):
-            place = _place(refused.limit_set.store, ask.part.scoped.scope, limit, binding.requested)
+    for planned in refused.claim.plan.limits:
+        limit = planned.rule.limit
+        if isinstance(limit, RateLimit | CallLimit) and _is_of(planned, binding.key, binding.resource, binding.entity):
+            place = _place(refused.limit_set.store, planned.scope.scope, limit, binding.requested)
             return max(binding.retry_after, place)
     return binding.retry_after
 
@@ -60,9 +60,9 @@ def jittered(seconds: float, most: float) -> float:
     return min(seconds, most * 0.9) + random() * min(0.1 * seconds + 0.01, 1.0, 0.1 * most)
 
 
-def _is_of(ask: PlannedLimit, key: str, resource: str | None, entity: str | None) -> bool:
-    scope = ask.part.scoped.scope
-    return (ask.rule.key, scope.resource, scope.entity) == (key, resource, entity)
+def _is_of(planned: PlannedLimit, key: str, resource: str | None, entity: str | None) -> bool:
+    scope = planned.scope.scope
+    return (planned.rule.key, scope.resource, scope.entity) == (key, resource, entity)
 
 
 def _place(store: Store, scope: Scope, limit: RateLimit | CallLimit, amount: Amount) -> float:

@@ -49,7 +49,7 @@ def replay_hours(limit: Limit, recorded: Mapping[int, int]) -> dict[int, int]:
         left_out = 0
         for now, parts in _even(rule, hour, recorded[hour]):
             fits = min(parts, max(rule.ceiling_parts - rule.used(state, now), 0))
-            state = rule.settled(state, now, fits, now)
+            state = rule.settle(state, now, fits)
             left_out += parts - fits
         if left_out:
             refused[hour] = left_out * MILLI // rule.parts_per_unit

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from limits_app.core import engine
 from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI
-from limits_app.core.record import Schema
-from limits_app.core.limits import MeteredLimit
-from limits_app.core.unrolled import Record, Take, taker
+from limits_app.core.keys import Scope
+from limits_app.core.plan import Claim, Plan, ScopedLimits
+from limits_app.core.planning import plan_for
+from limits_app.core.record import Record, new_record
 from limits_app.services.simulation.events import Event, Wanted
 from limits_app.services.simulation.proposal import Proposal, Tried
 from limits_app.services.simulation.report import Report
@@ -20,62 +22,57 @@ __all__ = ["replay"]
 Key = tuple[Any, ...]
 """A scope: a resource and an entity, or a resource, None and the key of a limit that all share."""
 
-Amounts = tuple[tuple[int, ...], tuple[str, ...]]
-
 _MOST_AMOUNTS: Final = 65_536
 _MINUTE_US: Final = 60_000_000
 
 
-class Ask(NamedTuple):
-    """One limit that a request takes from, in a scope (None: that of the entity which asks)."""
+class RequestForm:
+    """One form of request under the limits of an entity: its plan, and the scope of each record.
 
-    whose: Key | None
-    layout: Schema
-    place: int
-    rule: Rule
-
-
-class Way:
-    """One shape of request to what holds for an entity: what it takes from, and how."""
+    A scope is None where it is that of the requesting entity.
+    """
 
     def __init__(self, tried: Tried, wanted: Wanted, *, implied: bool, held: bool) -> None:
         named = {key for key, _ in wanted}
-        self.asks = [
-            Ask(whose, layout, index, rule)
-            for whose, layout in tried.parts
-            for index, rule in enumerate(layout.rules)
-            if (rule.key in named or (implied and not isinstance(rule.limit, MeteredLimit)))
-            and (held or not rule.is_permit)
-        ]
-        self.parts: list[tuple[Key | None, Schema, Take]] = []
-        for whose, layout in tried.parts:
-            asked = {ask.place: place for place, ask in enumerate(self.asks) if ask.whose == whose}
-            if asked:
-                self.parts.append((whose, layout, taker(layout.rules, asked, len(self.asks))))
-        self.permits = [(place, ask) for place, ask in enumerate(self.asks) if ask.rule.is_permit]
-        self._read: dict[Wanted, Amounts] = {}
+        left_out = set()
+        scoped: dict[ScopedLimits, Key | None] = {}
+        for number, (whose, schema) in enumerate(tried.parts):
+            scoped[ScopedLimits(Scope(f"simulation:{number}"), schema)] = whose
+            left_out |= {rule.key for rule in schema.rules if _is_left_out(rule, named, implied=implied, held=held)}
+        self.plan = plan_for(scoped, named, version=None, left_out=left_out)
+        self.keys = [scoped[scope] for scope in self.plan.scopes]
+        self._amounts: dict[Wanted, tuple[list[int], tuple[str, ...]]] = {}
 
-    def amounts(self, wanted: Wanted) -> Amounts:
-        """The amounts of a request in parts of each limit, and the keys that can never admit as much."""
-        found = self._read.get(wanted)
+    def amounts(self, wanted: Wanted) -> tuple[list[int], tuple[str, ...]]:
+        """Return the amounts of a request in parts, and the keys that can never admit as much."""
+        found = self._amounts.get(wanted)
         if found is None:
-            asked = dict(wanted)
-            parts = tuple([asked.get(ask.rule.key, MILLI) * ask.rule.parts_per_unit // MILLI for ask in self.asks])
-            never = [ask.rule.key for ask, part in zip(self.asks, parts, strict=True) if part > ask.rule.most_parts]
+            requested = dict(wanted)
+            parts, never = [], []
+            for limit in self.plan.limits:
+                amount = requested.get(limit.rule.key, MILLI) * limit.rule.parts_per_unit // MILLI
+                parts.append(amount)
+                if amount > limit.rule.most_parts:
+                    never.append(limit.rule.key)
             found = parts, tuple(dict.fromkeys(never))
-            if len(self._read) < _MOST_AMOUNTS:
-                self._read[wanted] = found
+            if len(self._amounts) < _MOST_AMOUNTS:
+                self._amounts[wanted] = found
         return found
 
 
+def _is_left_out(rule: Rule, named: set[str], *, implied: bool, held: bool) -> bool:
+    """Whether a request leaves a limit out that it would take from by default."""
+    return (rule.is_permit and not held) or (rule.key not in named and not implied)
+
+
 class Road:
-    """One entity on one resource: what holds for it, and how often it came and was refused."""
+    """One entity on one resource: its limits, and the numbers of its requests and rejections."""
 
-    __slots__ = ("events", "refused", "tried", "ways")
+    __slots__ = ("events", "forms", "refused", "tried")
 
-    def __init__(self, tried: Tried, ways: dict[object, Way]) -> None:
+    def __init__(self, tried: Tried, forms: dict[object, RequestForm]) -> None:
         self.tried = tried
-        self.ways = ways
+        self.forms = forms
         self.events = 0
         self.refused = 0
 
@@ -105,97 +102,81 @@ def replay(
 
 
 class _Machine:
-    """The states of all scopes, and the permits that are held."""
+    """The records of all scopes, and the permits that are held."""
 
     def __init__(self, proposal: Proposal) -> None:
         self.report = Report()
         self._proposal = proposal
         self._records: dict[Key, Record] = {}
         self._roads: dict[tuple[str, str | None], Road] = {}
-        self._ways: dict[int, tuple[Tried, dict[object, Way]]] = {}
-        self._held: list[tuple[int, int, Key, str, int]] = []
+        self._forms: dict[int, tuple[Tried, dict[object, RequestForm]]] = {}
+        self._held: list[tuple[int, int, Claim, list[Key]]] = []
         self._grants = 0
 
     def decide(self, event: Event) -> bool:
-        """Admit an event, and charge it to all scopes, or refuse it and charge nothing."""
+        """Admit an event and charge it to all scopes, or reject it and charge nothing."""
         now, resource, entity, wanted, hold_us, implied = event
         while self._held and self._held[0][0] <= now:
-            self._give_back()
+            self._release_first()
         pair = (resource, entity)
         road = self._roads.get(pair)
         if road is None or now >= road.tried.until_us:
             road = self._road(pair, now)
         road.events += 1
         shape = (tuple([key for key, _ in wanted]), implied, hold_us > 0)
-        way = road.ways.get(shape)
-        if way is None:
-            way = road.ways[shape] = Way(road.tried, wanted, implied=implied, held=hold_us > 0)
-        amounts, never = way.amounts(wanted)
-        if never or not self._charge(way, amounts, pair, now):
+        form = road.forms.get(shape)
+        if form is None:
+            form = road.forms[shape] = RequestForm(road.tried, wanted, implied=implied, held=hold_us > 0)
+        amounts, never = form.amounts(wanted)
+        claim = Claim(form.plan, amounts)
+        keys = [pair if key is None else key for key in form.keys]
+        if never or not self._charge(claim, keys, now):
             road.refused += 1
-            for key in never or self._violated(way, amounts, pair, now):
+            for key in never or dict.fromkeys([key for _, key in claim.refusal()[0]]):
                 self.report.refused(resource, entity, key, now, never=bool(never))
             return False
-        if way.permits:
-            self._lend(way, amounts, pair, now, hold_us=hold_us)
+        if form.plan.permits:
+            ends = now + min([hold_us, *[limit.rule.hold_us for limit in form.plan.permits]])
+            heapq.heappush(self._held, (ends, self._grants, claim, keys))
         return True
 
     def finish(self) -> None:
-        """Bring together what was counted by entity."""
+        """Bring together the counts of all entities."""
         for (resource, entity), road in self._roads.items():
             self.report.told(resource, entity, events=road.events, refused=road.refused)
 
-    def _charge(self, way: Way, amounts: tuple[int, ...], pair: Key, now: int) -> bool:
-        after = []
-        for whose, layout, take in way.parts:
-            key = pair if whose is None else whose
-            charged = take(self._record(key, layout, now), now, amounts)
-            if charged is None:
-                return False
-            after.append((key, charged))
-        self._records.update(after)
-        return True
+    def _charge(self, claim: Claim, keys: list[Key], now: int) -> bool:
+        records = self._load(claim.plan, keys, now)
+        self._grants += 1
+        admitted = engine.charge(claim, records, now, claim.number)
+        if admitted:
+            self._records.update(zip(keys, records, strict=True))
+        return admitted
 
-    def _record(self, key: Key, layout: Schema, now: int) -> Record:
-        """The states of a scope; limits that changed keep what was used."""
-        record = self._records.get(key)
-        if record is None:
-            return (*layout.start, schema)
-        return record if record[-1] is layout else (*layout.carried(record[-1], record, now), schema)
+    def _release_first(self) -> None:
+        """Return the permits that are due first."""
+        now, _, claim, keys = heapq.heappop(self._held)
+        records = [self._records[key] for key in keys]
+        engine.settle(claim, records, claim.plan.changes((), claim.amounts), now, claim.number)
 
-    def _violated(self, way: Way, amounts: tuple[int, ...], pair: Key, now: int) -> list[str]:
-        """The keys of the limits that do not admit their amounts."""
-        found = []
-        for ask, amount in zip(way.asks, amounts, strict=True):
-            record = self._record(pair if ask.whose is None else ask.whose, ask.layout, now)
-            if ask.rule.take(record[ask.place], now, amount) is None:
-                found.append(ask.rule.key)
-        return list(dict.fromkeys(found))
-
-    def _lend(self, way: Way, amounts: tuple[int, ...], pair: Key, now: int, *, hold_us: int) -> None:
-        """Note when permits come back."""
-        for place, ask in way.permits:
-            most_us = ask.rule.hold_us
-            ends = now + (hold_us if most_us is None else min(hold_us, most_us))
-            self._grants += 1
-            whose = pair if ask.whose is None else ask.whose
-            heapq.heappush(self._held, (ends, self._grants, whose, ask.rule.key, amounts[place]))
-
-    def _give_back(self) -> None:
-        now, _, key, permit, amount = heapq.heappop(self._held)
-        record = self._records[key]
-        layout = record[-1]
-        index = layout.index.get(permit)
-        if index is not None and layout.rules[index].is_permit:
-            settled = layout.rules[index].settle(record[index], now, -amount)
-            self._records[key] = (*record[:index], settled, *record[index + 1 :])
+    def _load(self, plan: Plan, keys: list[Key], now: int) -> list[Record]:
+        """Return the records of scopes; limits that changed keep what was used."""
+        records = []
+        for key, scope in zip(keys, plan.scopes, strict=True):
+            record = self._records.get(key)
+            if record is None:
+                record = new_record(scope.schema)
+            elif record.schema is not scope.schema:
+                record = engine.migrate(record, scope.schema, now)
+            records.append(record)
+        return records
 
     def _road(self, pair: tuple[str, str | None], now: int) -> Road:
-        """Find out what holds from now on; those for whom the same holds share the ways to it."""
+        """Find the limits from now on; entities with the same limits share their forms of requests."""
         tried = self._proposal.tried(*pair, now)
-        _, ways = self._ways.setdefault(id(tried), (tried, {}))
+        _, forms = self._forms.setdefault(id(tried), (tried, {}))
         road = self._roads.get(pair)
         if road is None:
-            road = self._roads[pair] = Road(tried, ways)
-        road.tried, road.ways = tried, ways
+            road = self._roads[pair] = Road(tried, forms)
+        road.tried, road.forms = tried, forms
         return road

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from limits_app.core.record import Schema
 from limits_app.core.notation import Noted, limit_text
+from limits_app.core.record import Schema
 from limits_app.models import MAX_LEVELS, OWN, Candidate, Enforcement, Link, PolicyEffect
 from limits_app.models.policy import PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
@@ -28,6 +28,7 @@ Part = tuple[tuple[Any, ...] | None, Schema]
 """A scope and its limits; None is that of the entity which asks, on the resource which it asks for."""
 
 _FOREVER: Final = 2**63
+_YEAR_SECONDS: Final = 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Proposal:
     """Policies and entities that are tried instead of those that are stored; pools are left out."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        self._store = MemoryStore()
+        self._store = MemoryStore(lease_seconds=_YEAR_SECONDS)  # permits are held as long as the events say
         self._candidates: dict[tuple[str, str], list[Candidate]] = {}
         self._entities: dict[str, State] = {}
         for number, entry in enumerate(entries, 1):
@@ -94,7 +95,7 @@ class Proposal:
             scope = one.scope
             own = not scope.shared and scope.entity == entity
             whose = (resource, None, one.schema.limits[0].key) if scope.shared else (resource, scope.entity)
-            parts.append((None if own else whose, one.layout))
+            parts.append((None if own else whose, one.schema))
         return Tried(tuple(parts), until)
 
     def _links(self, resource: str, entity: str | None) -> Iterator[Link]:

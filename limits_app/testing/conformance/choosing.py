@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from limits_app.core.plan import Claim
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import Claim
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (

@@ -12,13 +12,12 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.amounts import Amount
-from limits_app.core.plan import Claim
 from limits_app.core.keys import scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Limit, RateLimitAlgorithm
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.planning import plan_for
+from limits_app.core.record import schema_of
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 
 from hypothesis import strategies as st
 
-from limits_app.core.plan import Claim
 from limits_app.core.counting import hour_of
 from limits_app.core.keys import Scope, scope_of
-from limits_app.core.record import schema_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.plan import ScopedLimits
+from limits_app.core.plan import Claim, ScopedLimits
+from limits_app.core.record import schema_of
 from limits_app.core.store import CountingStore, Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import limits_in, settle, taken

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from limits_app.core.plan import Claim
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import Claim
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import ALGORITHMS, limits_in, limits_of, scoped, settle, taken
