@@ -7,7 +7,7 @@
 -- ARGV[3]: the holder of permits of each, 16 bytes, in that order.
 -- Replies: S stale configuration, C the record has another schema, T other calendars are needed, or D and for each
 -- request that was tried its turn, the length of its decision, and the decision:
--- R rejected, A admitted, N admitted in a scope without a record; the time, the records, and what is seen of logs.
+-- R rejected, A admitted, N admitted in a scope without a record; the time, and the states of the limits.
 local requests, emptiest_first, failover = unpack_from('<ddd', plan)
 local version = tonumber(call('GET', KEYS[1]) or 0)
 
@@ -49,9 +49,9 @@ end
 
 local function decision(request, status)
   local reply = {status, pack('<d', now)}
-  for _, scope in ipairs(request.scopes) do reply[#reply + 1] = scope.record end
   for _, limit in ipairs(request.limits) do
-    if limit.algorithm.seen then reply[#reply + 1] = limit.algorithm.seen(limit) end
+    local algorithm = limit.algorithm
+    reply[#reply + 1] = algorithm.tell and algorithm.tell(limit) or algorithm.write(limit.state)
   end
   return table.concat(reply)
 end
@@ -61,7 +61,7 @@ local function decide(request)
   reclaim_permits(request)
   if not take_all(request) then
     for _, limit in ipairs(request.limits) do
-      limit.state, limit.told, limit.was_refused = limit.algorithm.read(limit.scope.record, limit.place), nil, true
+      limit.state, limit.told, limit.was_rejected = limit.algorithm.read(limit.scope.record, limit.place), nil, true
     end
     return decision(request, 'R')
   end

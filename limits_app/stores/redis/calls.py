@@ -19,7 +19,7 @@ from limits_app.core.runtime import on_fork
 from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
 from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
 from limits_app.stores.redis.keys import Keys, tag_of
-from limits_app.stores.redis.records import Codec, Codecs, lease_member
+from limits_app.stores.redis.records import Codecs, StatesReader, lease_member
 
 __all__ = [
     "SETTLE",
@@ -216,7 +216,7 @@ class PreparedPlan:
         self.is_whole = len(self.limits) == len(plan.limits)
         self.codecs = [codecs.of(scope.schema) for scope in self.scopes]
         self.permits = [limit for limit in self.limits if limit.rule.is_permit]
-        self.logs = [limit for limit in self.limits if limit.rule.has_log]
+        self.states = StatesReader([limit.rule for limit in self.limits])
         self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits])
         self.has_quotas = "quota" in self.algorithms

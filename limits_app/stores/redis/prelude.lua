@@ -57,7 +57,7 @@ end
 --   undo(limit, change)                 the refund of what was charged a moment ago (credit where it is not defined)
 --   share(limit)                        the share of the limit that is in use
 --   reclaim(limit)                      return expired leases; true when the state has changed
---   seen(limit)                         what the caller needs of a log
+--   tell(limit)                         what the caller receives, where that is more than the state
 local algorithms = {}
 
 -- As BlockedRule in core/algorithms/rule.py: every request is rejected.

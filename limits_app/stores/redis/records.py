@@ -14,12 +14,12 @@ from array import array
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import Struct, calcsize, iter_unpack, pack
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from limits_app.core import engine
-from limits_app.core.algorithms import State
+from limits_app.core.algorithms import Rule, State
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.counting import label_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from limits_app.stores.redis.exactly_once import Slots
     from limits_app.stores.redis.hints import ServerClock
 
-__all__ = ["Codec", "Codecs", "Records", "Stored", "lease_member", "log_of"]
+__all__ = ["Codec", "Codecs", "Records", "StatesReader", "Stored", "lease_member"]
 
 _HEADER: Final = "6sI"
 """The name of the schema, and the second until which the record is kept."""
@@ -53,9 +53,33 @@ _FORMATS: Final[Mapping[str, str]] = {
 """The integers of the states, as read() and write() of the algorithms in Lua have them."""
 
 _LOG_ENTRY: Final = "<dd"
+_LOG_PLACE: Final = 5
+"""Where the log is in the state of a sliding window."""
 _LEASE_HOLDER_LENGTH: Final = 16
 _MOST_SCHEMAS: Final = 4096
 _MOST_ATTEMPTS: Final = 50
+
+
+class StatesReader:
+    """Reads the states in the replies of acquire.lua. Of a log they have at most one entry, see tell() of the algorithm."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        formats = [_FORMATS[rule.lua[0]] + ("dd" if rule.has_log else "") for rule in rules]
+        ends = list(accumulate(map(len, formats), initial=0))
+        self._struct = Struct("<" + "".join(formats))
+        self._spans = [(*span, rule.has_log) for span, rule in zip(pairwise(ends), rules, strict=True)]
+        self.size = self._struct.size
+
+    def read(self, reply: bytes, at: int) -> list[State]:
+        """Return the states that start at `at`."""
+        numbers = self._struct.unpack_from(reply, at)
+        return [_told(numbers[start:end]) if has_log else numbers[start:end] for start, end, has_log in self._spans]
+
+
+def _told(numbers: Sequence[Any]) -> State:
+    """Return the state of a sliding window with the entry of its log that a reply has."""
+    time, total = numbers[-2:]
+    return (*numbers[:_LOG_PLACE], _log_of([(time, total)] if time else []))
 
 
 class Codec:
@@ -71,17 +95,16 @@ class Codec:
         sizes = [calcsize("<" + one) for one in formats]
         self.places = list(accumulate(sizes, initial=1 + calcsize("<" + _HEADER)))
         ends = list(accumulate(map(len, formats), initial=2))
-        self._spans = [
-            (start, start + 5 if rule.has_log else end, rule.has_log)
-            for rule, start, end in zip(schema.rules, ends, ends[1:], strict=False)
-        ]
+        self._spans = [(*span, rule.has_log) for span, rule in zip(pairwise(ends), schema.rules, strict=True)]
 
-    def decode(self, record: bytes, at: int = 0) -> list[State]:
-        """Return the states of a record that starts at `at`; logs are empty."""
-        numbers = self._struct.unpack_from(record, at)
-        return [
-            (*numbers[start:end], EMPTY_LOG) if has_log else numbers[start:end] for start, end, has_log in self._spans
-        ]
+    def decode(self, record: bytes, logs: Mapping[int, bytes | None]) -> list[State]:
+        """Return the states of a record, whose `logs` are stored as these bytes, by the position of the limit."""
+        numbers = self._struct.unpack(record)
+        states: list[State] = []
+        for index, (start, end, has_log) in enumerate(self._spans):
+            state = numbers[start:end]
+            states.append((*state[:_LOG_PLACE], _stored_log(logs[index], *state[_LOG_PLACE:-1])) if has_log else state)
+        return states
 
     def encode(self, states: Sequence[State], kept_until: int) -> bytes:
         """Return the record of states, of which logs are stored from their first entry on."""
@@ -89,14 +112,6 @@ class Codec:
         for rule, state in zip(self.schema.rules, states, strict=True):
             numbers += (*state[:-1], 0, len(cast("Log", state[-1])), 0) if rule.has_log else state
         return self._struct.pack(self.name, kept_until, *[max(number, 0) for number in numbers])
-
-    def log(self, record: bytes, index: int, packed: bytes | None) -> Log:
-        """Return the log of the limit at `index`, which is stored as `packed`."""
-        start = self._spans[index][1]
-        head, entries = self._struct.unpack(record)[start : start + 2]
-        size = calcsize(_LOG_ENTRY)
-        found = (packed or b"")[head * size : (head + entries) * size]
-        return log_of(iter_unpack(_LOG_ENTRY, found)) if len(found) == entries * size else EMPTY_LOG
 
     def is_lasting(self, record: bytes) -> bool:
         """Return whether a record is kept while it is idle."""
@@ -156,13 +171,12 @@ class Records:
         self._calls = calls
         self._slots = slots
 
-    def peek(
-        self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None
-    ) -> Generator[Any, Any, tuple[int, list[list[State]]]]:
-        """Return the time, and the states of scopes under their present limits."""
-        now, found = yield from self.load(shorts, scopes, version)
+    def peek(self, claim: Claim) -> Generator[Any, Any, None]:
+        """Fill in the time, and the states of a claim under the present limits."""
+        scopes = claim.plan.scopes
+        now, found = yield from self.load(claim.plan.short_keys(), scopes, claim.plan.version)
         records = [_migrated(stored, scope.schema, now) for stored, scope in zip(found, scopes, strict=True)]
-        return now, [engine.current_states(record, now) for record in records]
+        engine.peek(claim, records, now)
 
     def migrate(
         self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None
@@ -296,10 +310,17 @@ def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> tuple[byte
     return holder + pack("<dd", claim.amounts[limit.place], ends), ends
 
 
-def log_of(entries: Iterable[tuple[Any, ...]]) -> Log:
+def _log_of(entries: Iterable[tuple[Any, ...]]) -> Log:
     """Return a log of pairs of time and running total."""
     pairs = list(entries)
     return Log(array("q", [int(time) for time, _ in pairs]), array("q", [int(total) for _, total in pairs]))
+
+
+def _stored_log(packed: bytes | None, head: int, entries: int) -> Log:
+    """Return the log of a sliding window; empty where it was evicted."""
+    size = calcsize(_LOG_ENTRY)
+    found = (packed or b"")[head * size : (head + entries) * size]
+    return _log_of(iter_unpack(_LOG_ENTRY, found)) if len(found) == entries * size else EMPTY_LOG
 
 
 def _packed(log: Log) -> bytes:
@@ -328,12 +349,9 @@ def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Store
     stored = Stored(short, raw, None, leases)
     codec = next((one for one in codecs if raw is not None and raw[:NAME_LENGTH] == one.name), None)
     if codec is not None and len(raw) == codec.size:
-        states = codec.decode(raw)
-        for index, rule in enumerate(codec.schema.rules):
-            if rule.has_log:
-                states[index] = (*states[index][:-1], codec.log(raw, index, packed[rule.key]))
         record = new_record(codec.schema)
-        record.states = states
+        rules = codec.schema.rules
+        record.states = codec.decode(raw, {index: packed.get(rule.key) for index, rule in enumerate(rules)})
         record.leases = {lease_id: lease for lease_id, (_, lease) in leases.items()}
         stored.record, stored.is_lasting = record, codec.is_lasting(raw)
     return stored

@@ -146,16 +146,16 @@ algorithms.sliding_window = {
   share = function(limit)
     return forget(limit, limit.state, max(now, limit.state.last)) / limit.a
   end,
-  -- What is forgotten, and the entry with which the amount fits again, where it does not fit.
-  seen = function(limit)
+  -- The state with what is forgotten, and the entry of the log with which the amount fits again, where it does not fit.
+  tell = function(limit)
     local state = limit.told or limit.state
     local used = forget(limit, state, max(now, state.last))
     local excess, time, total = used + limit.amount - limit.a, 0, 0
-    if limit.was_refused and excess > 0 and state.entries > 0 then
+    if limit.was_rejected and excess > 0 and state.entries > 0 then
       local log = log_entries(limit, state, state.head, state.entries)
       local index = log and first_entry(log, state.entries, 8, state.forgotten + excess)
       if index and index < state.entries then time, total = unpack_from('<dd', log, index * 16 + 1) end
     end
-    return pack('<ddd', state.forgotten, time, total)
+    return limit.algorithm.write(state) .. pack('<dd', time, total)
   end,
 }

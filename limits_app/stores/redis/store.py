@@ -31,7 +31,7 @@ from limits_app.stores.redis.exactly_once import InDoubt, Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.keys import Keys
 from limits_app.stores.redis.opening import Source, open_store
-from limits_app.stores.redis.records import Codecs, Records, log_of
+from limits_app.stores.redis.records import Codecs, Records
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.waking import Waking
 
@@ -66,7 +66,6 @@ _DEFINITIONS_KEPT_MS: Final = "31622400000"
 
 _TURN: Final = Struct("<dd")
 _HEAD: Final = Struct("<Bd")
-_LOG: Final = Struct("<3d")
 
 
 class RedisStore:
@@ -421,10 +420,8 @@ class RedisStore:
             self.line.notify(claim.plan.scope_keys)
 
     def _peek(self, claim: Claim) -> Steps[None]:
-        plan = claim.plan
-        now, states = yield from self._records.peek(plan.scopes, plan.short_keys(), plan.version)
-        claim.decided_at, claim.states = now, states
-        self._clock.learn(now)
+        yield from self._records.peek(claim)
+        self._clock.learn(claim.decided_at)
 
     def _define(self, plans: Sequence[PreparedPlan]) -> Steps[None]:
         """Store the definitions of schemas, by which records are read after the limits have changed."""
@@ -459,18 +456,7 @@ class RedisStore:
 
     def _fill(self, claim: Claim, plan: PreparedPlan, reply: bytes, at: int) -> None:
         status, now = _HEAD.unpack_from(reply, at)
-        at += _HEAD.size
-        states = []
-        for codec in plan.codecs:
-            states.append(codec.decode(reply, at))
-            at += codec.size
-        for limit in plan.logs:
-            forgotten, time, total = _LOG.unpack_from(reply, at)
-            at += _LOG.size
-            found = states[plan.position(limit.scope_index)]
-            log = log_of([(time, total)] if time else [])
-            found[limit.index] = (int(forgotten), *found[limit.index][1:-1], log)
-        claim.decided_at, claim.states = int(now), states
+        claim.decided_at, claim.states = int(now), plan.states.read(reply, at + _HEAD.size)
         claim.admitted = status != _REJECTED
 
     # What is computed once.
