@@ -19,7 +19,7 @@ from limits_app.core.runtime import on_fork
 from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
 from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
 from limits_app.stores.redis.keys import Keys, tag_of
-from limits_app.stores.redis.records import Codecs, StatesReader, lease_member
+from limits_app.stores.redis.records import NAME_LENGTH, Codecs, StatesReader, lease_member
 
 __all__ = [
     "SETTLE",
@@ -49,7 +49,7 @@ _FILES: Final[Mapping[str, str]] = {
     "fixed_window": "fixed_window",
     "quota": "quota",
     "permits": "permits",
-    "blocked": "prelude",
+    "blocked": "blocked",
 }
 """The file of each algorithm, by the name in `Rule.lua`."""
 
@@ -70,7 +70,7 @@ class Script:
 @lru_cache(maxsize=1024)
 def script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
     """Return the script of a verb for limits of these algorithms."""
-    needed = sorted({_FILES[name] for name in algorithms} - {"prelude"})
+    needed = sorted({_FILES[name] for name in algorithms})
     return Script(["prelude", *needed, verb])
 
 
@@ -224,6 +224,12 @@ class PreparedPlan:
         self.version = -1 if plan.version is None else plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
         self.keys = [names.scope(short) for short in self.shorts]
+        self._key_numbers: dict[PlannedLimit, int] = {}
+        for limit in self.limits:
+            if limit.rule.has_log or limit.rule.is_permit:
+                name = names.log if limit.rule.has_log else names.leases
+                self.keys.append(name(self.shorts[self.position(limit.scope_index)], limit.rule.key))
+                self._key_numbers[limit] = len(self.keys)
         self.description = self._description(plan)
         self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False)
         self._settle = _CREDIT if plan.is_credit else SETTLE
@@ -249,31 +255,27 @@ class PreparedPlan:
         return prepared
 
     def _description(self, plan: Plan) -> bytes:
-        """Return what read_request() in prelude.lua reads; adds the keys of logs and leases."""
-        parts = [pack("<dd", len(self.scopes), len(self.limits))]
-        for scope, codec in zip(self.scopes, self.codecs, strict=True):
-            counts = scope.schema.counts_usage and not plan.is_credit
-            label = label_of(scope.scope, [rule.key for rule in scope.schema.rules]) if counts else b""
-            counted = len(scope.schema.rules) if counts else 0
-            parts.append(codec.name + pack("<ddd", codec.size, scope.lasting, counted) + label + b"\0")
+        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has."""
+        scopes, limits, labels = list[bytes](), list[bytes](), list[bytes]()
+        counts = [scope.schema.counts_usage and not plan.is_credit for scope in self.scopes]
         for limit in self.limits:
             position = self.position(limit.scope_index)
             algorithm, *parameters = limit.rule.lua
             if algorithm == "quota":
                 parameters.append(self.calendars.offset(limit))
             numbers = [1 + position, self.codecs[position].places[limit.index], *(*parameters, 0, 0, 0)[:3]]
-            counts = limit.scope.schema.counts_usage and not plan.is_credit
-            usage = [1 + limit.index, limit.rule.parts_per_unit if counts else 0]
-            numbers += [self._key_number(limit), limit.rule.is_soft, *usage]
-            parts.append(algorithm.encode() + b"\0" + pack("<9d", *numbers))
-        return b"".join(parts)
-
-    def _key_number(self, limit: PlannedLimit) -> int:
-        if not limit.rule.has_log and not limit.rule.is_permit:
-            return 0
-        name = self.names.log if limit.rule.has_log else self.names.leases
-        self.keys.append(name(self.shorts[self.position(limit.scope_index)], limit.rule.key))
-        return len(self.keys)
+            usage = [1 + limit.index, limit.rule.parts_per_unit if counts[position] else 0]
+            numbers += [self._key_numbers.get(limit, 0), limit.rule.is_soft, *usage]
+            limits.append(algorithm.encode() + b"\0" + pack("<9d", *numbers))
+        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes) + sum(map(len, limits))
+        for scope, codec, is_counted in zip(self.scopes, self.codecs, counts, strict=True):
+            keys = [rule.key for rule in scope.schema.rules]
+            counted = len(keys) if is_counted else 0
+            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, counted, place))
+            if is_counted:
+                labels.append(label_of(scope.scope, keys) + b"\0")
+                place += len(labels[-1])
+        return b"".join([pack("<dd", len(scopes), len(limits)), *scopes, *limits, *labels])
 
 
 class PreparedAcquire:

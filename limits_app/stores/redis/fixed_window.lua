@@ -1,41 +1,37 @@
--- Fixed window, as core/algorithms/fixed_window.py. Parameters: capacity, length of the window.
+-- Fixed window, as core/algorithms/fixed_window.py. State: start of the window, amount in it.
 
--- Add to the count of the current window, or of one that starts now.
-local function add_to_window(limit, amount)
-  local state, window = limit.state, limit.b
-  if state.count == 0 or now - state.start >= window then state.start, state.count = now, 0 end
-  state.count = min(state.count + amount, MOST_DEBT)
-  return state.start + window
+-- The current window, or one that starts now.
+local function current_window(state, window)
+  local start, count = state[1], state[2]
+  if count == 0 or now - start >= window then return now, 0 end
+  return start, count
 end
 
-local function credit_window(limit, change)
-  limit.state.count = max(limit.state.count + change, 0)
-  return limit.state.start + limit.b
+local function credit_window(state, change, _, window)
+  state[2] = max(state[2] + change, 0)
+  return state[1] + window
 end
 
 algorithms.fixed_window = {
-  read = function(record, place)
-    local start, count = unpack_from('<I8I8', record, place)
-    return {start = start, count = count}
+  format = '<I8I8',
+  take = function(state, amount, capacity, window)
+    local start, count = current_window(state, window)
+    if count + amount > capacity then return nil end
+    state[1], state[2] = start, count + amount
+    return start + window
   end,
-  write = function(state)
-    return pack('<I8I8', state.start, state.count)
-  end,
-  take = function(limit, amount)
-    local is_current = now - limit.state.start < limit.b
-    if (is_current and limit.state.count or 0) + amount > limit.a then return nil end
-    return add_to_window(limit, amount)
-  end,
-  settle = function(limit, change)
+  settle = function(state, change, _, window)
     if change <= 0 then return 0 end
-    return add_to_window(limit, change)
+    local start, count = current_window(state, window)
+    state[1], state[2] = start, min(count + change, MOST_DEBT)
+    return start + window
   end,
   credit = credit_window,
-  undo = function(limit, change)
-    if limit.state.start > charged_at or now - limit.state.start >= limit.b then return 0 end
-    return credit_window(limit, change)
+  undo = function(state, change, _, window)
+    if state[1] > charged_at or now - state[1] >= window then return 0 end
+    return credit_window(state, change, _, window)
   end,
-  share = function(limit)
-    return now - limit.state.start < limit.b and limit.state.count / limit.a or 0
+  share = function(state, capacity, window)
+    return now - state[1] < window and state[2] / capacity or 0
   end,
 }

@@ -1,57 +1,48 @@
--- Quota, as core/algorithms/quota.py. Parameters: capacity, length of a session (0: a calendar), place of the calendar.
--- Scripts have no calendar. The numbers of a call have four boundaries of each calendar after the amounts, and end with
--- the time in which these boundaries are right: outside of it nothing is decided, and the caller sends others.
+-- Quota, as core/algorithms/quota.py. State: start of counting, end of the period, amount in it. The parameters are
+-- capacity, length of a session (0: a calendar), and place of the calendar.
+--
+-- Scripts have no calendar. The numbers of a call have four boundaries of each calendar after the amounts, from
+-- `calendars_at` on, and end with the time in which these boundaries are right: outside of it nothing is decided, and the
+-- caller sends others.
 local known_from, known_until = unpack_from('<dd', ARGV[2], #ARGV[2] - 15)
 if now < known_from or now >= known_until then return 'T' .. pack('<d', now) end
 
-local function period_now(limit)
-  local session_us = limit.b
-  if session_us > 0 then return now, now + session_us end
-  local first, second, third, fourth = unpack_from('<dddd', ARGV[2], limit.request.calendars_at + limit.c)
-  if now < second then return first, second end
-  if now < third then return second, third end
-  return third, fourth
+-- The current period and the amount in it. While the clock is set back, the period continues.
+local function current_period(state, session_us, calendar)
+  local start, ends, count = state[1], state[2], state[3]
+  if now < ends and count > 0 then return min(start, now), ends, count end
+  if session_us > 0 then return now, now + session_us, 0 end
+  local first, second, third, fourth = unpack_from('<dddd', ARGV[2], calendars_at + calendar)
+  if now < second then return first, second, 0 end
+  if now < third then return second, third, 0 end
+  return third, fourth, 0
 end
 
--- Add to the count of the current period. While the clock is set back the period continues.
-local function add_to_period(limit, amount)
-  local state = limit.state
-  if now >= state.ends or state.count == 0 then
-    state.start, state.ends = period_now(limit)
-    state.count = 0
-  end
-  state.start, state.count = min(state.start, now), min(state.count + amount, MOST_DEBT)
-  return state.count > 0 and state.ends or 0
+local function credit_period(state, change)
+  state[3] = max(state[3] + change, 0)
+  return state[2]
 end
 
-local function credit_period(limit, change)
-  limit.state.count = max(limit.state.count + change, 0)
-  return limit.state.ends
+local function settle_period(state, change, _, session_us, calendar)
+  -- What was charged in an earlier period is not refunded.
+  if change <= 0 then return charged_at < state[1] and 0 or credit_period(state, change) end
+  local start, ends, count = current_period(state, session_us, calendar)
+  state[1], state[2], state[3] = min(start, now), ends, min(count + change, MOST_DEBT)
+  return ends
 end
 
 algorithms.quota = {
-  read = function(record, place)
-    local start, ends, count = unpack_from('<I8I8I8', record, place)
-    return {start = start, ends = ends, count = count}
+  format = '<I8I8I8',
+  take = function(state, amount, capacity, session_us, calendar)
+    local start, ends, count = current_period(state, session_us, calendar)
+    if count + amount > capacity then return nil end
+    state[1], state[2], state[3] = start, ends, count + amount
+    return state[3] > 0 and ends or 0
   end,
-  write = function(state)
-    return pack('<I8I8I8', state.start, state.ends, state.count)
-  end,
-  take = function(limit, amount)
-    local count = now < limit.state.ends and limit.state.count or 0
-    if count + amount > limit.a then return nil end
-    return add_to_period(limit, amount)
-  end,
-  settle = function(limit, change)
-    if change > 0 then return add_to_period(limit, change) end
-    -- What was charged in an earlier period is not refunded.
-    if charged_at < limit.state.start then return 0 end
-    return credit_period(limit, change)
-  end,
+  settle = settle_period,
+  undo = settle_period,
   credit = credit_period,
-  share = function(limit)
-    return now < limit.state.ends and limit.state.count / limit.a or 0
+  share = function(state, capacity)
+    return now < state[2] and state[3] / capacity or 0
   end,
 }
--- What was charged a moment ago is refunded as any other amount.
-algorithms.quota.undo = algorithms.quota.settle

@@ -1,34 +1,43 @@
 -- Change what a request has charged, and return its permits.
 --
--- The plan: what is done (0 settle, 1 credit, 2 undo), and the request. The numbers: the changes.
+-- The plan: what is done (0 settle, 1 credit, 2 undo), and the request as in acquire.lua. The numbers: the changes.
 -- ARGV[3]: the holder of permits, 16 bytes; ARGV[4]: the channel on which returned amounts are announced.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
-local action = unpack_from('<d', plan)
-local request = read_request(9, 1)
-read_amounts(request, numbers_at)
-if not load_records(request) then return 'C' end
+local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
+local scopes, limits, at = load_scopes(9, 1, charged_at)
+if not scopes then return 'C' end
+calendars_at = numbers_at + limits * 8
 
-local lease_was_lost = false
-for _, limit in ipairs(request.limits) do
-  local algorithm, scope, change = limit.algorithm, limit.scope, limit.amount
+for _ = 1, limits do
+  local change, name, scope_number, place, a, b, c, key, usage, parts, _
+  name, scope_number, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
+  change, numbers_at = unpack_from('<d', ARGV[2], numbers_at)
   if change ~= 0 then
+    local algorithm, scope = algorithms[name], scopes[scope_number]
     local apply = algorithm.settle
-    if action > 0 then apply = algorithm.credit or apply end
-    if action == 2 then apply = algorithm.undo or apply end
-    scope.full_at, scope.is_changed = max(scope.full_at, apply(limit, change)), true
-    lease_was_lost = lease_was_lost or limit.lease_was_lost
-    put_state(limit)
+    if action ~= SETTLE then apply = algorithm.credit or apply end
+    if action == UNDO then apply = algorithm.undo or apply end
+    local state = {unpack_from(algorithm.format, scope.record, place)}
+    scope.full_at = max(scope.full_at, apply(state, change, a, b, c, KEYS[key]), 1)
+    scope.record = put(scope.record, place, pack(algorithm.format, unpack(state)))
     -- Permits that are returned were used; those of a request that was undone were not.
-    if algorithm.reclaim and action ~= 2 then limit.amount = 0 end
+    if parts > 0 and (name ~= 'permits' or action == UNDO) then count_usage(scope, usage, change, parts) end
   end
 end
-count_usage(request, charged_at, false)
 write_now()
-for _, scope in ipairs(request.scopes) do
-  if scope.is_changed then
+
+for index = 1, #scopes do
+  local scope = scopes[index]
+  if scope.full_at > 0 then
+    if scope.counts and scope.is_current_hour then
+      scope.usage = scope.sums
+    elseif scope.counts then
+      add_finished_usage(unpack_from('s', plan, scope.label_at), scope.sums)
+    end
     save(scope)
-    if scope.watched_until and tonumber(scope.watched_until) > now then call('PUBLISH', ARGV[4], scope.key) end
+    local watched_until = call('HGET', scope.key, 'w')
+    if watched_until and tonumber(watched_until) > now then call('PUBLISH', ARGV[4], scope.key) end
   end
 end
-return reply_once(lease_was_lost and 'L' or request.has_new_scope and 'N' or 'A')
+return reply_once(lease_was_lost and 'L' or scopes.has_new and 'N' or 'A')
