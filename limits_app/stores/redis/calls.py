@@ -54,6 +54,8 @@ _FILES: Final[Mapping[str, str]] = {
 """The file of each algorithm, by the name in `Rule.lua`."""
 
 _NUMBER_BYTES: Final = 8
+_HEADER_NUMBERS: Final = 6
+"""How many numbers every call starts with: its own and the attempt, and those of `ServerClock.header`."""
 _NO_HOLDER: Final = bytes(16)
 
 
@@ -295,17 +297,16 @@ class PreparedAcquire:
         )
         self.is_defined = False
         """Whether this process has stored the definitions of the schemas."""
-        self.numbers = {id(plan): number for number, plan in enumerate(plans)}
+        self.numbers = {plan: number for number, plan in enumerate(plans)}
         self.has_permits = any(plan.permits for plan in plans)
         self.has_quotas = any(plan.has_quotas for plan in plans)
         keys, rows, descriptions = [names.version(first.tag)], [], dict[bytes, int]()
-        place = 1 + (3 + 4 * len(plans)) * _NUMBER_BYTES
+        place = 1 + (3 + 3 * len(plans)) * _NUMBER_BYTES
         for plan in plans:
             if plan.description not in descriptions:
                 descriptions[plan.description] = place
                 place += len(plan.description)
-            size = (len(plan.limits) + plan.calendars.size) * _NUMBER_BYTES
-            rows += [1 + len(keys), plan.version, size, descriptions[plan.description]]
+            rows += [1 + len(keys), plan.version, descriptions[plan.description]]
             keys += plan.keys
         if any(plan.counts_usage for plan in plans):
             keys += names.finished_usage(first.tag)
@@ -335,14 +336,16 @@ class Calls:
 
         `now` is the time of another server of the cluster, that has decided on a part of the same claim.
         """
-        numbers: list[float] = [*self._clock.header(0, now), *[acquire.numbers[id(plan)] for plan in plans]]
-        known = [ALWAYS]
+        rows, amounts, known = list[float](), list[float](), [ALWAYS]
+        place = 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
         for claim, plan in zip(claims, plans, strict=True):
-            numbers += plan.amounts(claim.amounts)
+            rows += (acquire.numbers[plan], place + len(amounts) * _NUMBER_BYTES)
+            amounts += plan.amounts(claim.amounts)
             if plan.calendars.size:
                 told = plan.calendars.around(self._clock.estimate() if now is None else now)
-                numbers += told.boundaries
+                amounts += told.boundaries
                 known.append(told.known)
+        numbers = [*self._clock.header(0, now), *rows, *amounts]
         if acquire.has_quotas:
             numbers += [max([start for start, _ in known]), min([end for _, end in known])]
         holders = b""

@@ -2,7 +2,7 @@
 -- The leases are in a sorted set by the time at which they expire; a member is holder, amount, and latest end.
 
 local function lease_of(amount, since, hold_us)
-  return holder .. pack('<dd', amount, hold_us > 0 and since + hold_us or 9007199254740992)
+  return holder .. pack('<dd', amount, hold_us > 0 and since + hold_us or NEVER)
 end
 
 -- Count the leases again where one may have expired, or where the record was evicted and its leases were not.

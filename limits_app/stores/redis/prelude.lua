@@ -31,6 +31,7 @@ local MOST_DEBT = 4503599627370496 -- as DEBT_PARTS in core/algorithms/rule.py
 local HOUR_US = 3600000000
 local USAGE_KEPT_US = 694800000000 -- KEPT_HOURS of core/counting.py, and an hour
 local ALWAYS = 4294967295 -- the second until which records are kept that do not expire
+local NEVER = 9007199254740992 -- as NEVER_US in core/algorithms/rule.py
 
 -- An integer as text: tostring() would lose digits.
 local function whole(value)
@@ -87,22 +88,22 @@ local function load_scopes(at, first_key, time)
   for index = 1, count do
     local schema, size, lasting, counted, label_at
     schema, size, lasting, counted, label_at, at = unpack_from('<c6dddd', plan, at)
-    local key = KEYS[first_key + index - 1]
-    local record, usage, is_new = call('HGET', key, 's'), nil, false
+    local key, sums, has_usage, starts_hour = KEYS[first_key + index - 1], nil, nil, nil
+    local record = call('HGET', key, 's')
     if not record then
-      record, is_new, scopes.has_new = schema .. string.rep('\0', size - 6), true, true
+      record, scopes.has_new = schema .. string.rep('\0', size - 6), true
     elseif #record ~= size or sub(record, 1, 6) ~= schema then
       return nil
     end
-    local scope = {key = key, record = record, lasting = lasting > 0, full_at = 0}
-    scopes[index] = scope
     if counted > 0 then
       local hour = floor(time / HOUR_US)
-      usage = call('HGET', key, 'c')
-      scope.usage, scope.label_at = usage, start + label_at
-      scope.is_current_hour = usage and unpack_from('<d', usage) == hour
-      scope.sums = scope.is_current_hour and usage or pack('<d', hour) .. string.rep('\0', 8 * counted)
+      sums = call('HGET', key, 'c')
+      has_usage = sums
+      starts_hour = not sums or unpack_from('<d', sums) ~= hour
+      if starts_hour then sums = pack('<d', hour) .. string.rep('\0', 8 * counted) end
     end
+    scopes[index] = {key = key, record = record, full_at = lasting > 0 and NEVER or 0, sums = sums, counts = false,
+      has_usage = has_usage, starts_hour = starts_hour, label_at = start + label_at}
   end
   return scopes, limits, at
 end
@@ -140,7 +141,7 @@ end
 -- is finished. What was not collected for too long is dropped.
 local function start_hour(scope)
   local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
-  if scope.usage then add_finished_usage(label, scope.usage) end
+  if scope.has_usage then add_finished_usage(label, scope.has_usage) end
   call('HSET', finished, 'o' .. scope.key, label)
   call('ZADD', hours, now / HOUR_US, 'o' .. scope.key)
   for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
@@ -155,20 +156,15 @@ end
 local function save(scope)
   local key, record, kept_until = scope.key, scope.record, unpack_from('<I4', scope.record, 7)
   local full_in = scope.full_at - now
-  local lives = idle_us(full_in)
-  local expires = not scope.lasting
-    and (kept_until == ALWAYS or scope.starts_hour or kept_until * 1000000 < now + max(full_in, lives / 2))
-  if scope.lasting then
+  local lives, expires = idle_us(full_in), false
+  if scope.full_at >= NEVER then
     if kept_until ~= ALWAYS then call('PERSIST', key) end
     record = put(record, 7, pack('<I4', ALWAYS))
-  elseif expires then
-    record = put(record, 7, pack('<I4', min(floor((now + lives) / 1000000), ALWAYS - 1)))
+  elseif kept_until == ALWAYS or kept_until * 1000000 < now + max(full_in, lives / 2) or scope.counts and scope.starts_hour then
+    record, expires = put(record, 7, pack('<I4', min(floor((now + lives) / 1000000), ALWAYS - 1))), true
   end
-  if scope.usage then
-    call('HSET', key, 's', record, 'c', scope.usage)
-    lives = max(lives, USAGE_KEPT_US) -- until it is collected
-  else
-    call('HSET', key, 's', record)
-  end
+  if scope.counts then call('HSET', key, 's', record, 'c', scope.sums) else call('HSET', key, 's', record) end
+  -- Usage is kept until it is collected.
+  if (scope.counts or scope.has_usage) and lives < USAGE_KEPT_US then lives = USAGE_KEPT_US end
   if expires then call('PEXPIRE', key, milliseconds(lives)) end
 end

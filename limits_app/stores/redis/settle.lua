@@ -19,7 +19,7 @@ for _ = 1, limits do
     if action ~= SETTLE then apply = algorithm.credit or apply end
     if action == UNDO then apply = algorithm.undo or apply end
     local state = {unpack_from(algorithm.format, scope.record, place)}
-    scope.full_at = max(scope.full_at, apply(state, change, a, b, c, KEYS[key]), 1)
+    scope.full_at, scope.is_changed = max(scope.full_at, apply(state, change, a, b, c, KEYS[key])), true
     scope.record = put(scope.record, place, pack(algorithm.format, unpack(state)))
     -- Permits that are returned were used; those of a request that was undone were not.
     if parts > 0 and (name ~= 'permits' or action == UNDO) then count_usage(scope, usage, change, parts) end
@@ -29,11 +29,11 @@ write_now()
 
 for index = 1, #scopes do
   local scope = scopes[index]
-  if scope.full_at > 0 then
-    if scope.counts and scope.is_current_hour then
-      scope.usage = scope.sums
-    elseif scope.counts then
+  if scope.is_changed then
+    if scope.counts and scope.starts_hour then
+      -- It was charged in another hour than the current one.
       add_finished_usage(unpack_from('s', plan, scope.label_at), scope.sums)
+      scope.counts = false
     end
     save(scope)
     local watched_until = call('HGET', scope.key, 'w')
