@@ -6,7 +6,7 @@ A script is prelude.lua, the algorithms that it needs, and the file of its verb,
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -97,8 +97,8 @@ class Call(Protocol):
     def was_refused(self, slots: Slots) -> None:
         """Note that the server has not executed it."""
 
-    def words(self, attempt: int) -> Sequence[bytes | str | int]:
-        """Return the words of the command."""
+    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:
+        """Return what is sent; `pack_command` is that of a connection."""
 
 
 class Command:
@@ -116,28 +116,57 @@ class Command:
     def was_refused(self, slots: Slots) -> None:
         """See Call."""
 
-    def words(self, attempt: int) -> Sequence[bytes | str | int]:  # noqa: ARG002 - see Call
+    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:  # noqa: ARG002
         """See Call."""
-        return self._words
+        return pack_command(*self._words)
 
 
 class Prepared:
-    """A script with its keys and its plan. All keys have the tag of `reply_tag`, where the server is in a cluster.
+    """A script with its keys and its plan. On a cluster, all keys have one tag.
 
-    `once` says that it is executed exactly once; otherwise it may be executed twice.
+    `once` says that it is executed exactly once; otherwise it may be executed twice. One that `is_repeated` has
+    arguments of the same lengths in every call, so that it is packed once.
     """
 
-    __slots__ = ("head", "key", "keys", "plan", "reply_key", "script")
+    __slots__ = ("_pieces", "head", "is_repeated", "key", "plan", "reply_key", "script")
 
     def __init__(
-        self, chosen: Script, keys: Sequence[bytes], plan: bytes, names: Keys, tag: bytes, *, once: bool = True
+        self,
+        chosen: Script,
+        keys: Sequence[bytes],
+        plan: bytes,
+        reply_key: bytes | None = None,
+        *,
+        is_repeated: bool = False,
     ) -> None:
         self.script = chosen
-        self.keys = keys
         self.key = keys[0]
         self.plan = plan
-        self.head = ("EVALSHA", chosen.digest, len(keys) + once, *keys)
-        self.reply_key = names.reply(b"", tag) if once else None
+        self.reply_key = reply_key
+        self.is_repeated = is_repeated
+        self.head = ("EVALSHA", chosen.digest, len(keys) + (reply_key is not None), *keys)
+        self._pieces: list[bytes] = []
+
+    def packed(self, pack_command: Callable[..., Sequence[bytes]], slot: bytes, *arguments: bytes) -> Sequence[bytes]:
+        """Return the command with the name of a slot and arguments."""
+        if self.reply_key is None:
+            return pack_command(*self.head, self.plan, *arguments)
+        if not self.is_repeated:
+            return pack_command(*self.head, self.reply_key + slot, self.plan, *arguments)
+        fields = (slot, *arguments)
+        if not self._pieces:
+            # What redis-py packs around random fields of the same lengths is the same around others.
+            random = [os.urandom(len(field)) for field in fields]
+            rest = b"".join(pack_command(*self.head, self.reply_key + random[0], self.plan, *random[1:]))
+            pieces = []
+            for field in random:
+                before, _, rest = rest.partition(field) if field else (rest, b"", b"")
+                pieces.append(before)
+            self._pieces = [*pieces, rest]
+        pieces = self._pieces
+        parts = [*pieces, *fields]
+        parts[::2], parts[1::2] = pieces, fields
+        return (b"".join(parts),)
 
 
 class ScriptCall:
@@ -178,13 +207,11 @@ class ScriptCall:
         slots.release(self.slot)
         self.slot = None
 
-    def words(self, attempt: int) -> Sequence[bytes | str | int]:
+    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:
         """See Call."""
-        prepared, slot, numbers = self._prepared, self.slot, self._numbers
+        slot, numbers = self.slot, self._numbers
         data = pack(f"<{len(numbers) + 2}d", self.number, attempt, *numbers)
-        if slot is None or prepared.reply_key is None:
-            return (*prepared.head, prepared.plan, data, *self._arguments)
-        return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, data, *self._arguments)
+        return self._prepared.packed(pack_command, b"" if slot is None else slot.name, data, *self._arguments)
 
     def withdrawal(self) -> Withdrawal:
         """Return the call that withdraws this one; the reply is `W`, or that to this call if it was executed."""
@@ -253,7 +280,9 @@ class PreparedPlan:
             plan = pack("<d", self._settle if action == SETTLE else action) + self.description
             chosen = script("settle", self.algorithms)
             keys = keys or [self.names.version(self.tag)]
-            prepared = self._settling[action] = Prepared(chosen, keys, plan, self.names, self.tag)
+            prepared = self._settling[action] = Prepared(
+                chosen, keys, plan, self.names.reply(b"", self.tag), is_repeated=True
+            )
         return prepared
 
     def _description(self, plan: Plan) -> bytes:
@@ -313,7 +342,9 @@ class PreparedAcquire:
         head = pack(f"<{3 + len(rows)}d", len(plans), emptiest_first, failover, *rows)
         algorithms = frozenset[str]().union(*[plan.algorithms for plan in plans])
         blob = b"".join([head, *descriptions])
-        self.prepared = Prepared(script("acquire", algorithms), keys, blob, names, first.tag)
+        self.prepared = Prepared(
+            script("acquire", algorithms), keys, blob, names.reply(b"", first.tag), is_repeated=True
+        )
 
 
 class Calls:
@@ -374,19 +405,19 @@ class Calls:
                     plan.append(pack("<dd", limit.rule.lease_us, ends))
                     members.append(member)
                     owners.append(claim)
-        prepared = Prepared(script("renew"), keys, b"".join(plan), self._names, tag or b"", once=False)
+        prepared = Prepared(script("renew"), keys, b"".join(plan))
         return ScriptCall(prepared, self._unnumbered(), members), owners
 
     def watch(self, scope: bytes) -> ScriptCall:
         """Return the call that notes, for a while, that a thread waits for a scope."""
         key = self._names.scope(scope)
-        prepared = Prepared(script("renew"), [key, key], pack("<dd", 0, 0), self._names, b"", once=False)
+        prepared = Prepared(script("renew"), [key, key], pack("<dd", 0, 0))
         return ScriptCall(prepared, self._unnumbered(), [b""])
 
     def raise_version(self, tag: bytes, *, step: int, least: int) -> ScriptCall:
         """Return the call that raises the version of the configuration."""
         plan = pack("<dd", step, least)
-        prepared = Prepared(script("version"), [self._names.version(tag)], plan, self._names, tag, once=False)
+        prepared = Prepared(script("version"), [self._names.version(tag)], plan)
         return ScriptCall(prepared, self._unnumbered())
 
     def definitions(self, name: bytes) -> Command:
@@ -397,7 +428,7 @@ class Calls:
         self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, tag: bytes, once: bool = False
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        prepared = Prepared(script(verb), keys, plan, self._names, tag, once=once)
+        prepared = Prepared(script(verb), keys, plan, self._names.reply(b"", tag) if once else None)
         return ScriptCall(prepared, self._unnumbered(), arguments)
 
     def holder(self, claim: Claim) -> bytes:

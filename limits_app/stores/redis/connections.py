@@ -206,7 +206,7 @@ class Connections:
 
 
 def _exchange(connection: Any, call: Call, attempt: int) -> Any:
-    connection.send_packed_command(connection.pack_command(*call.words(attempt)), check_health=False)
+    connection.send_packed_command(call.packed(connection.pack_command, attempt), check_health=False)
     return connection.read_response(disable_decoding=True)
 
 
@@ -250,7 +250,7 @@ class TaskConnections:
         connection = held.idle.pop() if held.idle else await self._connect(connection_class)
         try:
             call.begin(self._connections.slots)
-            await connection.send_packed_command(connection.pack_command(*call.words(FIRST)), check_health=False)
+            await connection.send_packed_command(call.packed(connection.pack_command, FIRST), check_health=False)
             reply = await connection.read_response(disable_decoding=True)
         except exceptions.ResponseError as error:
             await connection.disconnect(nowait=True)
