@@ -171,12 +171,16 @@ class Records:
         self._calls = calls
         self._slots = slots
 
-    def peek(self, claim: Claim) -> Generator[Any, Any, None]:
-        """Fill in the time, and the states of a claim under the present limits."""
-        scopes = claim.plan.scopes
-        now, found = yield from self.load(claim.plan.short_keys(), scopes, claim.plan.version)
-        records = [_migrated(stored, scope.schema, now) for stored, scope in zip(found, scopes, strict=True)]
-        engine.peek(claim, records, now)
+    def peek(self, claim: Claim, groups: Sequence[Sequence[int]]) -> Generator[Any, Any, None]:
+        """Fill in the time, and the states of a claim under the present limits; scopes are loaded in `groups`."""
+        plan, records, now = claim.plan, dict[int, Record](), 0
+        shorts = plan.short_keys()
+        for indexes in groups:
+            scopes = [plan.scopes[index] for index in indexes]
+            now, found = yield from self.load([shorts[index] for index in indexes], scopes, plan.version)
+            for index, stored, scope in zip(indexes, found, scopes, strict=True):
+                records[index] = _migrated(stored, scope.schema, now)
+        engine.peek(claim, [records[index] for index in range(len(plan.scopes))], now)
 
     def migrate(
         self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None

@@ -35,7 +35,7 @@ from limits_app.stores.redis.records import Codecs, Records
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.waking import Waking
 
-__all__ = ["RedisStore"]
+__all__ = ["WITHDRAWN", "RedisStore", "Steps"]
 
 logger = logging.getLogger("limits_app")
 
@@ -49,7 +49,7 @@ _MOST_CHOICES: Final = 1024
 _MOST_ATTEMPTS: Final = 50
 _SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
 
-_WITHDRAWN: Final = b"W"
+WITHDRAWN: Final = b"W"
 _STALE: Final = ord("S")
 _OTHER_SCHEMA: Final = ord("C")
 _OTHER_CALENDARS: Final = ord("T")
@@ -59,8 +59,6 @@ _LEASE_LOST: Final = ord("L")
 """How replies and decisions start; see acquire.lua and settle.lua."""
 
 _DECIDED: Final = ord("D")
-_NEVER_LEARNED: Final = -1
-"""In place of the number of times that rejections were forgotten: this one is not to be remembered."""
 _MOST_DEFINED: Final = 4096
 _DEFINITIONS_KEPT_MS: Final = "31622400000"
 
@@ -357,8 +355,8 @@ class RedisStore:
             except BaseException:
                 self._acquires_in_doubt.keep(claim, doubt)
                 raise
-            if reply != _WITHDRAWN:
-                self._read(claims, plans, reply, _NEVER_LEARNED)
+            if reply != WITHDRAWN:
+                self._read(claims, plans, reply, learn=False)
             if not claim.admitted:
                 return
         lease_was_lost = yield from self._settle_plan(claim, changes, self._prepared(claim.plan))
@@ -376,7 +374,7 @@ class RedisStore:
             except BaseException:
                 self._settlements_in_doubt.keep(key, earlier)
                 raise
-            if reply != _WITHDRAWN:
+            if reply != WITHDRAWN:
                 return reply[0] == _LEASE_LOST
         while True:
             call = self._calls.settle(claim, changes, plan, action)
@@ -420,8 +418,12 @@ class RedisStore:
             self.line.notify(claim.plan.scope_keys)
 
     def _peek(self, claim: Claim) -> Steps[None]:
-        yield from self._records.peek(claim)
+        yield from self._records.peek(claim, self._peek_groups(claim.plan))
         self._clock.learn(claim.decided_at)
+
+    def _peek_groups(self, plan: Plan) -> Sequence[Sequence[int]]:
+        """Return the positions of the scopes that are loaded together."""
+        return [range(len(plan.scopes))]
 
     def _define(self, plans: Sequence[PreparedPlan]) -> Steps[None]:
         """Store the definitions of schemas, by which records are read after the limits have changed."""
@@ -437,7 +439,13 @@ class RedisStore:
     # Replies.
 
     def _read(
-        self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], reply: bytes, forgotten: int
+        self,
+        claims: Sequence[Claim],
+        plans: Sequence[PreparedPlan],
+        reply: bytes,
+        forgotten: int = 0,
+        *,
+        learn: bool = True,
     ) -> tuple[Claim | None, bool]:
         """Fill in the decisions of a reply; return the admitted claim, and whether a scope had no record."""
         at = 1
@@ -450,7 +458,7 @@ class RedisStore:
             if status != _REJECTED:
                 return claim, status == _NEW_SCOPE
             self._clock.learn(claim.decided_at)
-            if claim.plan.version is None and self._now is None:
+            if learn and claim.plan.version is None and self._now is None and plan.is_whole:
                 self._rejections.learn(claim, forgotten)
         return None, False
 
