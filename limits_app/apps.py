@@ -56,7 +56,7 @@ def _settings_changed(*, setting: str, **details: object) -> None:
         endpoints.clear()
 
 
-def _lease_lost(claim: Claim) -> None:
+def _lease_lost(claim: Acquisition) -> None:
     from limits_app import signals
 
     signals.lease_lost.send_robust(sender=None, claim=claim)

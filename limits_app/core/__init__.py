@@ -1,1 +1,1 @@
-"""The engine: limits, decisions and acquisitions, without Django, I/O or a clock of its own."""
+"""The engine: limits, decisions and acquisitions, without Django, I/O or reading a clock."""

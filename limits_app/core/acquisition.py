@@ -99,7 +99,7 @@ class Acquisition:
 
     @property
     def fences(self) -> dict[str, int]:
-        """A number for each resource limit that grows from grant to grant, so that other systems reject late holders."""
+        """A number for each resource limit that grows with each grant; other systems reject late holders by it."""
         if not self.claim.admitted:
             return {}
         return {limit.key: state[2] for limit, _, state in self.claim.limits() if limit.rule.is_permit}
@@ -187,7 +187,7 @@ class Acquisition:
 
     def track(self) -> None:
         """Renew the permits that the store has just leased, until they are returned."""
-        self.limit_set.store.renewer.add(self)
+        self.limit_set.store.renewer.add(self.claim)
 
     def on_lease_lost(self) -> None:
         """Report that other holders may have had the permits while this acquisition held them."""
@@ -228,7 +228,7 @@ class Acquisition:
         plan = claim.plan
         changes = plan.changes(self._used, claim.amounts, give_back=give_back)
         if plan.permits:
-            self.limit_set.store.renewer.discard(claim.number)
+            self.limit_set.store.renewer.discard(claim)
             return changes
         return changes if any(changes) else None
 
@@ -236,9 +236,10 @@ class Acquisition:
         """Raise UsageNotReported where usage had to be reported and was not."""
         if self.claim.admitted and not self._cancelled:
             used = self._used
-            missing = {limit.key for limit in self.claim.plan.reporting if not used or used[limit.place] < 0}
-            if missing:
-                raise UsageNotReported(sorted(missing))
+            for limit in self.claim.plan.reporting:
+                if not used or used[limit.place] < 0:
+                    missing = {one.key for one in self.claim.plan.reporting if not used or used[one.place] < 0}
+                    raise UsageNotReported(sorted(missing))
 
     def _check_overuse(self, limit: PlannedLimit, amount: int, used: Amount) -> None:
         requested = units_of(limit.rule, amount)

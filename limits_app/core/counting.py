@@ -19,7 +19,7 @@ KEPT_HOURS: Final = 8 * 24
 class Count(NamedTuple):
     """The amounts admitted for the limits of one scope in one hour; there may be several for the same hour.
 
-    `resource` is None in a set without a name, `hour` is counted from 1970.
+    A set without a name has None as `resource`, `hour` is counted from 1970.
     `amounts` are thousandths of units by key, and below 0 where more was refunded than charged since the last
     collection. `shared` marks one bucket for all entities, and `member` is the member of the pool `resource`.
     """

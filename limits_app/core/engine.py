@@ -37,27 +37,27 @@ IsGone = Callable[[Holder], bool]
 """Says of a holder whether its process has ended."""
 
 
-def charge(claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None = None) -> bool:
+def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | None = None) -> bool:
     """Charge all amounts of a claim or none, and fill in the decision; return whether the claim was admitted.
 
-    When it is admitted, its permits are leased to `holder` and its amounts are counted as usage. An amount of 0 is
-    admitted unless the limit is in debt, and charges nothing. Before a request for permits is rejected, expired leases
-    are reclaimed, and with `is_gone` those of ended processes. A rejection changes nothing else.
+    When it is admitted, its permits are leased to `claim.holder` and its amounts are counted as usage. An amount of 0
+    is admitted unless the limit is in debt, and charges nothing. Before a request for permits is rejected, expired
+    leases are reclaimed, and with `is_gone` those of ended processes. A rejection changes nothing else.
     """
     plan, amounts = claim.plan, claim.amounts
     taken: list[State] = []
     for limit in plan.limits:
-        rule, state, amount = limit.rule, records[limit.scope_index].states[limit.index], amounts[limit.place]
-        after = rule.take(state, now, amount)
+        state = records[limit.scope_index].states[limit.index]
+        after = limit.rule.take(state, now, amounts[limit.place])
         if after is None:
-            if not rule.is_soft:
-                return _reject(claim, records, now, holder, is_gone)
-            after = rule.settle(state, now, amount)
+            if not limit.rule.is_soft:
+                return _reject(claim, records, now, is_gone)
+            after = limit.rule.settle(state, now, amounts[limit.place])
         taken.append(after)
     for limit in plan.permits:
         rule = limit.rule
-        lease = Lease(amounts[limit.place], now + rule.lease_us, min(now + rule.hold_us, NEVER_US))
-        records[limit.scope_index].leases[rule.key, holder] = lease
+        lease = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
+        records[limit.scope_index].leases[rule.key, claim.holder] = lease
     for limit in plan.limits:
         record = records[limit.scope_index]
         record.states[limit.index] = taken[limit.place]
@@ -70,8 +70,8 @@ def charge(claim: Claim, records: Sequence[Record], now: int, holder: Holder, is
     return True
 
 
-def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now: int, holder: Holder) -> bool:
-    """Add `changes` to what was charged, and return the permits; False when a lease had run out before.
+def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now: int) -> bool:
+    """Add `changes` to the charged amounts, and return the permits; False when a lease had run out before.
 
     Positive changes are charged even beyond the limit, negative ones are refunded where the algorithm can; those of
     a plan that is credit, whatever the algorithm. Permits whose lease had run out are left to their new holders.
@@ -80,32 +80,32 @@ def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now:
     plan, taken_at, kept_leases = claim.plan, claim.decided_at, True
     for limit in plan.limits:
         record, rule, change = records[limit.scope_index], limit.rule, changes[limit.place]
-        if rule.is_permit and record.leases.pop((rule.key, holder), None) is None:
+        if rule.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
             kept_leases = False
         elif not change:
             continue
         elif record.schema is limit.scope.schema and not limit.is_credit:
             record.states[limit.index] = rule.settle(record.states[limit.index], now, change, taken_at)
         else:
-            _settle_elsewhere(record, limit, change, now, taken_at)
+            _settle_elsewhere(record, limit, change, now=now, taken_at=taken_at)
         record.changed = True
     if plan.counts_usage:
         _count_settled(plan, records, changes, taken_at)
     return kept_leases
 
 
-def renew(claim: Claim, records: Sequence[Record], now: int, holder: Holder) -> bool:
+def renew(claim: Claim, records: Sequence[Record], now: int) -> bool:
     """Lease all permits of a claim again; False, and nothing renewed, when one of the leases has run out."""
     found = []
     for limit in claim.plan.permits:
-        lease = records[limit.scope_index].leases.get((limit.rule.key, holder))
+        lease = records[limit.scope_index].leases.get((limit.rule.key, claim.holder))
         if lease is None or lease.expires_at <= now:
             return False
         found.append((limit, lease))
     for limit, lease in found:
         record = records[limit.scope_index]
         expires_at = min(now + limit.rule.lease_us, lease.ends_at)
-        record.leases[limit.rule.key, holder] = Lease(lease.amount, expires_at, lease.ends_at)
+        record.leases[limit.rule.key, claim.holder] = Lease(lease.amount, expires_at, lease.ends_at)
         record.changed = True
     return True
 
@@ -182,12 +182,12 @@ def close_usage(record: Record) -> None:
     record.changed = True
 
 
-def _reject(claim: Claim, records: Sequence[Record], now: int, holder: Holder, is_gone: IsGone | None) -> bool:
+def _reject(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | None) -> bool:
     """Reclaim leases that have run out and try again; without any, note the rejection."""
     if claim.plan.permits:
         reclaimed = [reclaim(record, now, is_gone) for record in records]
         if any(reclaimed):
-            return charge(claim, records, now, holder)
+            return charge(claim, records, now)
     claim.decided_at = now
     claim.states = [records[limit.scope_index].states[limit.index] for limit in claim.plan.limits]
     claim.admitted = False
@@ -238,7 +238,7 @@ def _usage_of(record: Record) -> list[FinishedUsage]:
     return [FinishedUsage(hour_of(usage.until - 1), amounts)] if amounts else []
 
 
-def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, now: int, taken_at: int) -> None:
+def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int) -> None:
     """Settle credit, or a change of a limit whose record has another schema by now."""
     schema, states = record.schema, record.states
     index = schema.index.get(limit.rule.key)

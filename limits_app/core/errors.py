@@ -1,20 +1,20 @@
 """Every error that the package raises on purpose.
 
 LimitsError
-├── InvalidLimit        (ValueError)    a definition that cannot be
-├── InvalidRequest      (ValueError)    amounts or keys that cannot be
-├── LimitExceeded                       refused; carries the outcome
-│   ├── LimitTimeout    (TimeoutError)  still refused when the time was up
+├── InvalidLimit        (ValueError)    an invalid definition
+├── InvalidRequest      (ValueError)    invalid amounts or keys
+├── LimitExceeded                       rejected; carries the outcome
+│   ├── LimitTimeout    (TimeoutError)  still rejected when the time was up
 │   └── NeverAdmissible (ValueError)    more than the limit can ever admit
 ├── UsageNotReported    (RuntimeError)  a block ended without `update`
 ├── AlreadyReleased     (RuntimeError)  `update` after `release`
-├── NotShareable        (TypeError)     private state was asked to leave its process
+├── NotShareable        (TypeError)     private state cannot be sent to another process
 ├── UnknownPool         (LookupError)   no pool has that name
-├── CannotRevert        (RuntimeError)  a change that can no longer be taken back
+├── CannotRevert        (RuntimeError)  a change that can no longer be reverted
 ├── StoreUnavailable                    the store cannot answer
-│   └── StoreBlocked                    a transaction of the caller keeps it from that
+│   └── StoreBlocked                    a transaction of the caller blocks it
 │       └── RecordUnavailable           the stored data of one scope cannot be used
-└── StaleConfiguration                  the caller's limits are older than the store's version
+└── StaleConfiguration                  the caller's limits are older than the configuration
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class LimitsError(Exception):
 
 
 class InvalidLimit(LimitsError, ValueError):
-    """A limit, key, name or identifier that cannot be; the message names it and says what is allowed."""
+    """An invalid limit, key, name or identifier; the message has the value and the allowed ones."""
 
 
 class InvalidRequest(LimitsError, ValueError):
-    """A request whose amounts or keys cannot be; nothing was charged."""
+    """A request with invalid amounts or keys; nothing was charged."""
 
 
 class LimitExceeded(LimitsError):
-    """The request was refused; `outcome` says by which limits and when to come back.
+    """The request was rejected; `outcome` has the limits that rejected it and when to retry.
 
-    `refused` is what was not acquired, to tell more about it; None where that is not known, as in another process.
+    `refused` is the acquisition that was rejected; None where it is not known, as in another process.
     """
 
     refused: Acquisition | None = None
@@ -72,7 +72,7 @@ class LimitExceeded(LimitsError):
 
     @classmethod
     def of(cls, refused: Acquisition) -> Self:
-        """The error for what a store has refused."""
+        """Return the error for an acquisition that a store has rejected."""
         error = cls(refused.outcome)
         error.refused = refused
         return error
@@ -85,11 +85,11 @@ class LimitExceeded(LimitsError):
 
 
 class LimitTimeout(LimitExceeded, TimeoutError):
-    """The request was still refused when its timeout ended."""
+    """The request was still rejected when its timeout ended."""
 
 
 class NeverAdmissible(LimitExceeded, ValueError):
-    """The request asks for more than a limit can ever admit, so waiting is pointless."""
+    """The request is for more than a limit can ever admit, so waiting is pointless."""
 
 
 class UsageNotReported(LimitsError, RuntimeError):
@@ -109,7 +109,7 @@ class AlreadyReleased(LimitsError, RuntimeError):
 
 
 class NotShareable(LimitsError, TypeError):
-    """State in memory cannot follow its limit set into another process."""
+    """State in memory cannot be sent to another process with its limit set."""
 
 
 class UnknownPool(LimitsError, LookupError):
@@ -117,13 +117,13 @@ class UnknownPool(LimitsError, LookupError):
 
 
 class CannotRevert(LimitsError, RuntimeError):
-    """A change of configuration that cannot be taken back as things are; nothing was changed."""
+    """A change of the configuration that can no longer be reverted; nothing was changed."""
 
 
 class StoreUnavailable(LimitsError):
-    """The store cannot answer; nothing is known about the request.
+    """The store cannot answer; the state of the request is unknown.
 
-    `retry_after` is in how many seconds it is worth asking again, where somebody knows that.
+    `retry_after` is after how many seconds a retry is useful, where that is known.
     """
 
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
@@ -132,9 +132,9 @@ class StoreUnavailable(LimitsError):
 
 
 class StoreBlocked(StoreUnavailable):
-    """The caller's own transaction has locked the file that the store is in, so waiting for it is pointless.
+    """A transaction of the caller has locked the file of the store, so waiting for the lock is pointless.
 
-    The store is well; nothing was charged.
+    The store itself is available; nothing was charged.
     """
 
 
@@ -145,5 +145,5 @@ class RecordUnavailable(StoreBlocked):
 class StaleConfiguration(LimitsError):
     """The limits of the request were compiled before the latest change; resolve them again."""
 
-    def __init__(self, message: str = "limits have changed since these were found: ask for the set again") -> None:
+    def __init__(self, message: str = "the limits have changed since this set was resolved: resolve it again") -> None:
         super().__init__(message)

@@ -1,13 +1,11 @@
-"""Names of scopes: the one place where the key of stored state is built.
+"""Keys of scopes: the one place where the key of stored state is built.
 
-A key is `v1:<resource>:<entity>`: the resource's name cannot contain a colon,
-and the entity is a digest of fixed length or `-`, so two scopes can never meet in one key
-and nothing personal stands in a store in clear.
-`*<limit>` after it names a limit that all share, `!<digest>` a request that is admitted once
-(with `+<resource>` for each further one that it is for),
-and `~` at the end what is only tried.
-`><limit>` after it names the line of those who wait for a limit.
-`v1:+<pool>:<member>` is the member of a pool, the latter as a digest too.
+A key is `v1:<resource>:<entity>`: the name of a resource cannot contain a colon, and the entity is a digest of fixed
+length or `-`, so that two scopes never share a key, and stores have no personal data in their keys.
+`*<limit>` after it names a limit with one bucket for all entities, `!<digest>` a request with an idempotency key
+(with `+<resource>` for each further resource of the request), and `~` at the end policies in shadow mode.
+`><limit>` after it names the queue of waiters for a limit.
+`v1:+<pool>:<member>` is the member of a pool, also as a digest.
 """
 
 from __future__ import annotations
@@ -41,15 +39,16 @@ __all__ = [
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
 IDEMPOTENCY_LEVEL: Final = "idempotency"
-"""The level of what admits a request once, which is no limit that anybody has set."""
+"""The level of the limit that admits an idempotency key once."""
 _VERSION: Final = "v1"
 _NO_ENTITY: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose state it is: a resource and an entity (`None`: the site itself, or everybody where it is `shared`),
-    under one key. That of a pool's `member` has the name of the pool as its resource.
+    """A resource and an entity under one key; the entity is None for the site itself, and for all where it is `shared`.
+
+    The scope of a pool's `member` has the name of the pool as its resource.
     """
 
     key: str
@@ -60,39 +59,39 @@ class Scope:
 
 
 def scope_of(resource: str, entity: str | None) -> Scope:
-    """Give the scope of an entity on a resource; both are taken as checked."""
+    """Return the scope of an entity on a resource; both must be valid."""
     who = _NO_ENTITY if entity is None else _digest(entity)
     return Scope(f"{_VERSION}:{resource}:{who}", resource, entity)
 
 
 def shared_scope(resource: str, key: str) -> Scope:
-    """Give the scope of one limit of a resource that everybody shares.
+    """Return the scope of one limit of a resource with one bucket for all entities.
 
-    Each has a scope of its own, so that policies that share different limits never meet in one record.
+    Each such limit has its scope, so that policies that share different limits never meet in one record.
     """
     site = scope_of(resource, None)
     return replace(site, key=f"{site.key}*{key}", shared=True)
 
 
 def member_scope(pool: str, member: str) -> Scope:
-    """Give the scope of a member of a pool, which all who are served by it share."""
+    """Return the scope of a member of a pool, shared by all its requests."""
     return Scope(f"{_VERSION}:+{pool}:{_digest(member)}", pool, shared=True, member=member)
 
 
 def shadow_scope(scope: Scope) -> Scope:
-    """Give the scope in which policies count that are only tried, beside those that are enforced."""
+    """Return the scope of policies in shadow mode, beside the enforced ones."""
     return replace(scope, key=f"{scope.key}~")
 
 
 def line_scope(scope: Scope, key: str) -> Scope:
-    """Give the scope in which those stand in line who wait for a limit of a scope."""
+    """Return the scope of the queue of waiters for a limit of a scope."""
     return replace(scope, key=f"{scope.key}>{key}")
 
 
 def idempotency_scope(resource: str, entity: str | None, key: str, *others: str) -> Scope:
-    """Give the scope in which it is noted that a request of an entity with an idempotency key was admitted.
+    """Return the scope that records an admitted request of an entity with an idempotency key.
 
-    Of a request for several resources it is the same in whatever order they come.
+    For several resources the scope does not depend on their order.
     """
     first, *more = sorted({resource, *others})
     scope = scope_of(first, entity)
@@ -100,17 +99,17 @@ def idempotency_scope(resource: str, entity: str | None, key: str, *others: str)
 
 
 def private_scope() -> Scope:
-    """Give a scope that no other limit set has."""
+    """Return a scope that no other limit set has."""
     return Scope(f"{_VERSION}::{unique_name()}")
 
 
 def unique_name() -> str:
-    """Give a name that nobody else has given or will give."""
+    """Return a name that is unique everywhere."""
     return os.urandom(16).hex()
 
 
 def check_resource(name: object) -> str:
-    """Return a resource's name, or raise InvalidLimit that says what is allowed."""
+    """Return a resource's name, or raise InvalidLimit with the rule."""
     if not isinstance(name, str) or not RESOURCE_PATTERN.fullmatch(name):
         raise InvalidLimit(
             f"resource {shown(name)} must be a letter followed by at most 63 letters, digits, '_', '.', '/' or '-'"
@@ -119,26 +118,26 @@ def check_resource(name: object) -> str:
 
 
 def check_entity(identifier: object) -> str:
-    """Return an entity's identifier, or raise InvalidLimit that says what is allowed."""
+    """Return an entity's identifier, or raise InvalidLimit with the rule."""
     if not isinstance(identifier, str) or not 0 < len(identifier) <= MAX_ENTITY_LENGTH:
         raise InvalidLimit(f"entity {shown(identifier)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
     return identifier
 
 
 def check_idempotency_key(key: object) -> str:
-    """Return an idempotency key, or raise InvalidRequest that says what is allowed."""
+    """Return an idempotency key, or raise InvalidRequest with the rule."""
     if not isinstance(key, str) or not 0 < len(key) <= MAX_ENTITY_LENGTH:
         raise InvalidRequest(f"idempotency key {shown(key)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
     return key
 
 
 def short_key(key: str) -> bytes:
-    """The key of a scope as 16 bytes, for stores in which long keys cost."""
+    """Return the key of a scope as 16 bytes, for stores in which long keys cost."""
     return _hashed(key.encode())
 
 
 def lease_key(scope: bytes, limit: str) -> bytes:
-    """The name of the leases of a resource limit in a scope, whose short key it starts with."""
+    """Return the name of the leases of a resource limit: the short key of its scope, and a digest of its key."""
     return scope + b"l" + short_key(limit)[:8]
 
 
@@ -147,7 +146,7 @@ def _digest(entity: str) -> str:
 
 
 def _hashed(text: bytes) -> bytes:
-    # Imported when it is wanted: it takes a twentieth of the time of the whole import.
+    # Imported on use, which shortens the import of the package.
     from hashlib import blake2b
 
     return blake2b(text, digest_size=16).digest()

@@ -43,7 +43,7 @@ class Renewer:
         self._clock = clock
         self._period_us = lease_us // _RENEWALS_PER_LEASE
         self._renew = renew
-        self._held: dict[int, ref[Acquisition]] = {}
+        self._held: dict[int, Claim] = {}
         self._reset()
         clock.attach(self)
         on_fork(self)
@@ -56,30 +56,29 @@ class Renewer:
 
     def after_fork(self) -> None:
         """Drop what the parent process holds: a child neither renews nor loses it."""
-        for acquisition in self.held():
-            acquisition.lost_lease_reported = True
+        for claim in self.held():
+            claim.owner = None
         self._held = {}
         self._reset()
 
-    def add(self, acquisition: Acquisition) -> None:
-        """Renew the permits of an acquisition until they are returned."""
-        self._held[acquisition.claim.number] = ref(acquisition)
+    def add(self, claim: Claim) -> None:
+        """Renew the permits of a claim until they are returned, or nothing refers to their acquisition any more."""
+        self._held[claim.number] = claim
         if not self.running:
             self._start()
 
-    def discard(self, number: int) -> None:
-        """Renew the permits of a claim, given by its number, no longer."""
-        self._held.pop(number, None)
+    def discard(self, claim: Claim) -> None:
+        """Renew the permits of a claim no longer."""
+        self._held.pop(claim.number, None)
 
-    def held(self) -> list[Acquisition]:
-        """Return the acquisitions that hold permits; those that are not referenced any more are dropped."""
+    def held(self) -> list[Claim]:
+        """Return the claims that hold permits; those whose acquisition is not referenced any more are dropped."""
         found = []
-        for number, reference in list(self._held.items()):
-            acquisition = reference()
-            if acquisition is None:
-                self.discard(number)
+        for claim in list(self._held.values()):
+            if claim.owner is None or claim.owner() is None:
+                self.discard(claim)
             else:
-                found.append(acquisition)
+                found.append(claim)
         return found
 
     def moved(self, now: int) -> int | None:
@@ -95,7 +94,7 @@ class Renewer:
         self._ran_at = self._clock()
         held = self.held()
         try:
-            ended = self._renew([acquisition.claim for acquisition in held]) if held else []
+            ended = self._renew(held) if held else []
         except StoreUnavailable:
             logger.warning("permits could not be renewed; trying again", exc_info=True)
             return
@@ -103,9 +102,9 @@ class Renewer:
             if self._held.pop(claim.number, None) is not None:
                 claim.lose_lease()
 
-    def _due(self, held: Sequence[Acquisition]) -> int:
+    def _due(self, held: Sequence[Claim]) -> int:
         """Return when the next round is due."""
-        ends = [one.claim.decided_at + limit.rule.hold_us for one in held for limit in one.claim.plan.permits]
+        ends = [claim.decided_at + limit.rule.hold_us for claim in held for limit in claim.plan.permits]
         return min([self._ran_at + self._period_us, *[end for end in ends if end > self._ran_at]])
 
     def _start(self) -> None:

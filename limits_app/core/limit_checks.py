@@ -1,4 +1,4 @@
-"""What a definition may be: keys, amounts, seconds, and rates as text; each error names the limit and the field."""
+"""Validation of definitions: keys, amounts, seconds and rates as text; errors name the limit and the field."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SECONDS: Final = {
     Decimal(86_400): ("d", "day", "days"),
 }
 UNITS: Final = {name: seconds for seconds, names in _SECONDS.items() for name in names}
-"""Units of time in seconds, by what people call them."""
+"""Units of time in seconds, by name."""
 
 
 def check_key(key: object) -> None:
@@ -47,10 +47,10 @@ def check_key(key: object) -> None:
 
 
 def check_differ(keys: Sequence[str]) -> None:
-    """Raise InvalidLimit where a key is there twice."""
+    """Raise InvalidLimit for a repeated key."""
     if len({*keys}) < len(keys):
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidLimit(f"limit {twice!r} is there twice: keys inside one set must differ")
+        raise InvalidLimit(f"limit {twice!r} appears twice: keys inside one set must differ")
 
 
 def check_seconds(key: str, field: str, value: object) -> None:
@@ -63,7 +63,7 @@ def check_seconds(key: str, field: str, value: object) -> None:
 
 
 def checked_milli(key: str, field: str, value: object, *, decimals: bool) -> int:
-    """Give a field in thousandths; InvalidLimit when it is no such number."""
+    """Return a field in thousandths; InvalidLimit for an invalid number."""
     try:
         return to_milli(value, decimals=decimals)
     except ValueError as error:
@@ -85,9 +85,9 @@ def check_soft(key: str, value: object) -> None:
 
 
 def keep_plain(limit: object, *fields: str) -> None:
-    """Keep numbers that were checked as int or float, whatever kind they came as: stores write definitions down.
+    """Convert checked numbers to int or float, whatever their type: stores save definitions.
 
-    Equal limits are then written alike.
+    Equal limits are then saved alike.
     """
     for field in fields:
         value = getattr(limit, field)
@@ -96,7 +96,7 @@ def keep_plain(limit: object, *fields: str) -> None:
 
 
 def parse_rate(text: str) -> tuple[Amount, float]:
-    """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit says what is expected."""
+    """Read a rate such as `"30/10s"` into capacity and window in seconds; InvalidLimit shows the format."""
     match = _RATE_PATTERN.fullmatch(text) if isinstance(text, str) and len(text) <= 64 else None
     # A capital M alone is as often meant to be a month.
     unit = UNITS.get(match[4].lower()) if match and match[4] != "M" else None

@@ -145,7 +145,7 @@ class LimitSet:
     @property
     def is_private(self) -> bool:
         """Whether only copies of this set have the same scopes."""
-        return all([scope.resource is None for scope in self.scopes])
+        return all(scope.resource is None for scope in self.scopes)
 
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
         """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class RateLimitAlgorithm(StrEnum):
-    """How a rate is measured; each algorithm's module says what it is good for and where it is weak."""
+    """How a rate is measured; the module of each algorithm describes its use and its weakness."""
 
     TOKEN_BUCKET = "token_bucket"
     LEAKY_BUCKET = "leaky_bucket"
@@ -45,7 +45,7 @@ class RateLimitAlgorithm(StrEnum):
 
     @property
     def takes_burst(self) -> bool:
-        """Whether a definition may set how much passes at once."""
+        """Whether a definition may have a burst."""
         return self not in (RateLimitAlgorithm.SLIDING_WINDOW, RateLimitAlgorithm.FIXED_WINDOW)
 
     @property
@@ -55,16 +55,16 @@ class RateLimitAlgorithm(StrEnum):
 
     @property
     def refunds(self) -> bool:
-        """Whether amounts that were not used come back."""
+        """Whether unused amounts are refunded."""
         return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most `capacity` units per `window_seconds`; how much must be said with each request, and used reported.
+    """At most `capacity` units per `window_seconds`; requests name their amount and report the usage.
 
-    `burst` (default: `capacity`) is how much may pass at once; windows do not take it.
-    A `soft` limit refuses nothing: what does not fit is recorded as debt, and the outcome says `overdrawn`.
+    `burst` (default: `capacity`) is the largest amount at one time; windows do not take it.
+    A `soft` limit rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
     """
 
@@ -81,7 +81,7 @@ class RateLimit:
 
     @property
     def ceiling(self) -> Amount:
-        """The most that can ever be admitted at once."""
+        """The largest amount that can be admitted at one time."""
         return self.capacity if self.burst is None else self.burst
 
     @classmethod
@@ -134,7 +134,7 @@ class CallLimit:
 
     @property
     def ceiling(self) -> Amount:
-        """The most that can ever be admitted at once."""
+        """The largest amount that can be admitted at one time."""
         return self.capacity if self.burst is None else self.burst
 
     @classmethod
@@ -166,10 +166,10 @@ class CallLimit:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimit:
-    """At most `capacity` permits held at the same time, given back when their holder is done.
+    """At most `capacity` permits held at the same time, returned when their holder is done.
 
     `max_hold_seconds` takes a permit away from a holder that keeps it longer (default: never).
-    There is no soft one: what cannot be shared by more holders than there are permits cannot be lent on credit.
+    Resource limits are always hard.
     """
 
     key: str
@@ -187,13 +187,13 @@ class ResourceLimit:
 
     @property
     def ceiling(self) -> int:
-        """The most permits that one request can ever have."""
+        """The largest number of permits of one request."""
         return self.capacity
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Nothing at all: what the policy "blocked" means for those whom it is about."""
+    """Rejects every request: the effect of a policy that is blocked."""
 
     key: ClassVar[str] = "blocked"
     capacity: ClassVar[int] = 0
@@ -202,23 +202,23 @@ class Blocked:
 
 
 MeteredLimit = RateLimit | QuotaLimit
-"""What is requested in amounts that the caller names, and later reports."""
+"""Limits whose amounts the caller requests by name and reports later."""
 
 Limit = RateLimit | CallLimit | QuotaLimit | ResourceLimit
-"""What can be set."""
+"""Limits that can be set."""
 
 AnyLimit = Limit | Blocked
-"""What can hold."""
+"""Limits that can be in force."""
 
 
 def checked_limits(limits: Iterable[object], example: str = "LimitSet([limit])") -> tuple[Limit, ...]:
-    """Return definitions as a tuple; InvalidLimit says which of them is none, or which key is there twice."""
+    """Return definitions as a tuple; InvalidLimit names a value that is not a limit, or a repeated key."""
     if isinstance(limits, Limit) or not isinstance(limits, Iterable):
         raise InvalidLimit(f"limits must be several, as in {example}, not {shown(limits)}")
     checked = []
     for limit in limits:
         if not isinstance(limit, Limit):
-            raise InvalidLimit(f"{shown(limit)} is no limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
+            raise InvalidLimit(f"{shown(limit)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
         checked.append(limit)
     check_differ([limit.key for limit in checked])
     return limits if type(limits) is tuple else tuple(checked)

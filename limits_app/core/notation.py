@@ -1,4 +1,4 @@
-"""Limits as people write them, such as `tpm=400k/min`, and back again.
+"""Limits as text, such as `tpm=400k/min`, parsed and written.
 
 ```
 limit    =  KEY "=" AMOUNT                              permits held at the same time
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 CALLS: Final = "calls"
-"""What people call the key of call limits."""
+"""The key of call limits in text."""
 
 _LONGEST: Final = 256
 _EXAMPLES: Final = "'rpm=1000/min', 'calls=30/10s:gcra', 'budget=5M/month@Europe/Berlin' or 'connections=10'"
@@ -81,7 +81,7 @@ class Noted(NamedTuple):
 
 
 def parse_limit(text: str) -> Noted:
-    """Read a limit as it is written by `limit_text` and by people; InvalidLimit says what is wrong with it."""
+    """Read a limit as it is written by `limit_text` and by people; InvalidLimit names the error."""
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise InvalidLimit(f"limit {shown(text)} must be text of at most {_LONGEST} characters, such as {_EXAMPLES}")
     key, equals, rest = map(str.strip, text.partition("="))
@@ -117,7 +117,7 @@ def limit_text(limit: Limit, *, shared: bool = False) -> str:
 
 
 def parse_amount(text: str) -> Amount:
-    """Read an amount such as `"1000"`, `"2.5"` or `"400k"`; InvalidLimit where it is none."""
+    """Read an amount such as `"1000"`, `"2.5"` or `"400k"`; InvalidLimit for invalid text."""
     match = _AMOUNT.fullmatch(text)
     if match is None:
         raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
@@ -133,7 +133,7 @@ def amount_text(amount: Amount) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Read a stretch of time such as `"30s"`, `"min"` or `"1.5h"` in seconds; InvalidLimit where it is none."""
+    """Read a stretch of time such as `"30s"`, `"min"` or `"1.5h"` in seconds; InvalidLimit for invalid text."""
     match = _WINDOW.fullmatch(text)
     unit = UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
@@ -152,7 +152,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> Limit:
-    """The limit of parts that were read; the definition itself says what is wrong with them."""
+    """Return the limit of the parsed parts; the definition validates them."""
     kind = _kind(key, window.lower(), zone, options)
     if strange := [option for option in options if option not in _KINDS[kind]]:
         known = ", ".join(_KINDS[kind])
@@ -161,7 +161,7 @@ def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mappi
     match kind:
         case "permits":
             held = options.get("hold")
-            # Whether the capacity can be so, the definition knows.
+            # The definition validates the capacity.
             return ResourceLimit(key, capacity, held and parse_seconds(held))  # type: ignore[arg-type]
         case "quota":
             return QuotaLimit(key, capacity, window.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def _kind(key: str, window: str, zone: str, options: Mapping[str, str]) -> str:
         if zone:
             raise InvalidLimit("a time zone goes with a period: write 5M/month@Europe/Berlin")
         if key in _CALL_KEYS and "permits" not in options:
-            raise InvalidLimit(f"say per how much time: {key}=30/10s; or {key}=10:permits, if that is what is held")
+            raise InvalidLimit(f"say per how much time: {key}=30/10s; or {key}=10:permits, for permits")
         return "permits"
     if zone or window in _ONLY_PERIODS:
         return "quota"
@@ -198,7 +198,7 @@ def _options(said: list[str]) -> dict[str, str]:
         if name not in _OPTIONS:
             near = difflib.get_close_matches(name, _OPTIONS, n=1)
             advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(_OPTIONS)}"
-            raise InvalidLimit(f"{shown(one)} is no option of a limit; {advice}")
+            raise InvalidLimit(f"{shown(one)} is not an option of a limit; {advice}")
         if (name in _WITH_VALUE) is not bool(value) or bool(equals) is not bool(value):
             raise InvalidLimit(f"write {name}=... with a value" if name in _WITH_VALUE else f"{name} takes no value")
         if name in options:
@@ -208,7 +208,7 @@ def _options(said: list[str]) -> dict[str, str]:
 
 
 def _rate_words(limit: RateLimit | CallLimit) -> list[str]:
-    """What rates and calls have in common; what is empty goes without saying."""
+    """Return the common parts of rates and calls; empty parts are left out."""
     return [
         f"{_amount(limit.capacity)}/{_window(limit.window_seconds)}",
         _if(limit.algorithm is not RateLimitAlgorithm.TOKEN_BUCKET, str(limit.algorithm)),

@@ -106,7 +106,7 @@ def outcome_of(claim: Claim) -> Outcome:
         rejected = not claim.admitted and limit.rule.charged(state, claim.decided_at, amount) is None
         status = _status(claim, limit, amount, state, rejected=rejected)
         (violations if rejected else passed).append(status)
-    degraded = any([scope.degraded for scope in claim.plan.scopes])
+    degraded = any(scope.degraded for scope in claim.plan.scopes)
     return Outcome(not violations, tuple(violations), tuple(passed), degraded)
 
 

@@ -13,7 +13,7 @@ from limits_app.core.amounts import MAX_AMOUNT, MILLI, Amount, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, short_key
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
-from limits_app.core.record import Schema
+from limits_app.core.record import Holder, Schema
 
 __all__ = [
     "Amounts",
@@ -106,7 +106,7 @@ class Plan:
 
     `scopes` are the scopes with their limits, `limits` all limits scope by scope; amounts and changes are in the order
     of `limits`. `permits` are the resource limits. `by_key` are the limits with a key. `must_report` are the
-    keys whose usage must be reported, `reporting` their limits, `needs_settling` says whether a release has anything to do.
+    keys whose usage must be reported, `reporting` their limits. `needs_settling` says whether a release settles.
     `fixed_amounts` are the amounts where none depends on the request; `fits` is False when an amount that is not named
     exceeds what its limit can ever admit.
     `version` is the configuration that it was compiled from, None for limits that never change.
@@ -126,8 +126,8 @@ class Plan:
         self.scopes = tuple(scopes)
         self.scope_keys = tuple([scope.key for scope in scopes])
         self.version = version
-        self.is_credit = any([limit.is_credit for limit in limits])
-        self.counts_usage = not self.is_credit and any([scope.schema.counts_usage for scope in scopes])
+        self.is_credit = any(limit.is_credit for limit in limits)
+        self.counts_usage = not self.is_credit and any(scope.schema.counts_usage for scope in scopes)
         self.permits = tuple([limit for limit in limits if limit.rule.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
         metered = [limit.key for limit in limits if isinstance(limit.rule.limit, MeteredLimit)]
@@ -145,7 +145,7 @@ class Plan:
         self._defaults = [
             0 if limit.key in named else limit.bounded(limit.rule.parts_per_unit) for limit in self.limits
         ]
-        self.fits = all([amount <= limit.rule.most_parts for limit, amount in zip(limits, self._defaults, strict=True)])
+        self.fits = all(amount <= limit.rule.most_parts for limit, amount in zip(limits, self._defaults, strict=True))
         self.fixed_amounts: Amounts | None = None if self.named else tuple(self._defaults)
         self.store_cache: object = None
         self._short_keys: list[bytes] = []
@@ -174,7 +174,7 @@ class Plan:
 
     def can_fit(self, amounts: Amounts) -> bool:
         """Return whether the limits can ever admit these amounts."""
-        return all([amounts[limit.place] <= limit.rule.most_parts for limit in self.limits])
+        return all(amounts[limit.place] <= limit.rule.most_parts for limit in self.limits)
 
     def changes(self, used: Sequence[int], amounts: Amounts, *, give_back: bool = False) -> list[int]:
         """Return what to settle: the reported use less the charged amounts, and all permits.
@@ -211,12 +211,13 @@ class ClaimOwner(Protocol):
 class Claim:
     """The amounts that one request wants, in the order of `plan.limits`, and the decision of a store.
 
-    `admitted` is None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
+    `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
-    `settled` is set by the store. `number` identifies the claim in this process.
+    `settled` is set by the store. `number` identifies the claim in this process; `holder` names it in leases, and
+    stores that several processes share replace it by bytes that no other process uses.
     """
 
-    __slots__ = ("admitted", "amounts", "decided_at", "number", "owner", "plan", "settled", "states")
+    __slots__ = ("admitted", "amounts", "decided_at", "holder", "number", "owner", "plan", "settled", "states")
 
     def __init__(self, plan: Plan, amounts: Amounts) -> None:
         self.plan = plan
@@ -226,6 +227,7 @@ class Claim:
         self.decided_at = 0
         self.states: Sequence[State] = ()
         self.number = next_number() if plan.permits else 0
+        self.holder: Holder = self.number
         self.owner: ref[ClaimOwner] | None = None
 
     def lose_lease(self) -> None:

@@ -73,7 +73,7 @@ class Plans:
         held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
         many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
         plan = self._compiled(tuple(named), left_out, held, many_calls)
-        depends_on_keys = all([isinstance(self.limits.get(key), MeteredLimit) for key in requested])
+        depends_on_keys = all(isinstance(self.limits.get(key), MeteredLimit) for key in requested)
         if depends_on_keys and not held and keys != ():
             self.by_keys[keys] = plan
         return plan
@@ -125,12 +125,12 @@ def plan_for(
     limits: list[PlannedLimit] = []
     scopes: list[ScopedLimits] = []
     for scope in scoped:
-        requested = [
-            index for index, rule in enumerate(scope.schema.rules) if _is_requested(scope, rule, named, left_out, held)
-        ]
-        for index in requested:
-            limits.append(PlannedLimit(scope, len(scopes), index, len(limits), is_credit=is_credit))
-        if requested:
+        before = len(limits)
+        for index, rule in enumerate(scope.schema.rules):
+            key = scope.prefix + rule.key
+            if _is_requested(rule, key, named, left_out) and (key in named or (scope.key, rule.key) not in held):
+                limits.append(PlannedLimit(scope, len(scopes), index, len(limits), is_credit=is_credit))
+        if len(limits) > before:
             scopes.append(scope)
     return Plan(limits, scopes, named, version=version, many_calls=many_calls)
 
@@ -140,16 +140,11 @@ def nothing_requested(names: str) -> InvalidRequest:
     return InvalidRequest(f"nothing is requested of {names}: rates and quotas need {{key: amount}}")
 
 
-def _is_requested(
-    scope: ScopedLimits, rule: Rule, named: Collection[str], left_out: Collection[str], held: Collection[Bucket]
-) -> bool:
-    key = scope.prefix + rule.key
-    if rule.is_permit and key in left_out:
-        return False
-    if key in named:
-        return True
-    is_implicit = not isinstance(rule.limit, MeteredLimit) and key not in left_out
-    return is_implicit and (scope.key, rule.key) not in held
+def _is_requested(rule: Rule, key: str, named: Collection[str], left_out: Collection[str]) -> bool:
+    """Return whether a request takes from a limit; rates and quotas are taken from only when they are named."""
+    if key in left_out:
+        return key in named and not rule.is_permit
+    return key in named or not isinstance(rule.limit, MeteredLimit)
 
 
 def _is_zero(amount: object) -> bool:

@@ -1,4 +1,4 @@
-"""Quotas: so much per calendar period or session, which does not drip."""
+"""Quotas: an amount per calendar period or session, which does not refill gradually."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*([A-Za-z]+)\s
 
 
 class QuotaPeriod(StrEnum):
-    """Stretches of a calendar after which a quota starts anew; weeks start on Monday."""
+    """Calendar periods after which a quota starts again; weeks start on Monday."""
 
     HOUR = "hour"
     DAY = "day"
@@ -29,12 +29,12 @@ class QuotaPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
-    """At most `capacity` units per period; how much must be said with each request, and used reported.
+    """At most `capacity` units per period; requests name their amount and report the usage.
 
-    The period is either one of the calendar (`period`: hour, day, week or month, as clocks in `time_zone` show it),
+    The period is a calendar period (`period`: hour, day, week or month, as clocks in `time_zone` show it),
     or a session of `session_seconds`, which starts with the first use.
-    At its end all of the capacity is there again; before that nothing comes back but what was not used.
-    A `soft` quota refuses nothing: what does not fit is recorded as debt, and the outcome says `overdrawn`.
+    At its end all of the capacity is available again; before that only unused amounts are refunded.
+    A `soft` quota rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
     Raises InvalidLimit (a ValueError) that names the limit and the field.
     """
 
@@ -59,7 +59,7 @@ class QuotaLimit:
 
     @property
     def ceiling(self) -> int:
-        """The most that can ever be admitted at once."""
+        """The largest amount that can be admitted at one time."""
         return self.capacity
 
     @classmethod

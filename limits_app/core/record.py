@@ -111,7 +111,7 @@ class Record:
     """Everything that is stored for one scope.
 
     `states` has one short tuple for each limit of the schema.
-    `leases` are the permits that are held, `usage` is None where the schema counts none.
+    `leases` are the held permits, `usage` may be None: the schema then counts no usage.
     `finished` is usage that the store has to add to its counts when it saves the record; the store then empties it.
     `changed` is set by the engine when the record has to be saved.
     """

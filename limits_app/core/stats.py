@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from limits_app.core.algorithms import State
 from limits_app.core.amounts import Amount
@@ -12,13 +13,10 @@ from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 
-__all__ = ["BucketStats", "Stats", "stats_by_scope", "stats_of", "survey"]
+__all__ = ["Stats", "stats_by_scope", "stats_of", "survey"]
 
-BucketStats = dict[str, str | Amount | None]
-"""The fields of one bucket."""
-
-Stats = dict[str, str | Amount | list[BucketStats] | None]
-"""The fields of the bucket that binds, and in `buckets` all of them where there are several."""
+Stats: TypeAlias = "dict[str, str | Amount | list[Stats] | None]"
+"""The fields of the bucket that binds, and in `buckets` those of each bucket where there are several."""
 
 
 def stats_of(claim: Claim) -> dict[str, Stats]:
@@ -31,22 +29,22 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     Where several scopes have a limit with the same key, as with parents, the fields are those of the bucket that binds,
     which has the least available, and `buckets` lists all of them with `resource`, `entity` and `level`.
     """
-    buckets: dict[str, list[tuple[PlannedLimit, BucketStats]]] = {}
+    buckets: dict[str, list[tuple[PlannedLimit, Stats]]] = {}
     for limit, _, state in claim.limits():
         found = _stats(limit, state, claim.decided_at)
         buckets.setdefault(limit.key, []).append((limit, found))
     return {key: _binding(same) for key, same in buckets.items()}
 
 
-def stats_by_scope(claim: Claim) -> dict[str, dict[str, BucketStats]]:
+def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
     """Return the same fields for each bucket, by key of the scope and then by key of the limit."""
-    stats: dict[str, dict[str, BucketStats]] = {}
+    stats: dict[str, dict[str, Stats]] = {}
     for limit, _, state in claim.limits():
         stats.setdefault(limit.scope.key, {})[limit.rule.key] = _stats(limit, state, claim.decided_at)
     return stats
 
 
-def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) -> dict[str, dict[str, BucketStats]]:
+def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) -> dict[str, dict[str, Stats]]:
     """Read different scopes in one step of the store; return statistics by key of the scope and key of the limit.
 
     Raises StaleConfiguration where `version` is not the present configuration, and StoreUnavailable.
@@ -61,12 +59,12 @@ def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) ->
     return stats_by_scope(claim)
 
 
-def _binding(same: list[tuple[PlannedLimit, BucketStats]]) -> Stats:
+def _binding(same: list[tuple[PlannedLimit, Stats]]) -> Stats:
     """Return the fields of the bucket that has the least available, and all buckets where there are several."""
     binding = min([found for _, found in same], key=_available)
     if len(same) == 1:
         return {**binding}
-    listed: list[BucketStats] = []
+    listed: list[Stats] = []
     for limit, found in same:
         scope = limit.scope.scope
         level = limit.scope.level_of(limit.index)
@@ -74,15 +72,15 @@ def _binding(same: list[tuple[PlannedLimit, BucketStats]]) -> Stats:
     return {**binding, "buckets": listed}
 
 
-def _available(stats: BucketStats) -> float:
+def _available(stats: Stats) -> float:
     available = stats["available"]
     return available if isinstance(available, int | float) else 0
 
 
-def _stats(limit: PlannedLimit, state: State, now: int) -> BucketStats:
+def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
     rule, definition = limit.rule, limit.rule.limit
     used = rule.used(state, now)
-    common: BucketStats = {
+    common: Stats = {
         "capacity": definition.capacity,
         "available": remaining(rule, state, now),
         "used": units_of(rule, used),
@@ -94,9 +92,9 @@ def _stats(limit: PlannedLimit, state: State, now: int) -> BucketStats:
         return {"type": "blocked", "algorithm": None, "window_seconds": None, **common}
     if isinstance(definition, QuotaLimit):
         zone = definition.time_zone if definition.period else None
-        calendar: BucketStats = {"period": definition.period, "time_zone": zone}
+        calendar: Stats = {"period": definition.period, "time_zone": zone}
         return {"type": "quota", "algorithm": None, "window_seconds": definition.session_seconds, **common, **calendar}
-    fields: BucketStats = {
+    fields: Stats = {
         "type": "call" if isinstance(definition, CallLimit) else "rate",
         "algorithm": str(definition.algorithm),
         "window_seconds": definition.window_seconds,

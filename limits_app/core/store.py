@@ -19,7 +19,7 @@ class Store(Protocol):
     """Keeps the state of limits; each verb is one atomic step over all buckets of a claim.
 
     A verb whose claim was compiled from another configuration than the store's raises StaleConfiguration,
-    and one that cannot be done raises StoreUnavailable; both change nothing.
+    and one that fails raises StoreUnavailable; both change nothing.
     """
 
     clock: Clock
@@ -31,7 +31,7 @@ class Store(Protocol):
     lease_us: int
     """How long a permit is leased without renewal."""
     patience_us: int | None
-    """How long a waiter for a permit may sleep before it asks again, since a holder can die unnoticed; None: no bound."""
+    """How long a waiter for a permit may sleep before it asks again, since a holder can die; None: no bound."""
 
     remote: bool
     """Whether another machine answers; then the store is a RemoteStore."""
@@ -50,12 +50,12 @@ class Store(Protocol):
         """Charge the first of the claims that fits, in one step with the choice; None when none fits.
 
         They are tried in their order, or with `emptiest_first` by rising `Claim.load` at this time, equal ones in
-        their order. Without `failover` only the first of them is tried.
+        their order. Without `failover` only the first claim is tried.
         Decisions are filled in as by `acquire`; `admitted` stays None in claims that were not tried.
         """
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """Add `changes`, one for each limit of the plan, to what was charged, and return all permits.
+        """Add `changes`, one for each limit of the plan, to the charged amounts, and return all permits.
 
         Positive changes are charged even beyond the limit; negative ones are refunded where the algorithm can, and in
         a plan that is credit whatever the algorithm. Settling a claim again changes nothing; nor do permits whose lease

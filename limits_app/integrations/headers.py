@@ -16,6 +16,7 @@ from django.http.response import HttpResponseBase
 
 from limits_app import conf
 from limits_app.conf import Headers
+from limits_app.core.acquisition import Acquisition
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
 from limits_app.core.outcome import remaining, reset_seconds
 from limits_app.core.plan import Claim
@@ -46,10 +47,11 @@ class _Quota(NamedTuple):
         return self.refused, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
 
 
-def tell(response: HttpResponseBase, claims: Sequence[Claim]) -> None:
-    """Say in the headers of a response what the claims that were decided for it have left."""
+def tell(response: HttpResponseBase, acquisitions: Sequence[Acquisition]) -> None:
+    """Add headers with the remaining amounts of the limits that were decided for a response."""
     form = conf.current()[_HEADERS]
-    if claims and form is not _NONE:
+    if acquisitions and form is not _NONE:
+        claims = [acquisition.claim for acquisition in acquisitions]
         for name, value in _together(claims, form).items():
             response.headers[name] = value
 

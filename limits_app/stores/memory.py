@@ -37,7 +37,7 @@ class MemoryStore:
     """Keeps state in this process; `clock` is a callable that returns microseconds (default: monotonic).
 
     Idle scopes are removed while new ones are added, so that memory is bounded by the scopes that are active.
-    A finalizer or a signal handler may call the store in the middle of a step of its own thread: `settle` is then done
+    A finalizer or a signal handler may call the store in the middle of a step of the same thread: `settle` is then done
     after the step, and the other verbs raise StoreUnavailable.
     """
 
@@ -84,17 +84,10 @@ class MemoryStore:
             if not lock.acquire(False):
                 acquire_patiently(lock)
             if self._in_step:
-                raise _called_within_a_step()
+                raise _called_within_a_step()  # noqa: TRY301 - unlocked below
             try:
                 self._in_step = True
-                plan = claim.plan
-                if plan.version is not None and plan.version != self._version:
-                    raise StaleConfiguration
-                now = self._now()
-                records = self._load(plan, now)
-                engine.charge(claim, records, now, claim.number)
-                if self._unsaved or plan.counts_usage:
-                    self._save(plan, records, now)
+                self._acquire(claim)
             finally:
                 self._in_step = False
         except BaseException:
@@ -153,9 +146,7 @@ class MemoryStore:
             if self._in_step:
                 raise _called_within_a_step()
             now = self._now()
-            return [
-                claim for claim in claims if not engine.renew(claim, self._load(claim.plan, now), now, claim.number)
-            ]
+            return [claim for claim in claims if not engine.renew(claim, self._load(claim.plan, now), now)]
 
     def peek(self, claim: Claim) -> None:
         """See `Store.peek`."""
@@ -197,14 +188,25 @@ class MemoryStore:
         self.line.notify_all()
         return self._version
 
+    def _acquire(self, claim: Claim) -> None:
+        plan = claim.plan
+        if plan.version is not None and plan.version != self._version:
+            raise StaleConfiguration
+        now = self._now()
+        records = self._load(plan, now)
+        engine.charge(claim, records, now)
+        if self._unsaved or plan.counts_usage:
+            self._save(plan, records, now)
+
     def _settle(self, claim: Claim, changes: Amounts) -> bool:
-        now, records = self._now(), []
+        now = self._now()
+        records: list[Record] = []
         for key in claim.plan.scope_keys:
             record = self._records.get(key)
             if record is None:
                 record = self._new(claim.plan.scopes[len(records)])
             records.append(record)
-        kept_leases = engine.settle(claim, records, changes, now, claim.number)
+        kept_leases = engine.settle(claim, records, changes, now)
         if self._unsaved or claim.plan.counts_usage:
             self._save(claim.plan, records, now)
         return kept_leases

@@ -98,7 +98,7 @@ def test_there_is_more_than_one_way_to_say_it(said: str, text: str) -> None:
         ("budget=5/month@Mars/Olympus", "time_zone 'Mars/Olympus' is not known"),
         ("calls=5/min:rates", "did you mean rate?"),
         ("calls=5/min:xyz", "there are hold, shared, permits"),
-        ("calls=5/min:", "'' is no option"),
+        ("calls=5/min:", "'' is not an option"),
         ("calls=5/min:burst", "write burst=... with a value"),
         ("calls=5/min:soft=yes", "soft takes no value"),
         ("calls=5/min:soft=", "soft takes no value"),

@@ -495,13 +495,13 @@ def test_a_set_is_a_collection_of_its_limits(store: MemoryStore) -> None:
 
 
 def test_keys_inside_one_set_differ(store: MemoryStore) -> None:
-    with pytest.raises(InvalidLimit, match="limit 'tpm' is there twice"):
+    with pytest.raises(InvalidLimit, match="limit 'tpm' appears twice"):
         limit_set(store, TPM, DB, ResourceLimit("tpm", 1))
 
 
 @pytest.mark.parametrize("limits", [["tpm"], [None], [5], [TPM, "100/min"], [{"key": "tpm"}], [[TPM]], [RateLimit]])
 def test_a_set_is_made_of_limits(limits: Any, store: MemoryStore) -> None:
-    with pytest.raises(InvalidLimit, match="is no limit"):
+    with pytest.raises(InvalidLimit, match="is not a limit"):
         LimitSet(limits, store=store)
 
 

@@ -271,8 +271,8 @@ def test_amounts_of_unknown_keys_have_to_be_amounts(resource: str) -> None:
     [
         (CallLimit(5, 60), r"as in default_limits=\[limit\], not CallLimit"),
         (None, r"as in default_limits=\[limit\], not None"),
-        (("tpm",), "'tpm' is no limit: use RateLimit"),
-        ([RateLimit("tpm", 5, 60), RateLimit("tpm", 6, 60)], "limit 'tpm' is there twice"),
+        (("tpm",), "'tpm' is not a limit: use RateLimit"),
+        ([RateLimit("tpm", 5, 60), RateLimit("tpm", 6, 60)], "limit 'tpm' appears twice"),
     ],
 )
 def test_default_limits_that_cannot_be_are_named(defaults: Any, message: str) -> None:

@@ -211,7 +211,7 @@ def test_only_policies_that_always_hold_are_listed() -> None:
 
 
 BAD = {
-    "a text for a limit": (lambda: limits.set_system_limits(["x"]), InvalidLimit, "'x' is no limit: use RateLimit"),
+    "a text for a limit": (lambda: limits.set_system_limits(["x"]), InvalidLimit, "'x' is not a limit: use RateLimit"),
     "a limit for several": (lambda: limits.set_system_limits(LIMITS[0]), InvalidLimit, "limits must be several"),
     "letters": (lambda: limits.set_system_limits("ab"), InvalidLimit, "limits must be several"),
     "no reason": (lambda: limits.set_system_limits(LIMITS, reason=None), InvalidLimit, "reason must be text, not None"),

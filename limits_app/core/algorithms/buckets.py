@@ -1,6 +1,6 @@
 """Token bucket and leaky bucket: a recorded use that drains at the rate of the limit.
 
-Token bucket: a bucket of `burst` tokens refills at capacity / window; a request of n is allowed when n tokens are there.
+Token bucket: a bucket of `burst` tokens refills at capacity / window; a request of n is allowed when it has n tokens.
 Unused amounts are refunded, never above `burst`; over-use is debt that refills first.
 Weakness: right after idling, `burst` and the refill of a window are allowed within one window.
 Choose a sliding window if that matters.
@@ -68,7 +68,10 @@ class TokenBucket(Rule):
             last = max(now // self._tick_us, last)
             if self._tick_us > 1 and level < self._rate:
                 last = max(last, self._next_tick(now))
-        return min(max(level + change, 0), DEBT_PARTS), last
+        level += change
+        if level <= 0:
+            return 0, last
+        return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
 
     def credit(self, state: State, now: int, parts: int) -> State:
         """See Rule."""
@@ -84,7 +87,9 @@ class TokenBucket(Rule):
 
     def restored_at(self, state: State) -> int:
         """See Rule."""
-        return (state[1] - (-state[0] // self._rate)) * self._tick_us
+        level: int = state[0]
+        last: int = state[1]
+        return (last - (-level // self._rate)) * self._tick_us
 
     def carry(self, old: Rule, state: State, now: int) -> State:
         """See Rule."""

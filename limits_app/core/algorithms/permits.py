@@ -36,7 +36,8 @@ class Permits(Rule):
         earliest: int = state[3]
         if state[0] == 0 or ends < earliest:
             earliest = ends
-        return held, state[1] + 1, max(now, state[2] + 1), earliest
+        fence: int = state[2] + 1
+        return held, state[1] + 1, max(now, fence), earliest
 
     def wait(self, state: State, now: int, amount: int) -> int:
         """See Rule. No release can be foreseen, so this is when the next lease may run out."""

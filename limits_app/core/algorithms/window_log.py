@@ -88,7 +88,7 @@ class Log:
         return bisect_right(self.arrays()[0], time)
 
     def first_with(self, total: int) -> int:
-        """Return the index of the first entry whose running total is at least `total`; the length when there is none."""
+        """Return the index of the first entry whose running total is at least `total`, or the length."""
         return bisect_left(self.arrays()[1], total)
 
 

@@ -148,7 +148,7 @@ class _Machine:
     def _charge(self, claim: Claim, keys: list[Key], now: int) -> bool:
         records = self._load(claim.plan, keys, now)
         self._grants += 1
-        admitted = engine.charge(claim, records, now, claim.number)
+        admitted = engine.charge(claim, records, now)
         if admitted:
             self._records.update(zip(keys, records, strict=True))
         return admitted
@@ -157,7 +157,7 @@ class _Machine:
         """Return the permits that are due first."""
         now, _, claim, keys = heapq.heappop(self._held)
         records = [self._records[key] for key in keys]
-        engine.settle(claim, records, claim.plan.changes((), claim.amounts), now, claim.number)
+        engine.settle(claim, records, claim.plan.changes((), claim.amounts), now)
 
     def _load(self, plan: Plan, keys: list[Key], now: int) -> list[Record]:
         """Return the records of scopes; limits that changed keep what was used."""

@@ -1,7 +1,7 @@
 -- Charge the first of several requests that fits, each completely or not at all; mostly there is one.
 --
 -- The plan: how many requests there are, whether the emptiest goes first, whether the others follow when the first is
--- rejected; of each request where its keys start, the version of the configuration that it was made for (-1: any), and
+-- rejected, and whether admitted requests may be undone; of each request where its keys start, the version of the configuration that it was made for (-1: any), and
 -- where in the plan it is described: its scopes, and of each limit the algorithm, the scope, the place in the record,
 -- three parameters, the number of its key (0: none), whether it is soft, the number of its usage, and the parts of a unit
 -- (0: not counted). KEYS[1] is the version of the configuration.
@@ -9,8 +9,9 @@
 -- ARGV[3]: the holder of permits of each, 16 bytes, in that order.
 -- Replies: S stale configuration, C the record has another schema, T other calendars are needed, or D and for each
 -- request that was tried its turn, the length of its decision, and the decision:
--- R rejected, A admitted, N admitted in a scope without a record; the time, and the states of the limits.
-local requests, emptiest_first, failover = unpack_from('<ddd', plan)
+-- R rejected, A admitted, N admitted in a scope without a record; the time, and the states of the limits; of a request
+-- that may be undone, also the records after and before, unless a log was written.
+local requests, emptiest_first, failover, may_be_undone = unpack_from('<dddd', plan)
 local holders, NO_ENTRY = holder, string.rep('\0', 16)
 
 -- What a caller that is rejected receives: the states as they are, and what it needs of logs.
@@ -30,6 +31,12 @@ local function rejection(at, first_key, amounts_at)
   return table.concat(reply)
 end
 
+local function has_written_log()
+  for index = 1, #writes do
+    if writes[index][1] == 'APPEND' or writes[index][1] == 'SET' then return true end
+  end
+end
+
 -- Decide on one request. The reply is its decision, or S or C.
 local function decide(place, first_key, version, amounts_at)
   if version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= version then return 'S' end
@@ -37,6 +44,8 @@ local function decide(place, first_key, version, amounts_at)
   if not scopes then return 'C' end
   local states, number_at = '', amounts_at
   writes, calendars_at = {}, amounts_at + limits * 8
+  local before = may_be_undone > 0 and {}
+  for index = 1, before and #scopes or 0 do before[index] = scopes[index].record end
   for _ = 1, limits do
     local amount, name, scope, place_in_record, a, b, c, key, soft, usage, parts
     name, scope, place_in_record, a, b, c, key, soft, usage, parts, at = unpack_from('<sddddddddd', plan, at)
@@ -61,6 +70,9 @@ local function decide(place, first_key, version, amounts_at)
     if scope.counts and scope.starts_hour then start_hour(scope) end
     save(scope)
   end
+  if before and not has_written_log() then
+    for index = 1, #scopes do states = states .. scopes[index].record .. before[index] end
+  end
   return (scopes.has_new and 'N' or 'A') .. pack('<d', now) .. states
 end
 
@@ -84,7 +96,7 @@ if emptiest_first > 0 then
   turns = {}
   for turn = 1, requests do
     local request = unpack_from('<d', ARGV[2], numbers_at + turn * 16 - 16)
-    local first_key, _, place = unpack_from('<ddd', plan, 25 + request * 24)
+    local first_key, _, place = unpack_from('<ddd', plan, 33 + request * 24)
     local load = load_of(place, first_key)
     if not load then return 'C' end
     turns[turn] = {turn = turn, load = load}
@@ -99,7 +111,7 @@ local reply = 'D'
 for index = 1, failover > 0 and requests or 1 do
   local turn = turns and turns[index].turn or index
   local request, amounts_at = unpack_from('<dd', ARGV[2], numbers_at + turn * 16 - 16)
-  local first_key, version, place = unpack_from('<ddd', plan, 25 + request * 24)
+  local first_key, version, place = unpack_from('<ddd', plan, 33 + request * 24)
   holder = sub(holders, turn * 16 - 15, turn * 16)
   local decision = decide(place, first_key, version, amounts_at)
   local status = sub(decision, 1, 1)

@@ -260,7 +260,7 @@ class PreparedPlan:
                 self.keys.append(name(self.shorts[self.position(limit.scope_index)], limit.rule.key))
                 self._key_numbers[limit] = len(self.keys)
         self.description = self._description(plan)
-        self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False)
+        self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False, may_be_undone=tag is not None)
         self._settle = _CREDIT if plan.is_credit else SETTLE
         self._settling: dict[int, Prepared] = {}
 
@@ -315,7 +315,14 @@ class PreparedAcquire:
     `is_possible` is False where two plans have different limits in one scope: these cannot be decided in one step.
     """
 
-    def __init__(self, plans: Collection[PreparedPlan], *, emptiest_first: bool, failover: bool) -> None:
+    def __init__(
+        self,
+        plans: Collection[PreparedPlan],
+        *,
+        emptiest_first: bool,
+        failover: bool,
+        may_be_undone: bool = False,
+    ) -> None:
         first = next(iter(plans))
         names = first.names
         schemas = {short: scope.schema for plan in plans for short, scope in zip(plan.shorts, plan.scopes, strict=True)}
@@ -330,7 +337,7 @@ class PreparedAcquire:
         self.has_permits = any(plan.permits for plan in plans)
         self.has_quotas = any(plan.has_quotas for plan in plans)
         keys, rows, descriptions = [names.version(first.tag)], [], dict[bytes, int]()
-        place = 1 + (3 + 3 * len(plans)) * _NUMBER_BYTES
+        place = 1 + (4 + 3 * len(plans)) * _NUMBER_BYTES
         for plan in plans:
             if plan.description not in descriptions:
                 descriptions[plan.description] = place
@@ -339,7 +346,7 @@ class PreparedAcquire:
             keys += plan.keys
         if any(plan.counts_usage for plan in plans):
             keys += names.finished_usage(first.tag)
-        head = pack(f"<{3 + len(rows)}d", len(plans), emptiest_first, failover, *rows)
+        head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
         algorithms = frozenset[str]().union(*[plan.algorithms for plan in plans])
         blob = b"".join([head, *descriptions])
         self.prepared = Prepared(

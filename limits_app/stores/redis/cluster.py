@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from time import sleep
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis import exceptions
 from redis.cluster import RedisCluster
@@ -37,6 +37,14 @@ _UNKNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, Inde
 _MOVED: Final = (exceptions.AskError, exceptions.TryAgainError)
 _MOST_MOVES: Final = 5
 _SECONDS_BETWEEN_MOVES: Final = 0.02
+
+
+class Charged(NamedTuple):
+    """A group of scopes that has charged a claim: when, and the records after and before."""
+
+    group: PreparedPlan
+    charged_at: int
+    records: bytes
 
 
 class ClusterConnections:
@@ -126,7 +134,7 @@ class RedisClusterStore(RedisStore):
     """
 
     def __init__(self, *, url: str | None = None, client: RedisCluster | None = None, **options: Any) -> None:
-        self._charged: InDoubt[Claim, list[tuple[PreparedPlan, int]]] = InDoubt()
+        self._charged: InDoubt[Claim, list[Charged]] = InDoubt()
         self._settled_groups: InDoubt[Claim, set[PreparedPlan]] = InDoubt()
         super().__init__(url=url, client=client, **options)
 
@@ -153,14 +161,15 @@ class RedisClusterStore(RedisStore):
 
     def _acquire_one(self, claim: Claim) -> Steps[bool]:
         groups = self._groups(claim.plan)
-        charged: list[tuple[PreparedPlan, int]] = []
+        charged: list[Charged] = []
         states = {}
         try:
             for group in groups:
                 now = claim.decided_at if charged else None
-                if (yield from self._decide([claim], [group], group.acquire, now)) is None:
+                decision = yield from self._decide([claim], [group], group.acquire, now)
+                if decision.claim is None:
                     break
-                charged.append((group, claim.decided_at))
+                charged.append(Charged(group, claim.decided_at, decision.records))
                 states.update(zip(group.limits, claim.states, strict=True))
         except StoreUnavailable:
             claim.admitted = None
@@ -179,15 +188,25 @@ class RedisClusterStore(RedisStore):
         claim.admitted = False
         return False
 
-    def _undo(self, claim: Claim, charged: Sequence[tuple[PreparedPlan, int]]) -> Steps[None]:
+    def _undo(self, claim: Claim, charged: Sequence[Charged]) -> Steps[None]:
         """Refund what was charged a moment ago; what cannot be refunded now stays charged."""
         changes = [-amount for amount in claim.amounts]
-        for group, charged_at in charged:
+        for group, charged_at, records in charged:
             claim.decided_at = charged_at
             try:
-                yield from self._settle_plan(claim, changes, group, UNDO)
+                if not (yield from self._restore(claim, group, records)):
+                    yield from self._settle_plan(claim, changes, group, UNDO)
             except StoreUnavailable:
                 logger.warning("what a rejected request charged on one server could not be refunded", exc_info=True)
+
+    def _restore(self, claim: Claim, group: PreparedPlan, records: bytes) -> Steps[bool]:
+        """Store the records of before again, unless another caller has changed them since, or a log was written."""
+        if not records:
+            return False
+        call = self._records.restored(claim, group, records, self._calls.holder(claim))
+        restored = (yield call) == b"A"
+        self._slots.release(call.slot)
+        return restored
 
     def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
         if not claim.admitted and (claim in self._acquires_in_doubt or claim in self._charged):
@@ -216,11 +235,11 @@ class RedisClusterStore(RedisStore):
             if doubt is not None:
                 call, claims, plans = doubt
                 reply: bytes = yield call.withdrawal()
-                if reply != WITHDRAWN and self._read(claims, plans, reply, learn=False)[0] is claim:
-                    charged.append((plans[0], claim.decided_at))
+                if reply != WITHDRAWN and self._read(claims, plans, reply, learn=False).claim is claim:
+                    charged.append(Charged(plans[0], claim.decided_at, b""))
                 doubt = None
             while charged:
-                group, claim.decided_at = charged[-1]
+                group, claim.decided_at, _ = charged[-1]
                 yield from self._settle_plan(claim, changes, group)
                 del charged[-1]
         except BaseException:

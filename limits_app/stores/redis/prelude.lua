@@ -167,4 +167,5 @@ local function save(scope)
   -- Usage is kept until it is collected.
   if (scope.counts or scope.has_usage) and lives < USAGE_KEPT_US then lives = USAGE_KEPT_US end
   if expires then call('PEXPIRE', key, milliseconds(lives)) end
+  scope.record = record
 end

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from struct import Struct
 from time import monotonic
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from limits_app.core.clock import Clock, as_clock
 from limits_app.core.counting import Batch
@@ -64,6 +64,20 @@ _DEFINITIONS_KEPT_MS: Final = "31622400000"
 
 _TURN: Final = Struct("<dd")
 _HEAD: Final = Struct("<Bd")
+
+
+class Decision(NamedTuple):
+    """The decision on claims: the one that was admitted, if any, whether one of its scopes had no record before.
+
+    `records` are its records after and before, where it may be undone.
+    """
+
+    claim: Claim | None
+    has_new_scope: bool
+    records: bytes
+
+
+_REJECTION: Final = Decision(None, has_new_scope=False, records=b"")
 
 
 class RedisStore:
@@ -290,15 +304,15 @@ class RedisStore:
 
     def _acquire_one(self, claim: Claim) -> Steps[bool]:
         plan = self._prepared(claim.plan)
-        chosen = yield from self._decide([claim], [plan], plan.acquire)
-        return chosen is not None
+        decision = yield from self._decide([claim], [plan], plan.acquire)
+        return decision.claim is not None
 
     def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if len(claims) > 1:
             plans = [self._prepared(claim.plan) for claim in claims]
             acquire = self._choice(plans, emptiest_first=emptiest_first, failover=failover)
             if acquire is not None:
-                return (yield from self._decide(claims, plans, acquire))
+                return (yield from self._decide(claims, plans, acquire)).claim
         if emptiest_first:
             for claim in claims:
                 yield from self._peek(claim)
@@ -310,7 +324,7 @@ class RedisStore:
 
     def _decide(
         self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], acquire: PreparedAcquire, now: int | None = None
-    ) -> Steps[Claim | None]:
+    ) -> Steps[Decision]:
         """Charge the first of the claims that fits, in one step."""
         if not acquire.is_defined:
             yield from self._define(plans)
@@ -320,8 +334,8 @@ class RedisStore:
             call = self._calls.acquire(claims, plans, acquire, now)
             try:
                 reply: bytes = yield call
-                chosen, is_new = self._read(claims, plans, reply, forgotten)
-                if is_new:
+                decision = self._read(claims, plans, reply, forgotten)
+                if decision.has_new_scope:
                     with suppress(StoreUnavailable):
                         yield from self._define(plans)
             except BaseException:
@@ -332,7 +346,7 @@ class RedisStore:
                 raise
             self._slots.release(call.slot)
             if reply[0] == _DECIDED:
-                return chosen
+                return decision
             yield from self._prepare_again(claims, plans, reply)
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
@@ -446,21 +460,22 @@ class RedisStore:
         forgotten: int = 0,
         *,
         learn: bool = True,
-    ) -> tuple[Claim | None, bool]:
-        """Fill in the decisions of a reply; return the admitted claim, and whether a scope had no record."""
+    ) -> Decision:
+        """Fill in the decisions of a reply."""
         at = 1
         while reply[0] == _DECIDED and at < len(reply):
             turn, size = _TURN.unpack_from(reply, at)
             at += _TURN.size
             claim, plan, status = claims[int(turn) - 1], plans[int(turn) - 1], reply[at]
             self._fill(claim, plan, reply, at)
+            rest = at + _HEAD.size + plan.states.size
             at += int(size)
             if status != _REJECTED:
-                return claim, status == _NEW_SCOPE
+                return Decision(claim, status == _NEW_SCOPE, reply[rest:at])
             self._clock.learn(claim.decided_at)
             if learn and claim.plan.version is None and self._now is None and plan.is_whole:
                 self._rejections.learn(claim, forgotten)
-        return None, False
+        return _REJECTION
 
     def _fill(self, claim: Claim, plan: PreparedPlan, reply: bytes, at: int) -> None:
         status, now = _HEAD.unpack_from(reply, at)

@@ -77,7 +77,7 @@ class Timeline:
         if self.open:
             limits, claim = self.open.pop()
             schema = limits.scoped[0].schema
-            scale = layout.rules[layout.index["tokens"]].parts_per_unit
+            scale = schema.rules[schema.index["tokens"]].parts_per_unit
             change = self.draw(st.integers(-claim.amounts[0] // scale, 3))
             settle(limits, claim, {"tokens": change, "db": -1})
             self.expected[hour_of(claim.decided_at), "tokens"] += change * 1000

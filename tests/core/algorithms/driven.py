@@ -35,14 +35,14 @@ class Driven:
 
     def take(self, now: int, units: float) -> bool:
         """Charge an amount if it fits."""
-        after = self.rule.take(self.state, now, self.parts(units))
+        after = self.rule.charged(self.state, now, self.parts(units))
         if after is not None:
             self.state = after
         return after is not None
 
     def fits(self, now: int, units: float) -> bool:
         """Whether an amount fits; charges nothing."""
-        return self.rule.take(self.state, now, self.parts(units)) is not None
+        return self.rule.charged(self.state, now, self.parts(units)) is not None
 
     def wait(self, now: int, units: float) -> int:
         """Microseconds until an amount fits."""
@@ -50,7 +50,7 @@ class Driven:
 
     def settle(self, now: int, units: float, taken_at: int | None = None) -> None:
         """Charge more, or give back, of what was taken earlier or just now."""
-        self.state = self.rule.settled(self.state, now, self.parts(units), now if taken_at is None else taken_at)
+        self.state = self.rule.settle(self.state, now, self.parts(units), taken_at)
 
     def used(self, now: int) -> Fraction:
         """What is taken, in units."""

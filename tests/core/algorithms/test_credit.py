@@ -16,7 +16,7 @@ every_limit = pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(get
 
 def credit(driven: Driven, now: int, units: float) -> None:
     """Give credit."""
-    driven.state = driven.rule.settled(driven.state, now, -driven.parts(units), now, is_credit=True)
+    driven.state = driven.rule.credit(driven.state, now, driven.parts(units))
 
 
 @every_limit

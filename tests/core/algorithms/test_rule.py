@@ -54,7 +54,7 @@ def test_a_rule_knows_its_limit(limit: Limit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "twin"),
+    ("limit", "parameters"),
     [
         (RateLimit("k", 3, 7, RateLimitAlgorithm.TOKEN_BUCKET), ("token_bucket", 3, 1, 21_000_000)),
         (RateLimit("k", 3, 1.5, RateLimitAlgorithm.LEAKY_BUCKET), ("leaky_bucket", 1, 1, 1_500_000)),
@@ -69,9 +69,9 @@ def test_a_rule_knows_its_limit(limit: Limit) -> None:
     ],
     ids=repr,
 )
-def test_code_in_another_language_is_told_its_name_and_whole_numbers(limit: Limit, twin: tuple[object, ...]) -> None:
-    told = compile_rule(limit, LEASE_US).twin
-    assert told == twin
+def test_code_in_another_language_is_told_its_name_and_whole_numbers(limit: Limit, parameters: tuple[object, ...]) -> None:
+    told = compile_rule(limit, LEASE_US).lua
+    assert told == parameters
     assert all(type(number) is int for number in told[1:])
 
 
