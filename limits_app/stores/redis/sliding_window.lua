@@ -98,7 +98,7 @@ algorithms.sliding_window = {
     -- Nothing is charged, so what is forgotten is not stored: a clock may be set back.
     local told = {unpack(state, 1, KEPT_UNTIL)}
     local _, used = forget(told, window, key)
-    if used <= capacity then return 0, told end
+    return used <= capacity and 0 or nil, told
   end,
   settle = function(state, change, _, window, step, key)
     if change <= 0 then return 0 end
