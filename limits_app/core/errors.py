@@ -13,6 +13,7 @@ LimitsError
 ├── CannotRevert        (RuntimeError)  a change that can no longer be reverted
 ├── StoreUnavailable                    the store cannot answer
 │   └── StoreBlocked                    a transaction of the caller blocks it
+│       └── RecordUnavailable           the stored data of one scope cannot be used
 └── StaleConfiguration                  the caller's limits are older than the configuration
 """
 
@@ -36,6 +37,7 @@ __all__ = [
     "LimitsError",
     "NeverAdmissible",
     "NotShareable",
+    "RecordUnavailable",
     "StaleConfiguration",
     "StoreBlocked",
     "StoreUnavailable",
@@ -134,6 +136,10 @@ class StoreBlocked(StoreUnavailable):
 
     The store itself is available; nothing was charged.
     """
+
+
+class RecordUnavailable(StoreBlocked):
+    """The store cannot use what is stored for one scope; other scopes are not affected, so no circuit breaker opens."""
 
 
 class StaleConfiguration(LimitsError):

@@ -322,7 +322,7 @@ class ResilientStore:
         self.line = store.line
         self.renewer = store.renewer
         self.lease_us = store.lease_us
-        self.poll_us = store.patience_us
+        self.poll_us = store.poll_us
         self.remote = store.remote
         self.counting = store.counting
         if is_remote(store):

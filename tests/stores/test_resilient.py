@@ -117,7 +117,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 def test_it_has_what_the_store_has(site: Site, near: Near) -> None:
     store = site.store
     assert (store.clock, store.line, store.renewer) == (near.clock, near.line, near.renewer)
-    assert (store.lease_us, store.patience_us) == (near.lease_us, near.patience_us)
+    assert (store.lease_us, store.patience_us) == (near.lease_us, near.poll_us)
     assert (store.remote, store.counting) == (False, True)
     assert store.open() is store
 

@@ -1,9 +1,7 @@
--- As core/algorithms/blocked.py: nothing passes.
--- @take
-function take.blocked() return nil end
-
--- @settle undo credit
-function settle.blocked() return 0 end
-
--- @share
-function share.blocked() return 0 end
+-- Blocked, as BlockedRule in core/algorithms/rule.py: every request is rejected.
+algorithms.blocked = {
+  format = '<',
+  take = function() return nil end,
+  settle = function() return 0 end,
+  share = function() return 0 end,
+}

@@ -1,31 +1,50 @@
--- Take counts into a batch; one that nobody has forgotten comes first, as it was. KEYS are the batch, scopes that may be
--- counting, and as in closing.lua; the plan says how long counts are kept. ARGV[3] is the name of the batch, and its name
--- and ARGV[4] are how it begins; what follows are names of counts, those of the scopes first.
--- The reply: the batch, or nothing where there was nothing.
-local kept_us = unpack_from('<d', plan)
-local batch, closed, hours, scopes = KEYS[2], KEYS[#KEYS - 1], KEYS[#KEYS], #KEYS - 4
-local told = call('LRANGE', batch, 0, -1)
-if #told > 0 then return told end
-told = {ARGV[3], ARGV[4]}
-for index = 5, #ARGV do
-  local name, key = ARGV[index], KEYS[index - 2]
-  local found = call('HGET', closed, name)
-  if found and index - 4 > scopes then
-    told[#told + 1] = string.sub(name, 2, 9) .. found
+-- Collect usage into a batch. A batch that was not forgotten is returned again, as it was.
+--
+-- KEYS: scopes that may count usage, the finished usage, its hours (see add_finished_usage), and the batch.
+-- ARGV[3] is the step:
+--   look    the plan: how many fit into a batch, and when collecting began: later usage does not make a batch full.
+--           The reply: the batch, or '', whether more than one batch is left, and the fields to take; or nothing.
+--   take    ARGV[4] is the name of the new batch, ARGV[5] follows it; from ARGV[6] on the fields, first those of scopes,
+--           whose keys are in the same order. The reply: the batch, or nothing where there was no usage.
+--   forget  ARGV[4] is the name of the batch.
+local finished, hours, batch = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+
+if ARGV[3] == 'forget' then
+  if call('LINDEX', batch, 0) == ARGV[4] then call('DEL', batch) end
+  return {}
+end
+
+local earlier = call('LRANGE', batch, 0, -1)
+if #earlier > 0 then return earlier end
+
+if ARGV[3] == 'look' then
+  local most, began = unpack_from('<dd', plan)
+  local fields = call('ZRANGE', hours, 0, most - 1)
+  if #fields == 0 then return {} end
+  local left = call('ZCOUNT', hours, '-inf', began / HOUR_US)
+  return {'', left > most and 'full' or '', unpack(fields)}
+end
+
+local collected, scopes = {ARGV[4], ARGV[5]}, #KEYS - 3
+for index = 6, #ARGV do
+  local field, key = ARGV[index], KEYS[index - 5]
+  local found = call('HGET', finished, field)
+  if found and index - 5 > scopes then
+    collected[#collected + 1] = string.sub(field, 2, 9) .. found
   elseif found then
-    local raw, sums = unpack(call('HMGET', key, 's', 'c'))
-    if sums and string.find(sums, '[^%z]', 9) then
-      told[#told + 1] = string.sub(sums, 1, 8) .. found .. '\0' .. string.sub(sums, 9)
+    local record, usage = unpack(call('HMGET', key, 's', 'c'))
+    if usage and string.find(usage, '[^%z]', 9) then
+      collected[#collected + 1] = string.sub(usage, 1, 8) .. found .. '\0' .. string.sub(usage, 9)
     end
     call('HDEL', key, 'c')
-    -- It has lived on for its counts alone.
-    local expires = raw and unpack_from('<I4', raw, 7) or 0
-    if expires < 4294967295 then call('PEXPIRE', key, milliseconds(max(expires * 1000000 - now, least_idle))) end
+    -- The scope was kept for its usage alone.
+    local kept_until = record and unpack_from('<I4', record, 7) or 0
+    if kept_until < ALWAYS then call('PEXPIRE', key, milliseconds(max(kept_until * 1000000 - now, least_idle_us))) end
   end
-  call('HDEL', closed, name)
-  call('ZREM', hours, name)
+  call('HDEL', finished, field)
+  call('ZREM', hours, field)
 end
-if #told == 2 then return {} end
-call('RPUSH', batch, unpack(told))
-call('PEXPIRE', batch, milliseconds(kept_us))
-return told
+if #collected == 2 then return {} end
+call('RPUSH', batch, unpack(collected))
+call('PEXPIRE', batch, milliseconds(USAGE_KEPT_US))
+return collected

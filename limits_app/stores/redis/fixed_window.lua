@@ -1,43 +1,37 @@
--- As core/algorithms/fixed_window.py: (start of the window, amount in it).
--- @usual
-local start, count = unpack_from('<I7I7', raw, 11)
-if count > 0 and now - start < b and count + amount <= a then
-  full, after = start + b, pack('<c6I4I7I7', layout, lives_until, start, count + amount)
+-- Fixed window, as core/algorithms/fixed_window.py. State: start of the window, amount in it.
+
+-- The current window, or one that starts now.
+local function current_window(state, window)
+  local start, count = state[1], state[2]
+  if count == 0 or now - start >= window then return now, 0 end
+  return start, count
 end
 
--- @take
-function take.fixed_window(s, o, now, amount, capacity, window)
-  local start, count = s[o], s[o + 1]
-  if count == 0 or now - start >= window then start, count = now, 0 end
-  count = count + amount
-  if count > capacity then return nil end
-  s[o], s[o + 1] = start, count
-  return start + window
+local function credit_window(state, change, _, window)
+  state[2] = max(state[2] + change, 0)
+  return state[1] + window
 end
 
--- @settle
-function settle.fixed_window(s, o, now, change, capacity, window)
-  if change <= 0 then return 0 end
-  local start, count = s[o], s[o + 1]
-  if count == 0 or now - start >= window then start, count = now, 0 end
-  s[o], s[o + 1] = start, min(count + change, 4503599627370496)
-  return start + window
-end
-
--- @undo
-function settle.fixed_window(s, o, now, change, capacity, window)
-  if s[o] > admitted_at or now - s[o] >= window then return 0 end
-  s[o + 1] = max(s[o + 1] + change, 0)
-  return s[o] + window
-end
-
--- @credit
-function settle.fixed_window(s, o, now, change, capacity, window)
-  s[o + 1] = max(s[o + 1] + change, 0)
-  return s[o] + window
-end
-
--- @share
-function share.fixed_window(s, o, now, capacity, window)
-  return now - s[o] < window and s[o + 1] / capacity or 0
-end
+algorithms.fixed_window = {
+  format = '<I8I8',
+  take = function(state, amount, capacity, window)
+    local start, count = current_window(state, window)
+    if count + amount > capacity then return nil end
+    state[1], state[2] = start, count + amount
+    return start + window
+  end,
+  settle = function(state, change, _, window)
+    if change <= 0 then return 0 end
+    local start, count = current_window(state, window)
+    state[1], state[2] = start, min(count + change, MOST_DEBT)
+    return start + window
+  end,
+  credit = credit_window,
+  undo = function(state, change, _, window)
+    if state[1] > charged_at or now - state[1] >= window then return 0 end
+    return credit_window(state, change, _, window)
+  end,
+  share = function(state, capacity, window)
+    return now - state[1] < window and state[2] / capacity or 0
+  end,
+}

@@ -1,13 +1,12 @@
--- Everything about scopes, read only: the moment, and for each scope its record, its logs, and its leases.
--- The plan: the version that it was made for, and for each scope how many logs and leases it has.
-local version, count, at = unpack_from('<dd', plan)
-local key = 1
-if version >= 0 then
-  key = 2
-  if tonumber(call('GET', KEYS[2]) or 0) ~= version then return 'S' end
-end
-local reply = {pack('<d', now)}
-for _ = 1, count do
+-- Read everything that is stored for scopes, at one time.
+--
+-- The plan: the version of the configuration (-1: any), how many scopes there are, and of each how many logs and leases
+-- it has. KEYS[1] is the version; then of each scope the record, the logs, and the leases.
+-- The reply: S stale configuration, or the time, and for each key what it holds.
+local version, scopes, at = unpack_from('<dd', plan)
+if version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= version then return 'S' end
+local reply, key = {pack('<d', now)}, 1
+for _ = 1, scopes do
   local logs, leases
   logs, leases, at = unpack_from('<dd', plan, at)
   key = key + 1

@@ -1,34 +1,135 @@
-"""Opening a Redis store, of whatever kind."""
+"""Opening a Redis store: where its connections come from, and the stores that this process has opened."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from limits_app.core.errors import StoreUnavailable
-from limits_app.stores.redis.cluster import RedisClusterStore
-from limits_app.stores.redis.opened import open_store
-from limits_app.stores.redis.store import RedisStore
+from redis import Redis
+from redis.cluster import RedisCluster
+from redis.connection import ConnectionPool
 
-__all__ = ["open_redis_store", "prefix_for"]
+from limits_app.core.errors import NotShareable, StoreUnavailable
+from limits_app.core.runtime import lock_over_forks
+
+if TYPE_CHECKING:
+    from limits_app.stores.redis.store import RedisStore
+
+__all__ = ["Source", "forget_aliases", "is_redis_cache", "open_redis_store", "open_store", "prefix_for"]
+
+_DJANGO_CACHE: Final = "django.core.cache.backends.redis.RedisCache"
+
+_OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
+_LOCK: Final = lock_over_forks()
+
+
+class Source:
+    """Where connections come from: the alias of a cache, a URL, or a client; the alias `default` where none is given.
+
+    The cache is one of django-redis, or Django's own `RedisCache`, whose first server is the one that is written to.
+    """
+
+    def __init__(self, alias: str | None, url: str | None, client: Any) -> None:
+        given = [name for name, value in (("alias", alias), ("url", url), ("client", client)) if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of alias, url and client, not {' and '.join(given)}")
+        self._alias = alias if given else "default"
+        self._url = url
+        self._client = client
+
+    def __str__(self) -> str:
+        return repr(self._client or self._url or self._alias)
+
+    def pool(self) -> Any:
+        """Return the pool that knows how connections are made."""
+        if self._client is not None:
+            return self._client.connection_pool
+        if self._url is not None:
+            return ConnectionPool.from_url(self._url)
+        return _cache_pool(str(self._alias))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the client is made here, so that it has to be closed here."""
+        return self._client is None
+
+    def cluster(self) -> Any:
+        """Return the client of a cluster."""
+        return self._client if self._url is None else RedisCluster.from_url(self._url)
+
+    def address(self) -> tuple[str | None, str | None]:
+        """Return alias and URL, for another process."""
+        if self._client is not None:
+            raise NotShareable("a store over a client cannot be sent to another process: give it an alias or a url")
+        return self._alias, self._url
+
+
+def is_redis_cache(alias: str) -> bool:
+    """Return whether CACHES has a cache of Django or django-redis under an alias, which a store can use."""
+    from django.core.cache import caches
+
+    backend = caches.settings.get(alias, {}).get("BACKEND", "")
+    return backend == _DJANGO_CACHE or (bool(backend) and hasattr(caches[alias], "client"))
+
+
+def _cache_pool(alias: str) -> Any:
+    from django.core.cache import caches
+
+    settings = caches.settings.get(alias, {})
+    if settings.get("BACKEND") == _DJANGO_CACHE:
+        servers = settings["LOCATION"]
+        first = servers.replace(",", ";").split(";")[0] if isinstance(servers, str) else servers[0]
+        options = {name: value for name, value in settings.get("OPTIONS", {}).items() if name not in {"pool_class"}}
+        return Redis.from_url(first, **options).connection_pool
+    try:
+        from django_redis import get_redis_connection  # type: ignore[import-untyped]  # it ships no types
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable(f"the cache {alias!r} is not a Redis cache; name another one, or give a url") from error
+    return get_redis_connection(alias, write=True).connection_pool
 
 
 def open_redis_store(
     alias: str | None = None, *, url: str | None = None, cluster: bool = False, **options: Any
 ) -> RedisStore:
-    """Open the store behind a django-redis alias or a URL, or give the one that this process has opened before.
+    """Open the store behind a cache or a URL, or return the one that this process has opened before.
 
     `cluster` says that the URL is that of one server of a cluster. `options` are those of RedisStore;
-    other options are another store. Raises StoreUnavailable for an alias that is none of django-redis.
+    other options are another store. Raises StoreUnavailable for a cache that is not on Redis.
     """
+    from limits_app.stores.redis.cluster import RedisClusterStore
+    from limits_app.stores.redis.store import RedisStore
+
     try:
         return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)
-    except NotImplementedError:  # which is all that django-redis says
-        message = f"the cache {alias!r} is none of django-redis: name one that is in CACHES, or give a url"
+    except NotImplementedError:  # raised by django-redis for caches of others
+        message = f"the cache {alias!r} is not a Redis cache: name one that is in CACHES, or give a url"
         raise StoreUnavailable(message) from None
 
 
+def open_store(kind: type[RedisStore], alias: str | None, url: str | None, options: Mapping[str, Any]) -> RedisStore:
+    """Open a store of a class, or return the one that is open."""
+    options = {**kind.DEFAULTS, **options}
+    place = (alias, kind, url, *sorted(options.items()))
+    with _LOCK:
+        store = _OPENED.get(place)
+        if store is None:
+            given = options if alias is None else {"alias": alias, **options}
+            store = _OPENED[place] = kind(url=url, **given)
+        return store
+
+
+def forget_aliases() -> None:
+    """Open stores behind caches again on next use, because CACHES has changed."""
+    with _LOCK:
+        for place in [place for place in _OPENED if place[0] is not None]:
+            del _OPENED[place]
+
+
 def prefix_for(site: str) -> str:
-    """What all keys of a site start with; braces, which mean something to a cluster, are written otherwise."""
+    """Return the prefix of all keys of a site; braces, which have a meaning on a cluster, are quoted."""
+    from limits_app.stores.redis.store import RedisStore
+
+    prefix: str = RedisStore.DEFAULTS["prefix"]
     own = quote(site, safe="")
-    return f"{RedisStore.DEFAULTS['prefix']}{own}:" if own else str(RedisStore.DEFAULTS["prefix"])
+    return f"{prefix}{own}:" if own else prefix

@@ -1,53 +1,48 @@
--- As core/algorithms/quota.py: (since when is counted, end of the period, amount in it).
--- Whoever asks knows the calendar. ARGV[2] ends with from when until when it has told of it, and before that stand, from
--- `calendars` + c on, four boundaries of each limit that has one.
-local told_from, told_until = unpack_from('<dd', ARGV[2], #ARGV[2] - 15)
-if now < told_from or now >= told_until then return 'T' .. pack('<d', now) end
+-- Quota, as core/algorithms/quota.py. State: start of counting, end of the period, amount in it. The parameters are
+-- capacity, length of a session (0: a calendar), and place of the calendar.
+--
+-- Scripts have no calendar. The numbers of a call have four boundaries of each calendar after the amounts, from
+-- `calendars_at` on, and end with the time in which these boundaries are right: outside of it nothing is decided, and the
+-- caller sends others.
+local known_from, known_until = unpack_from('<dd', ARGV[2], #ARGV[2] - 15)
+if now < known_from or now >= known_until then return 'T' .. pack('<d', now) end
 
-local function period_at(now, session, c)
-  if session > 0 then return now, now + session end
-  local first, second, third, fourth = unpack_from('<dddd', ARGV[2], calendars + c)
-  if now < second then return first, second end
-  if now < third then return second, third end
-  return third, fourth
+-- The current period and the amount in it. While the clock is set back, the period continues.
+local function current_period(state, session_us, calendar)
+  local start, ends, count = state[1], state[2], state[3]
+  if now < ends and count > 0 then return min(start, now), ends, count end
+  if session_us > 0 then return now, now + session_us, 0 end
+  local first, second, third, fourth = unpack_from('<dddd', ARGV[2], calendars_at + calendar)
+  if now < second then return first, second, 0 end
+  if now < third then return second, third, 0 end
+  return third, fourth, 0
 end
 
--- @take
-function take.quota(s, o, now, amount, capacity, session, c)
-  local start, ends, count = s[o], s[o + 1], s[o + 2]
-  if now >= ends or count == 0 then
-    start, ends = period_at(now, session, c)
-    count = 0
-  end
-  count = count + amount
-  if count > capacity then return nil end
-  s[o], s[o + 1], s[o + 2] = min(start, now), ends, count
-  return count > 0 and ends or 0
+local function credit_period(state, change)
+  state[3] = max(state[3] + change, 0)
+  return state[2]
 end
 
--- @settle undo
-function settle.quota(s, o, now, change, capacity, session, c)
-  if change <= 0 then
-    if admitted_at < s[o] then return 0 end
-    s[o + 2] = max(s[o + 2] + change, 0)
-    return s[o + 1]
-  end
-  if now >= s[o + 1] or s[o + 2] == 0 then
-    s[o], s[o + 1] = period_at(now, session, c)
-    s[o + 2] = 0
-  end
-  s[o] = min(s[o], now)
-  s[o + 2] = min(s[o + 2] + change, 4503599627370496)
-  return s[o + 1]
+local function settle_period(state, change, _, session_us, calendar)
+  -- What was charged in an earlier period is not refunded.
+  if change <= 0 then return charged_at < state[1] and 0 or credit_period(state, change) end
+  local start, ends, count = current_period(state, session_us, calendar)
+  state[1], state[2], state[3] = min(start, now), ends, min(count + change, MOST_DEBT)
+  return ends
 end
 
--- @credit
-function settle.quota(s, o, now, change)
-  s[o + 2] = max(s[o + 2] + change, 0)
-  return s[o + 1]
-end
-
--- @share
-function share.quota(s, o, now, capacity)
-  return now < s[o + 1] and s[o + 2] / capacity or 0
-end
+algorithms.quota = {
+  format = '<I8I8I8',
+  take = function(state, amount, capacity, session_us, calendar)
+    local start, ends, count = current_period(state, session_us, calendar)
+    if count + amount > capacity then return nil end
+    state[1], state[2], state[3] = start, ends, count + amount
+    return state[3] > 0 and ends or 0
+  end,
+  settle = settle_period,
+  undo = settle_period,
+  credit = credit_period,
+  share = function(state, capacity)
+    return now < state[2] and state[3] / capacity or 0
+  end,
+}

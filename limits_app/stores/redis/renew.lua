@@ -1,17 +1,28 @@
--- Lend permits again. The plan: for each lease how long, and until when at most; KEYS are pairs of leases and scope,
--- and from ARGV[3] on stand the members. The reply says of each lease whether it still runs.
+-- Renew what a process has to renew: leases of permits, and notes that a thread waits for a scope.
+--
+-- The plan: of each how long the lease lasts (0: it is a note), and the latest end. KEYS: of each the leases (of a note,
+-- the scope again) and the scope. ARGV[3] on: the members of the leases. The reply: 1 for each that was renewed, or 0.
 local at, reply = 1, {}
+
+local function keep_for(key, us)
+  local left = call('PTTL', key)
+  if left >= 0 and left < milliseconds(us) then call('PEXPIRE', key, milliseconds(us)) end
+end
+
 for index = 1, #ARGV - 2 do
+  local leases, scope, member = KEYS[index * 2 - 1], KEYS[index * 2], ARGV[index + 2]
   local lease_us, ends
   lease_us, ends, at = unpack_from('<dd', plan, at)
-  local leases, scope, member = KEYS[index * 2], KEYS[index * 2 + 1], ARGV[index + 2]
-  local expires = tonumber(call('ZSCORE', leases, member) or 0)
-  if expires > now then
-    local lives = milliseconds(idle(lease_us))
+  local expires = lease_us > 0 and tonumber(call('ZSCORE', leases, member) or 0)
+  if not expires then
+    local is_new = call('EXISTS', scope) == 0
+    call('HSET', scope, 'w', whole(now + 30000000))
+    if is_new then call('PEXPIRE', scope, 60000) else keep_for(scope, 30000000) end
+    reply[index] = '1'
+  elseif expires > now then
     call('ZADD', leases, whole(min(now + lease_us, ends)), member)
-    call('PEXPIRE', leases, lives)
-    local left = call('PTTL', scope)
-    if left >= 0 and left < lives then call('PEXPIRE', scope, lives) end
+    call('PEXPIRE', leases, milliseconds(idle_us(lease_us)))
+    keep_for(scope, idle_us(lease_us))
     reply[index] = '1'
   else
     reply[index] = '0'

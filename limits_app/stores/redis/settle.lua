@@ -1,24 +1,43 @@
--- Change what was charged, and give permits back. Replies: C another layout, T another time, A done,
--- N done with newcomers, L done with permits that were not lent any more, and maybe newcomers.
--- Until when somebody watches each scope.
-local watched = {}
--- with: scopes
-local first_wanted, scopes, moment, begins = wanted, count, admitted_at, false
-for ask = 1, asks do
-  local name, scope, offset, a, b, c, key, _, change
-  name, scope, offset, a, b, c, key, _, at = unpack_from('<sddddddd', plan, at)
-  change, wanted = unpack_from('<d', ARGV[2], wanted)
+-- Change what a request has charged, and return its permits.
+--
+-- The plan: what is done (0 settle, 1 credit, 2 undo), and the request as in acquire.lua. The numbers: the changes.
+-- ARGV[3]: the holder of permits, 16 bytes; ARGV[4]: the channel on which returned amounts are announced.
+-- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
+-- L done, and a lease had run out.
+local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
+local scopes, limits, at = load_scopes(9, 1, charged_at)
+if not scopes then return 'C' end
+calendars_at = numbers_at + limits * 8
+
+for _ = 1, limits do
+  local change, name, scope_number, place, a, b, c, key, usage, parts, _
+  name, scope_number, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
+  change, numbers_at = unpack_from('<d', ARGV[2], numbers_at)
   if change ~= 0 then
-    full_at[scope] = max(full_at[scope], settle[name](states[scope], offset, now, change, a, b, c, KEYS[key]), 1)
+    local algorithm, scope = algorithms[name], scopes[scope_number]
+    local apply = algorithm.settle
+    if action ~= SETTLE then apply = algorithm.credit or apply end
+    if action == UNDO then apply = algorithm.undo or apply end
+    local state = {unpack_from(algorithm.format, scope.record, place)}
+    scope.full_at, scope.is_changed = max(scope.full_at, apply(state, change, a, b, c, KEYS[key])), true
+    scope.record = put(scope.record, place, pack(algorithm.format, unpack(state)))
+    -- Permits that are returned were used; those of a request that was undone were not.
+    if parts > 0 and (name ~= 'permits' or action == UNDO) then count_usage(scope, usage, change, parts) end
   end
 end
--- with: count
--- Put what has changed, and tell those who wait for it.
-for index = 1, count do
-  if full_at[index] > 0 then
-    -- with: keeping
-    if watched[index] and tonumber(watched[index]) > now then call('PUBLISH', ARGV[#ARGV], key) end
+write_now()
+
+for index = 1, #scopes do
+  local scope = scopes[index]
+  if scope.is_changed then
+    if scope.counts and scope.starts_hour then
+      -- It was charged in another hour than the current one.
+      add_finished_usage(unpack_from('s', plan, scope.label_at), scope.sums)
+      scope.counts = false
+    end
+    save(scope)
+    local watched_until = call('HGET', scope.key, 'w')
+    if watched_until and tonumber(watched_until) > now then call('PUBLISH', ARGV[4], scope.key) end
   end
 end
-for place = 1, writes and #writes or 0 do call(unpack(writes[place])) end
-return recorded(lapsed and 'L' or newcomers and 'N' or 'A')
+return reply_once(lease_was_lost and 'L' or scopes.has_new and 'N' or 'A')

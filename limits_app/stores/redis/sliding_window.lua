@@ -1,186 +1,140 @@
--- As core/algorithms/sliding_window.py: (forgotten, total, opened, last, oldest, head, entries, second until which the log is kept).
--- The log stands in a string of its own: pairs of (time, running total), of which those from `head` on still count.
+-- Sliding window, as core/algorithms/sliding_window.py. The log is a string under `key`: pairs of time and running total.
+-- The fields of a state: its log has ENTRIES that count, from HEAD on, and is kept until the second KEPT_UNTIL.
+local FORGOTTEN, TOTAL, OPENED, LAST, OLDEST, HEAD, ENTRIES, KEPT_UNTIL = 1, 2, 3, 4, 5, 6, 7, 8
 
--- What is rarely needed is made then: functions take a script as long as what it does with them.
-local function rarely()
-  -- A log that was evicted alone: what stood in it goes with the last of all that counts.
-  local function lose_log(s, o)
-    s[o + 4], s[o + 5], s[o + 6] = s[o + 3], 0, 0
+-- Entries of the log; nil where it was evicted. Then all that it held counts until the last amount expires.
+local function log_entries(state, key, head, entries)
+  local log = call('GETRANGE', key, head * 16, (head + entries) * 16 - 1)
+  if #log == entries * 16 then return log end
+  state[OLDEST], state[HEAD], state[ENTRIES] = state[LAST], 0, 0
+end
+
+-- The first of the entries whose time (field 0) or running total (field 8) is at least `least`.
+local function first_entry(log, entries, field, least)
+  local low, high = 0, entries
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if unpack_from('<d', log, middle * 16 + field + 1) < least then low = middle + 1 else high = middle end
   end
+  return low
+end
 
-  -- Entries of the log; nil, and from now on none, where it was evicted.
-  local function log_entries(s, o, key, head, entries)
-    local log = call('GETRANGE', key, head * 16, (head + entries) * 16 - 1)
-    if #log == entries * 16 then return log end
-    lose_log(s, o)
+-- Remove entries from the start of the log, of which `log` is the start.
+local function drop_entries(state, log, count)
+  state[HEAD], state[ENTRIES] = state[HEAD] + count, state[ENTRIES] - count
+  if state[ENTRIES] == 0 then
+    state[HEAD], state[OLDEST] = 0, state[LAST]
+  elseif count * 16 < #log then
+    state[OLDEST] = unpack_from('<d', log, count * 16 + 1)
   end
+end
 
-  -- The first of the entries whose time (field 0) or running total (field 8) is at least `least`.
-  local function first_entry(log, entries, field, least)
-    local low, high = 0, entries
-    while low < high do
-      local middle = (low + high - (low + high) % 2) / 2
-      if unpack_from('<d', log, middle * 16 + field + 1) < least then low = middle + 1 else high = middle end
+-- Forget what is as old as the window; returns the time, which is never before that of the last amount, and what is used.
+local function forget(state, window, key)
+  local time = max(now, state[LAST])
+  local oldest = time - window + 1
+  if state[LAST] < oldest then
+    state[FORGOTTEN], state[HEAD], state[ENTRIES] = state[TOTAL], 0, 0
+  elseif state[OLDEST] < oldest then
+    local read = min(state[ENTRIES], 4) -- mostly only the first ones have expired
+    while state[ENTRIES] > 0 and state[OLDEST] < oldest do
+      local log = log_entries(state, key, state[HEAD], read)
+      if not log then break end
+      local gone = first_entry(log, read, 0, oldest)
+      if gone > 0 then state[FORGOTTEN] = unpack_from('<d', log, gone * 16 - 7) end
+      drop_entries(state, log, gone)
+      read = state[ENTRIES]
     end
-    return low
   end
+  return time, state[TOTAL] - state[FORGOTTEN]
+end
 
-  -- Forget what is as old as the window; gives the amount that is not.
-  local function forget(s, o, now, window, key)
-    local till = now - window
-    if s[o + 3] <= till then
-      s[o], s[o + 5], s[o + 6] = s[o + 1], 0, 0
-    elseif s[o + 4] <= till then
-      local head, entries = s[o + 5], s[o + 6]
-      local count = min(entries, 4)
-      while count > 0 do
-        local log = log_entries(s, o, key, head, count)
-        if not log then return s[o + 1] - s[o] end
-        local gone = first_entry(log, count, 0, till + 1)
-        if gone > 0 then s[o] = unpack_from('<d', log, gone * 16 - 7) end
-        head, entries = head + gone, entries - gone
-        if gone < count then
-          s[o + 4] = unpack_from('<d', log, gone * 16 + 1)
-          break
-        end
-        count = entries
-      end
-      if entries == 0 then head, s[o + 4] = 0, s[o + 3] end
-      s[o + 5], s[o + 6] = head, entries
-    end
-    return s[o + 1] - s[o]
+-- Write the entry that was open to the log, which starts again where it is empty or long or its totals are large.
+local function close_entry(state, time, window, key)
+  local entries = state[ENTRIES]
+  if entries > 0 and call('STRLEN', key) < (state[HEAD] + entries) * 16 then
+    entries, state[OLDEST] = 0, state[LAST] -- the log was evicted
   end
-
-  -- Running totals that start anew, before they are too large to be exact.
-  local function rebase(s, o, key)
-    local head, entries, forgotten = s[o + 5], s[o + 6], s[o]
-    local log, fresh = log_entries(s, o, key, head, entries), {}
+  if entries > 0 and state[HEAD] < 512 and state[TOTAL] <= 2251799813685248 then
+    write_later('APPEND', key, pack('<dd', state[LAST], state[TOTAL]))
+  else
+    local rebased, log = {}, entries > 0 and log_entries(state, key, state[HEAD], entries)
     for index = 1, entries do
-      local time, total = unpack_from('<dd', log, index * 16 - 15)
-      fresh[index] = pack('<dd', time, total - forgotten)
+      local at, total = unpack_from('<dd', log, index * 16 - 15)
+      rebased[index] = pack('<dd', at, total - state[FORGOTTEN])
     end
-    s[o], s[o + 1], s[o + 5] = 0, s[o + 1] - forgotten, 0
-    return table.concat(fresh)
+    if entries == 0 then state[OLDEST] = state[LAST] end
+    state[FORGOTTEN], state[TOTAL], state[HEAD], state[KEPT_UNTIL] = 0, state[TOTAL] - state[FORGOTTEN], 0, 0
+    write_later('SET', key, table.concat(rebased) .. pack('<dd', state[LAST], state[TOTAL]))
   end
+  state[ENTRIES] = entries + 1
+  if state[KEPT_UNTIL] * 1000000 < time + 2 * window then
+    state[KEPT_UNTIL] = floor((time + idle_us(window)) / 1000000)
+    write_later('PEXPIRE', key, milliseconds(idle_us(window)))
+  end
+end
 
-  local function close_entry(s, o, now, window, key)
-    if s[o + 6] > 0 and call('STRLEN', key) < (s[o + 5] + s[o + 6]) * 16 then lose_log(s, o) end
-    if s[o + 6] == 0 then
-      s[o], s[o + 1], s[o + 4], s[o + 5], s[o + 7] = 0, s[o + 1] - s[o], s[o + 3], 0, 0
-      write('SET', key, pack('<dd', s[o + 3], s[o + 1]))
-    elseif s[o + 5] >= 512 or s[o + 1] > 2251799813685248 then
-      local log = rebase(s, o, key)
-      write('SET', key, log .. pack('<dd', s[o + 3], s[o + 1]))
-      s[o + 7] = 0
-    else
-      write('APPEND', key, pack('<dd', s[o + 3], s[o + 1]))
+-- Charge an amount to a state that has forgotten what is too old.
+local function charge(state, time, amount, window, step, key)
+  if state[TOTAL] == state[FORGOTTEN] then
+    state[FORGOTTEN], state[TOTAL], state[HEAD], state[ENTRIES] = 0, 0, 0, 0
+    state[OPENED], state[OLDEST] = time, time
+  elseif time - state[OPENED] > step then
+    close_entry(state, time, window, key)
+    state[OPENED] = time
+  end
+  state[TOTAL], state[LAST] = state[TOTAL] + amount, time
+  return time + window
+end
+
+algorithms.sliding_window = {
+  format = '<I8I8I8I8I8I2I2I4',
+  take = function(state, amount, capacity, window, step, key)
+    if amount > 0 then
+      local time, used = forget(state, window, key)
+      if used + amount > capacity then return nil end
+      return charge(state, time, amount, window, step, key)
     end
-    s[o + 6] = s[o + 6] + 1
-    if s[o + 7] * 1000000 < now + 2 * window then
-      s[o + 7] = floor((now + idle(window)) / 1000000)
-      write('PEXPIRE', key, milliseconds(idle(window)))
+    -- Nothing is charged, so what is forgotten is not stored: a clock may be set back.
+    local told = {unpack(state, 1, KEPT_UNTIL)}
+    local _, used = forget(told, window, key)
+    return used <= capacity and 0 or nil, told
+  end,
+  settle = function(state, change, _, window, step, key)
+    if change <= 0 then return 0 end
+    local time, used = forget(state, window, key)
+    return charge(state, time, min(change, MOST_DEBT - used), window, step, key)
+  end,
+  -- The oldest amounts are credited, which would have expired first.
+  credit = function(state, change, _, window, _, key)
+    local _, used = forget(state, window, key)
+    state[FORGOTTEN] = min(state[TOTAL] - used - change, state[TOTAL])
+    local log = state[ENTRIES] > 0 and log_entries(state, key, state[HEAD], state[ENTRIES])
+    if log then drop_entries(state, log, first_entry(log, state[ENTRIES], 8, state[FORGOTTEN] + 1)) end
+    return state[LAST] + window
+  end,
+  -- What was closed in the meantime stays spent.
+  undo = function(state, change, _, window, _, key)
+    local time, used = forget(state, window, key)
+    if used == 0 then return 0 end
+    local closed = state[FORGOTTEN]
+    if state[ENTRIES] > 0 then
+      local log = log_entries(state, key, state[HEAD] + state[ENTRIES] - 1, 1)
+      closed = log and unpack_from('<d', log, 9) or state[TOTAL]
     end
-  end
-
-  local function charge(s, o, now, amount, window, step, key)
-    if s[o + 1] == s[o] then
-      s[o], s[o + 1], s[o + 2], s[o + 3], s[o + 4], s[o + 5], s[o + 6] = 0, amount, now, now, now, 0, 0
-      return now + window
-    end
-    if now - s[o + 2] > step then
-      close_entry(s, o, now, window, key)
-      s[o + 2] = now
-    end
-    s[o + 1], s[o + 3] = s[o + 1] + amount, now
-    return now + window
-  end
-
-  return forget, charge, log_entries, first_entry
-end
-
--- @usual
-local forgotten, total, opened, last, oldest = unpack_from('<I7I7I7I7I7', raw, 11)
-last = max(now, last)
-if oldest > last - b and total > forgotten and last - opened <= c and total - forgotten + amount <= a then
-  full = last + b
-  after = pack('<c6I4I7I7I7I7I7c0', layout, lives_until, forgotten, total + amount, opened, last, oldest,
-    string.sub(raw, 46))
-end
-
--- @take
-function take.sliding_window(s, o, now, amount, capacity, window, step, key)
-  now = max(now, s[o + 3])
-  -- Most of the time nothing expires, and the entry that is open stays so.
-  if amount > 0 and s[o + 4] > now - window and s[o + 1] > s[o] and now - s[o + 2] <= step then
-    if s[o + 1] - s[o] + amount > capacity then return nil end
-    s[o + 1], s[o + 3] = s[o + 1] + amount, now
-    return now + window
-  end
-  local forget, charge = rarely()
-  -- When nothing is charged, what is forgotten is not kept: a clock may go back.
-  if amount == 0 then
-    restores = restores or {}
-    restores[#restores + 1] = {s, o, {unpack(s, o, o + 6)}}
-  end
-  if forget(s, o, now, window, key) + amount > capacity then return nil end
-  if amount == 0 then return 0 end
-  return charge(s, o, now, amount, window, step, key)
-end
-
--- @settle
-function settle.sliding_window(s, o, now, change, capacity, window, step, key)
-  if change <= 0 then return 0 end
-  local forget, charge = rarely()
-  now = max(now, s[o + 3])
-  change = min(change, 4503599627370496 - forget(s, o, now, window, key))
-  return charge(s, o, now, change, window, step, key)
-end
-
--- @undo
--- What has been closed since stays spent.
-function settle.sliding_window(s, o, now, change, capacity, window, step, key)
-  local forget, _, log_entries = rarely()
-  now = max(now, s[o + 3])
-  if forget(s, o, now, window, key) == 0 then return 0 end
-  local closed, entries = s[o], s[o + 6]
-  if entries > 0 then
-    local log = log_entries(s, o, key, s[o + 5] + entries - 1, 1)
-    closed = log and unpack_from('<d', log, 9) or s[o + 1]
-  end
-  s[o + 1] = max(s[o + 1] + change, closed)
-  return now + window
-end
-
--- @credit
-function settle.sliding_window(s, o, now, change, capacity, window, step, key)
-  local forget, _, log_entries, first_entry = rarely()
-  s[o] = min(s[o + 1] - forget(s, o, max(now, s[o + 3]), window, key) - change, s[o + 1])
-  local head, entries = s[o + 5], s[o + 6]
-  local log = entries > 0 and log_entries(s, o, key, head, entries)
-  if log then
-    local gone = first_entry(log, entries, 8, s[o] + 1)
-    s[o + 5], s[o + 6] = head + gone, entries - gone
-    if gone == entries then s[o + 4], s[o + 5] = s[o + 3], 0 else s[o + 4] = unpack_from('<d', log, gone * 16 + 1) end
-  end
-  return s[o + 3] + window
-end
-
--- @share
-function share.sliding_window(s, o, now, capacity, window, step, key)
-  return (rarely())(s, o, max(now, s[o + 3]), window, key) / capacity
-end
-
--- @view
--- What whoever was refused needs of the log: what is forgotten, and the entry with which enough comes back.
-function view.sliding_window(s, o, now, amount, capacity, window, step, key)
-  local forget, _, log_entries, first_entry = rarely()
-  now = max(now, s[o + 3])
-  local excess = forget(s, o, now, window, key) + amount - capacity
-  local entries, time, total = s[o + 6], 0, 0
-  local log = excess > 0 and entries > 0 and log_entries(s, o, key, s[o + 5], entries)
-  if log then
-    local index = first_entry(log, entries, 8, s[o] + excess)
-    if index < entries then time, total = unpack_from('<dd', log, index * 16 + 1) end
-  end
-  return pack('<ddd', s[o], time, total)
-end
+    state[TOTAL] = max(state[TOTAL] + change, closed)
+    return time + window
+  end,
+  share = function(state, capacity, window, _, key)
+    local _, used = forget(state, window, key)
+    return used / capacity
+  end,
+  rejected = function(state, amount, capacity, window, _, key)
+    local _, used = forget(state, window, key)
+    local excess, entries = used + amount - capacity, state[ENTRIES]
+    local log = excess > 0 and entries > 0 and log_entries(state, key, state[HEAD], entries)
+    local index = log and first_entry(log, entries, 8, state[FORGOTTEN] + excess) or entries
+    if index < entries then return unpack_from('<dd', log, index * 16 + 1) end
+    return 0, 0
+  end,
+}

@@ -1,33 +1,33 @@
--- Replace records that are still what they were. The plan: how many, and in how many of their scopes something is counted;
--- then, from ARGV[3] on, for each record the old one, the new one, and how long it lives; then writes: a command, the number
--- of its key, and two arguments. What the old records have counted is closed.
--- Replies: A done, C something else has changed them.
-local count, scopes, at = unpack_from('<dd', plan)
-for index = 1, count do
-  local raw = call('HGET', KEYS[1 + index], 's') or ''
-  if raw ~= ARGV[index * 3] then return 'C' end
+-- Replace records that are still what they were when they were loaded (compare and swap).
+--
+-- The plan: how many records, and how much finished usage. ARGV from 3 on: of each record the old and the new one ('':
+-- none), and for how many milliseconds it is kept (0: indefinitely); of each usage its label, and hour and sums as in
+-- count_usage(); then writes: a command, the number of its key, and two arguments.
+-- Replies: A done, C a record was changed by another caller.
+local records, usages = unpack_from('<dd', plan)
+for index = 1, records do
+  if (call('HGET', KEYS[index], 's') or '') ~= ARGV[index * 3] then return 'C' end
 end
-local first_wanted, moment, begins, counts, before = wanted, admitted_at, false, {}, 1
--- with: closing
--- with: count
--- Put the new records, and close what the old ones have counted.
-for index = 1, count do
-  local key, raw = KEYS[1 + index], ARGV[index * 3 + 1]
-  local sums = call('HGET', key, 'c')
-  if sums then
-    local label = call('HGET', KEYS[#KEYS - 1], 'o' .. key)
-    if label then close(KEYS, sums, label) end
-    call('HDEL', key, 'c')
-  end
-  if raw == '' then
+
+for index = 1, records do
+  local key, record, kept_ms = KEYS[index], ARGV[index * 3 + 1], ARGV[index * 3 + 2]
+  -- The old record may have counted other limits.
+  local usage = call('HGET', key, 'c')
+  local label = usage and call('HGET', KEYS[#KEYS - 2], 'o' .. key)
+  if label then add_finished_usage(label, usage) end
+  if usage then call('HDEL', key, 'c') end
+  if record == '' then
     call('DEL', key)
   else
-    call('HSET', key, 's', raw)
-    call('PEXPIRE', key, ARGV[index * 3 + 2])
+    call('HSET', key, 's', record)
+    if kept_ms == '0' then call('PERSIST', key) else call('PEXPIRE', key, kept_ms) end
   end
 end
-for index = count * 3 + 3, #ARGV, 4 do
+
+local at = records * 3 + 3
+for index = at, at + usages * 2 - 1, 2 do add_finished_usage(ARGV[index], ARGV[index + 1]) end
+for index = at + usages * 2, #ARGV, 4 do
   local command, key, first, second = ARGV[index], KEYS[tonumber(ARGV[index + 1])], ARGV[index + 2], ARGV[index + 3]
   if command == 'SET' then call('SET', key, first, 'PX', second) else call(command, key, first) end
 end
-return recorded('A')
+return reply_once('A')

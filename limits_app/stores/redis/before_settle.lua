@@ -1,2 +1,0 @@
--- Whether permits are given back that were not lent any more.
-local lapsed = false

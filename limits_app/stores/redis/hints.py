@@ -1,0 +1,150 @@
+"""What a process knows without asking the server: its time, the boundaries of calendars, and recent rejections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic_ns, time_ns
+from typing import Final, NamedTuple
+
+from limits_app.core.algorithms import State
+from limits_app.core.algorithms.rule import NEVER_US
+from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+
+__all__ = ["ALWAYS", "Calendars", "Rejections", "ServerClock"]
+
+_COUNT: Final = 2
+"""How many calendar boundaries before a time, and how many after it, scripts receive."""
+
+_MOST_REJECTIONS: Final = 4096
+_REMEMBERED_US: Final = 1_000_000
+
+ALWAYS: Final = (-NEVER_US, NEVER_US)
+"""The time in which limits without a calendar can be decided."""
+
+
+class ServerClock:
+    """How scripts learn the time: from the server's clock, or from `now` in tests; and how long idle state is kept."""
+
+    def __init__(self, now: Callable[[], int] | None, idle_factor: float, least_idle_us: int) -> None:
+        self.now = now
+        self.idle_factor = idle_factor
+        self.least_idle_us = least_idle_us
+        self._offset_us: int | None = None
+
+    def header(self, charged_at: int, now: int | None = None) -> tuple[float, ...]:
+        """Return the numbers that every script starts with; without a time the script reads the server's clock."""
+        if now is None:
+            now = -1 if self.now is None else self.now()
+        return now, charged_at, self.idle_factor, self.least_idle_us
+
+    def idle_us(self, full_in: int) -> int:
+        """Return how long state is kept that equals unused state after a time."""
+        return round(max(full_in * self.idle_factor, self.least_idle_us))
+
+    def learn(self, now: int) -> None:
+        """Note the time that the server has just named."""
+        self._offset_us = now - monotonic_ns() // 1000
+
+    def estimate(self) -> int:
+        """Return the server's time as far as it is known, otherwise that of this machine."""
+        if self.now is not None:
+            return self.now()
+        if self._offset_us is None:
+            return time_ns() // 1000
+        return monotonic_ns() // 1000 + self._offset_us
+
+
+class Boundaries(NamedTuple):
+    """The calendar boundaries of limits: right for times in `known`, and not recomputed for times in `period`."""
+
+    boundaries: tuple[int, ...]
+    period: tuple[int, int]
+    known: tuple[int, int]
+
+
+class Calendars:
+    """The calendars of limits; their boundaries are recomputed when the first of the periods ends."""
+
+    def __init__(self, limits: Sequence[PlannedLimit]) -> None:
+        self._limits = [limit for limit in limits if limit.rule.boundaries(0, 1)]
+        self.size = 2 * _COUNT * len(self._limits)
+        """How many boundaries scripts receive."""
+        self._last = Boundaries((), (0, 0) if self._limits else ALWAYS, ALWAYS)
+
+    def offset(self, limit: PlannedLimit) -> int:
+        """Return the place of the boundaries of a limit among all, in bytes; 0 where it has none."""
+        return self._limits.index(limit) * 2 * _COUNT * 8 if limit in self._limits else 0
+
+    def around(self, now: int) -> Boundaries:
+        """Return the boundaries around a time."""
+        last = self._last  # read once: other threads may replace it
+        if not last.period[0] <= now < last.period[1]:
+            last = self._last = self._compute(now)
+        return last
+
+    def _compute(self, now: int) -> Boundaries:
+        found = [limit.rule.boundaries(now, _COUNT) for limit in self._limits]
+        return Boundaries(
+            boundaries=tuple([boundary for some in found for boundary in some]),
+            period=(max([some[_COUNT - 1] for some in found]), min([some[_COUNT] for some in found])),
+            known=(max([some[0] for some in found]), min([some[-1] for some in found])),
+        )
+
+
+class Rejections:
+    """The rejections of the last second, so that a request that is repeated too early needs no round trip.
+
+    Only those are remembered that no refund can lift: by windows and leaky buckets, for as long as these reject.
+    They reject and never admit. They are forgotten when this process returns or changes anything, or is notified of it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Plan, tuple[Amounts, int, int, int, Sequence[Sequence[State]]]] = {}
+        self.forgotten = 0
+        """Grows whenever everything is forgotten, so that earlier decisions are not learned afterwards."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def reject(self, claim: Claim) -> bool:
+        """Reject a claim, if it is known to be rejected."""
+        known = self._known.get(claim.plan)
+        if known is None:
+            return False
+        amounts, learned_at, most, decided_at, states = known
+        passed = monotonic_ns() // 1000 - learned_at
+        if passed >= most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
+            return False
+        claim.admitted = False
+        claim.decided_at, claim.states = decided_at + passed, states
+        return True
+
+    def learn(self, claim: Claim, forgotten: int) -> None:
+        """Remember a rejection, unless everything was forgotten since `forgotten` was read."""
+        wait = _wait_without_refunds(claim) if forgotten == self.forgotten else 0
+        if wait:
+            if len(self._known) >= _MOST_REJECTIONS:
+                self._known.clear()
+            remembered_us = min(wait, _REMEMBERED_US)
+            self._known[claim.plan] = (
+                claim.amounts,
+                monotonic_ns() // 1000,
+                remembered_us,
+                claim.decided_at,
+                claim.states,
+            )
+
+    def forget(self) -> None:
+        """Forget everything, because something has changed."""
+        self.forgotten += 1
+        if self._known:
+            self._known.clear()
+
+
+def _wait_without_refunds(claim: Claim) -> int:
+    """Return for how long limits reject a claim whatever is refunded, in microseconds."""
+    wait = 0
+    for limit, amount, state in claim.limits():
+        if not limit.refunds and limit.rule.charged(state, claim.decided_at, amount) is None:
+            wait = max(wait, limit.rule.wait(state, claim.decided_at, amount))
+    return wait

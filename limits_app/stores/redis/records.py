@@ -1,0 +1,414 @@
+"""Records: how the state of a scope is stored, and the changes of it that are computed by the engine.
+
+A record is the name of its schema, the second until which it is kept, and the integers of all states. Logs of sliding
+windows are strings, and leases are sorted sets, under keys of their own. Scripts decide on requests. Here is what they
+leave to the engine: records that were written under another schema, and resets. Such records are loaded, changed, and
+stored if no other caller has changed them in the meantime.
+
+The functions are generators: they yield calls and receive the replies, so that threads and tasks share them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from struct import Struct, calcsize, iter_unpack, pack
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from limits_app.core import engine
+from limits_app.core.algorithms import Rule, State
+from limits_app.core.algorithms.rule import NEVER_US
+from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
+from limits_app.core.counting import hour_of, label_of
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
+from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
+from limits_app.stores.definitions import definitions_of, layout_from
+from limits_app.stores.redis.keys import Keys
+
+if TYPE_CHECKING:
+    from limits_app.stores.redis.calls import Calls, PreparedPlan, ScriptCall
+    from limits_app.stores.redis.exactly_once import Slots
+    from limits_app.stores.redis.hints import ServerClock
+
+__all__ = ["Codec", "Codecs", "Records", "StatesReader", "Stored", "lease_member"]
+
+_HEADER: Final = "6sI"
+"""The name of the schema, and the second until which the record is kept."""
+NAME_LENGTH: Final = 6
+_ALWAYS: Final = 2**32 - 1
+_FORMATS: Final[Mapping[str, str]] = {
+    "token_bucket": "QQ",
+    "leaky_bucket": "QQ",
+    "fixed_window": "QQ",
+    "gcra": "QQQ",
+    "sliding_window": "QQQQQHHI",  # before the log: first entry, number of entries, and how long it is kept
+    "quota": "QQQ",
+    "permits": "QIQQ",
+    "blocked": "",
+}
+"""The integers of the states, as read() and write() of the algorithms in Lua have them."""
+
+_LOG_ENTRY: Final = "<dd"
+_LOG_PLACE: Final = 5
+"""Where the log is in the state of a sliding window."""
+_LEASE_HOLDER_LENGTH: Final = 16
+_MOST_SCHEMAS: Final = 4096
+_MOST_ATTEMPTS: Final = 50
+
+
+class StatesReader:
+    """Reads the states in the replies of acquire.lua. Of a log they have at most one entry, see tell() of the algorithm."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        formats = [_FORMATS[rule.lua[0]] + ("dd" if rule.has_log else "") for rule in rules]
+        ends = list(accumulate(map(len, formats), initial=0))
+        self._struct = Struct("<" + "".join(formats))
+        self._spans = [(*span, rule.has_log) for span, rule in zip(pairwise(ends), rules, strict=True)]
+        self.size = self._struct.size
+
+    def read(self, reply: bytes, at: int) -> list[State]:
+        """Return the states that start at `at`."""
+        numbers = self._struct.unpack_from(reply, at)
+        return [_told(numbers[start:end]) if has_log else numbers[start:end] for start, end, has_log in self._spans]
+
+
+def _told(numbers: Sequence[Any]) -> State:
+    """Return the state of a sliding window with the entry of its log that a reply has."""
+    time, total = numbers[-2:]
+    return (*numbers[:_LOG_PLACE], _log_of([(time, total)] if time else []))
+
+
+class Codec:
+    """Writes and reads the states of one schema; `places` are where they start in a record, counted from 1."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.definitions = definitions_of(schema)
+        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        formats = [_FORMATS[rule.lua[0]] for rule in schema.rules]
+        self._struct = Struct("<" + _HEADER + "".join(formats))
+        self.size = self._struct.size
+        sizes = [calcsize("<" + one) for one in formats]
+        self.places = list(accumulate(sizes, initial=1 + calcsize("<" + _HEADER)))
+        ends = list(accumulate(map(len, formats), initial=2))
+        self._spans = [(*span, rule.has_log) for span, rule in zip(pairwise(ends), schema.rules, strict=True)]
+
+    def decode(self, record: bytes, logs: Mapping[int, bytes | None]) -> list[State]:
+        """Return the states of a record, whose `logs` are stored as these bytes, by the position of the limit."""
+        numbers = self._struct.unpack(record)
+        states: list[State] = []
+        for index, (start, end, has_log) in enumerate(self._spans):
+            state = numbers[start:end]
+            states.append((*state[:_LOG_PLACE], _stored_log(logs[index], *state[_LOG_PLACE:-1])) if has_log else state)
+        return states
+
+    def encode(self, states: Sequence[State], kept_until: int) -> bytes:
+        """Return the record of states, of which logs are stored from their first entry on."""
+        numbers: list[int] = []
+        for rule, state in zip(self.schema.rules, states, strict=True):
+            numbers += (*state[:-1], 0, len(cast("Log", state[-1])), 0) if rule.has_log else state
+        return self._struct.pack(self.name, kept_until, *[max(number, 0) for number in numbers])
+
+    def kept_until(self, record: bytes) -> int:
+        """Return the second until which a record is kept; 0 for one that was never stored."""
+        second: int = self._struct.unpack(record)[1]
+        return second
+
+
+class Codecs:
+    """The codecs of the schemas that a store has used."""
+
+    def __init__(self) -> None:
+        self._by_schema: dict[Schema, Codec] = {}
+        self._by_name: dict[bytes, Codec] = {}
+
+    def of(self, schema: Schema) -> Codec:
+        """Return the codec of a schema."""
+        codec = self._by_schema.get(schema)
+        if codec is None:
+            if len(self._by_schema) >= _MOST_SCHEMAS:
+                self._by_schema.clear()
+                self._by_name.clear()
+            codec = self._by_schema[schema] = Codec(schema)
+            self._by_name[codec.name] = codec
+        return codec
+
+    def named(self, name: bytes) -> Codec | None:
+        """Return the codec of the schema with a name, if it was used."""
+        return self._by_name.get(name)
+
+    def defined(self, definitions: bytes | None) -> Codec | None:
+        """Return the codec of definitions; None without any, or where a newer version of the package wrote them."""
+        if definitions is None:
+            return None
+        try:
+            return self.of(layout_from(definitions))
+        except (TypeError, ValueError):
+            return None
+
+
+@dataclass(slots=True)
+class Stored:
+    """What is stored for a scope: the record as bytes, and decoded; None where it cannot be read."""
+
+    short: bytes
+    raw: bytes | None
+    record: Record | None
+    leases: dict[LeaseId, tuple[bytes, Lease]]
+    is_lasting: bool = False
+
+
+class Records:
+    """Loads records and stores them again."""
+
+    def __init__(self, names: Keys, codecs: Codecs, clock: ServerClock, calls: Calls, slots: Slots) -> None:
+        self._names = names
+        self._codecs = codecs
+        self._clock = clock
+        self._calls = calls
+        self._slots = slots
+
+    def peek(self, claim: Claim, groups: Sequence[Sequence[int]]) -> Generator[Any, Any, None]:
+        """Fill in the time, and the states of a claim under the present limits; scopes are loaded in `groups`."""
+        plan, records, now = claim.plan, dict[int, Record](), 0
+        shorts = plan.short_keys()
+        for indexes in groups:
+            scopes = [plan.scopes[index] for index in indexes]
+            now, found = yield from self.load([shorts[index] for index in indexes], scopes, plan.version)
+            for index, stored, scope in zip(indexes, found, scopes, strict=True):
+                records[index] = _migrated(stored, scope.schema, now)
+        engine.peek(claim, [records[index] for index in range(len(plan.scopes))], now)
+
+    def migrate(
+        self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None
+    ) -> Generator[Any, Any, None]:
+        """Change records to the present limits of their scopes; what was used is kept."""
+        for _ in range(_MOST_ATTEMPTS):
+            now, found = yield from self.load(shorts, scopes, version)
+            changed = []
+            for stored, scope in zip(found, scopes, strict=True):
+                if stored.raw is not None and (stored.record is None or stored.record.schema is not scope.schema):
+                    record = _migrated(stored, scope.schema, now)
+                    engine.reclaim(record, now)
+                    changed.append((stored, record, scope))
+            if not changed or (yield from self._swapped(changed, now)):
+                return
+        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+
+    def settled(
+        self,
+        claim: Claim,
+        changes: Amounts,
+        scope_indexes: Sequence[int],
+        found: tuple[int, Sequence[Stored]],
+        holder: bytes,
+    ) -> tuple[ScriptCall, bool]:
+        """Settle a claim in what was loaded for some scopes of its plan; return the call that stores the result.
+
+        Says also whether no lease had run out.
+        """
+        now, loaded = found
+        records = [new_record(scope.schema) for scope in claim.plan.scopes]
+        for index, stored in zip(scope_indexes, loaded, strict=True):
+            records[index] = stored.record or records[index]
+        claim.holder = holder
+        kept_leases = engine.settle(claim, records, changes, now)
+        changed = [
+            (stored, records[index], claim.plan.scopes[index])
+            for index, stored in zip(scope_indexes, loaded, strict=True)
+        ]
+        return self._swap(changed, now), kept_leases
+
+    def restored(self, claim: Claim, plan: PreparedPlan, told: bytes, holder: bytes) -> ScriptCall:
+        """Return the call that undoes what a claim was charged, if no other caller has changed anything since.
+
+        `told` are the records after and before, as acquire.lua tells them.
+        """
+        keys, records, writes, usages, at = list(plan.keys[: len(plan.scopes)]), [], [], [], 0
+        for codec, scope in zip(plan.codecs, plan.scopes, strict=True):
+            after, before = told[at : at + codec.size], told[at + codec.size : at + 2 * codec.size]
+            at += 2 * codec.size
+            kept_until = codec.kept_until(before)
+            kept_ms = 0 if kept_until == _ALWAYS else max(kept_until * 1000 - claim.decided_at // 1000, 1)
+            records += [after, before if kept_until else b"", b"%d" % kept_ms]
+            amounts = [
+                -scope.schema.milli(limit.index, claim.amounts[limit.place])
+                for limit in plan.limits
+                if limit.scope is scope
+            ]
+            if scope.schema.counts_usage:
+                limit_keys = [limit.rule.key for limit in plan.limits if limit.scope is scope]
+                usages += [
+                    label_of(scope.scope, limit_keys),
+                    pack(f"<{1 + len(amounts)}d", hour_of(claim.decided_at), *amounts),
+                ]
+        for limit in plan.permits:
+            keys.append(self._names.leases(plan.shorts[plan.position(limit.scope_index)], limit.rule.key))
+            writes += [b"ZREM", b"%d" % len(keys), lease_member(holder, claim, limit)[0], b""]
+        keys += self._names.finished_usage(plan.tag)
+        head = pack("<dd", len(plan.scopes), len(usages) // 2)
+        return self._calls.script("swap", keys, head, *records, *usages, *writes, tag=plan.tag, once=True)
+
+    def reset(self, short: bytes, keys: Collection[str] | None) -> Generator[Any, Any, None]:
+        """Forget what was used of the limits `keys` of a scope, or of all."""
+        for _ in range(_MOST_ATTEMPTS):
+            now, (stored,) = yield from self.load([short], (), None)
+            if stored.record is None:
+                return
+            engine.reset(stored.record, keys)
+            if (yield from self._swapped([(stored, stored.record, None)], now)):
+                return
+        raise StoreUnavailable("the scope changes faster than it can be reset")
+
+    def load(
+        self, shorts: Sequence[bytes], scopes: Sequence[ScopedLimits], version: int | None
+    ) -> Generator[Any, Any, tuple[int, list[Stored]]]:
+        """Return the time, and what is stored for scopes. Raises StaleConfiguration."""
+        known: dict[bytes, dict[bytes, Codec]] = {short: {} for short in shorts}
+        for short, scope in zip(shorts, scopes, strict=False):
+            codec = self._codecs.of(scope.schema)
+            known[short][codec.name] = codec
+        while True:
+            reply = yield self._load_call(known, version)
+            if reply == b"S":
+                raise StaleConfiguration
+            now, rest = int(Struct("<d").unpack(reply[0])[0]), iter(reply[1:])
+            found = [_stored(short, list(codecs.values()), rest) for short, codecs in known.items()]
+            has_more = False
+            for stored in found:
+                name = (stored.raw or b"")[:NAME_LENGTH]
+                if name and name not in known[stored.short]:
+                    definitions = None
+                    codec_or_none = self._codecs.named(name)
+                    if codec_or_none is None:
+                        definitions = yield self._calls.definitions(name)
+                        codec_or_none = self._codecs.defined(definitions)
+                    if codec_or_none is not None:
+                        known[stored.short][codec_or_none.name] = codec_or_none
+                        has_more = codec_or_none.name == name or has_more
+            if not has_more:
+                return now, found
+
+    def _swapped(
+        self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int
+    ) -> Generator[Any, Any, bool]:
+        call = self._swap(changed, now)
+        reply = yield call
+        self._slots.release(call.slot)
+        return bool(reply == b"A")
+
+    def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], version: int | None) -> ScriptCall:
+        tag = self._names.tag(next(iter(known), None))
+        keys, plan = [self._names.version(tag)], [pack("<dd", -1 if version is None else version, len(known))]
+        for short, codecs in known.items():
+            logs, permits = _keys_apart(codecs.values())
+            keys += [self._names.scope(short), *[self._names.log(short, key) for key in logs]]
+            keys += [self._names.leases(short, key) for key in permits]
+            plan.append(pack("<dd", len(logs), len(permits)))
+        return self._calls.script("load", keys, b"".join(plan), tag=tag)
+
+    def _swap(self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int) -> ScriptCall:
+        """Return the call that stores records in the place of what was loaded."""
+        keys = [self._names.scope(stored.short) for stored, _, _ in changed]
+        records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
+        for stored, record, scope in changed:
+            is_lasting = stored.is_lasting if scope is None else scope.lasting
+            lives = self._clock.idle_us(_full_at(record, now) - now)
+            kept_until = _ALWAYS if is_lasting else min((now + lives) // 1_000_000, _ALWAYS - 1)
+            encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
+            kept_ms = b"%d" % (lives // 1000 + 1)
+            records += [stored.raw or b"", encoded, b"0" if is_lasting else kept_ms]
+            for rule, state in zip(record.schema.rules, record.states, strict=True):
+                if rule.has_log:
+                    keys.append(self._names.log(stored.short, rule.key))
+                    writes += [b"SET", b"%d" % len(keys), _packed(cast("Log", state[-1])), kept_ms]
+            for lease_id, (member, _) in stored.leases.items():
+                if lease_id not in record.leases:
+                    keys.append(self._names.leases(stored.short, lease_id[0]))
+                    writes += [b"ZREM", b"%d" % len(keys), member, b""]
+            for finished in record.finished if scope is not None else ():
+                label = label_of(scope.scope, list(finished.amounts))
+                sums = finished.amounts.values()
+                usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
+        tag = self._names.tag(changed[0][0].short)
+        keys += self._names.finished_usage(tag)
+        plan = pack("<dd", len(changed), len(usages) // 2)
+        return self._calls.script("swap", keys, plan, *records, *usages, *writes, tag=tag, once=True)
+
+
+def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> tuple[bytes, int]:
+    """Return the member of a claim in the leases of a limit, and the latest end of its lease."""
+    ends = min(claim.decided_at + limit.rule.hold_us, NEVER_US)
+    return holder + pack("<dd", claim.amounts[limit.place], ends), ends
+
+
+def _log_of(entries: Iterable[tuple[Any, ...]]) -> Log:
+    """Return a log of pairs of time and running total."""
+    pairs = list(entries)
+    return Log(array("q", [int(time) for time, _ in pairs]), array("q", [int(total) for _, total in pairs]))
+
+
+def _stored_log(packed: bytes | None, head: int, entries: int) -> Log:
+    """Return the log of a sliding window; empty where it was evicted."""
+    size = calcsize(_LOG_ENTRY)
+    found = (packed or b"")[head * size : (head + entries) * size]
+    return _log_of(iter_unpack(_LOG_ENTRY, found)) if len(found) == entries * size else EMPTY_LOG
+
+
+def _packed(log: Log) -> bytes:
+    return b"".join([pack(_LOG_ENTRY, log.time(index), log.total(index)) for index in range(len(log))])
+
+
+def _keys_apart(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
+    """Return the keys of limits that have logs, and of those that have leases."""
+    rules = [rule for codec in codecs for rule in codec.schema.rules]
+    logs = dict.fromkeys([rule.key for rule in rules if rule.has_log])
+    return list(logs), list(dict.fromkeys([rule.key for rule in rules if rule.is_permit]))
+
+
+def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Stored:
+    """Read what the reply of load.lua says of one scope."""
+    logs, permits = _keys_apart(codecs)
+    raw = next(rest)
+    packed = {key: next(rest) for key in logs}
+    leases: dict[LeaseId, tuple[bytes, Lease]] = {}
+    for key in permits:
+        members = next(rest)
+        for member, expires in zip(members[::2], members[1::2], strict=True):
+            amount, ends = Struct("<dd").unpack(member[_LEASE_HOLDER_LENGTH:])
+            lease = Lease(int(amount), int(float(expires)), int(ends))
+            leases[key, member[:_LEASE_HOLDER_LENGTH]] = member, lease
+    stored = Stored(short, raw, None, leases)
+    codec = next((one for one in codecs if raw is not None and raw[:NAME_LENGTH] == one.name), None)
+    if codec is not None and len(raw) == codec.size:
+        record = new_record(codec.schema)
+        rules = codec.schema.rules
+        record.states = codec.decode(raw, {index: packed.get(rule.key) for index, rule in enumerate(rules)})
+        record.leases = {lease_id: lease for lease_id, (_, lease) in leases.items()}
+        stored.record, stored.is_lasting = record, codec.kept_until(raw) == _ALWAYS
+    return stored
+
+
+def _migrated(stored: Stored, schema: Schema, now: int) -> Record:
+    """Return a record under another schema; the leases of a lost record still count."""
+    record = stored.record
+    if record is not None and record.schema is schema:
+        return record
+    if record is None:
+        record = new_record(schema)
+        record.leases = {lease_id: lease for lease_id, (_, lease) in stored.leases.items()}
+    return engine.migrate(record, schema, now)
+
+
+def _full_at(record: Record, now: int) -> int:
+    """Return when the states equal unused ones; permits are kept for a lease."""
+    rules = record.schema.rules
+    times = [
+        now + rule.lease_us if rule.is_permit else rule.restored_at(state)
+        for rule, state in zip(rules, record.states, strict=True)
+    ]
+    return max([now, *times])

@@ -1,0 +1,88 @@
+"""Collecting counted usage, which scripts keep beside the records and in one hash for each tag."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from struct import iter_unpack, pack
+from typing import Any, Final
+
+from limits_app.core.counting import Batch, Count
+from limits_app.core.keys import unique_name
+from limits_app.stores.redis.calls import Calls
+from limits_app.stores.redis.hints import ServerClock
+from limits_app.stores.redis.keys import Keys
+
+__all__ = ["UsageCollector"]
+
+_TAG_LENGTH: Final = 2
+_MOST: Final = 500
+"""The largest number of counts in a batch."""
+_COUNTING_SCOPE: Final = b"o"
+_FULL: Final = b"full"
+
+
+class UsageCollector:
+    """Collects usage in batches, tag by tag, and starts with the first tag again after the last.
+
+    A batch is full where others follow, so that a caller that collects until a batch is not full has seen everything.
+    Usage that is counted in the meantime makes no batch full, so that this ends.
+    """
+
+    def __init__(self, run: Callable[[Any], Any], calls: Calls, names: Keys, clock: ServerClock) -> None:
+        self._run = run
+        self._calls = calls
+        self._names = names
+        self._clock = clock
+        self._next = 0
+        self._full = ""
+        self._began = 0
+
+    def collect(self) -> Batch | None:
+        """See CountingStore.collect_counts."""
+        first, tags = self._next, self._names.tags
+        if not self._full:
+            self._began = self._clock.estimate()
+        for place in (*range(first, len(tags)), *range(first)):
+            found = self._collect_with(tags[place])
+            if found:
+                name, is_full, counts = found[0].decode(), found[1] == _FULL, [_count(one) for one in found[2:]]
+                self._next, self._full = place, name if is_full else ""
+                return Batch(name, counts, is_full or first <= place < len(tags) - 1)
+        return None
+
+    def forget(self, name: str) -> None:
+        """See CountingStore.forget_counts."""
+        tag, tags = name[:_TAG_LENGTH].encode(), self._names.tags
+        if tag in tags:
+            self._step(tag, [], b"", b"forget", name.encode())
+            if name != self._full:
+                self._next = (tags.index(tag) + 1) % len(tags)
+
+    def _collect_with(self, tag: bytes) -> Sequence[bytes]:
+        """Return the name of the batch of a tag, whether it is full, and its counts; empty where there are none."""
+        while True:
+            found = self._step(tag, [], pack("<dd", _MOST, self._began), b"look")
+            if not found or found[0]:
+                return found
+            _, full, *fields = found
+            scopes = [field for field in fields if field.startswith(_COUNTING_SCOPE)]
+            finished = [field for field in fields if not field.startswith(_COUNTING_SCOPE)]
+            keys = [field[len(_COUNTING_SCOPE) :] for field in scopes]
+            name = tag + unique_name().encode()
+            found = self._step(tag, keys, b"", b"take", name, full, *scopes, *finished)
+            if found:
+                return found
+
+    def _step(self, tag: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes) -> Sequence[bytes]:
+        keys = [*scopes, *self._names.finished_usage(tag), self._names.batch(tag)]
+        reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments, tag=tag))
+        return reply
+
+
+def _count(found: bytes) -> Count:
+    label, _, sums = found[8:].partition(b"\0")
+    resource, entity, shared, member, keys = json.loads(label)
+    hour, *amounts = [int(number) for (number,) in iter_unpack("<d", found[:8] + sums)]
+    admitted = {key: amount for key, amount in zip(keys, amounts, strict=True) if amount}
+    return Count(resource, entity, shared, member, hour, admitted)

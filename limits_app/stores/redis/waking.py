@@ -1,0 +1,146 @@
+"""Waking waiters of other processes when amounts are returned.
+
+A process notes in the record of a scope that one of its threads waits for it; a process that returns something there
+announces the scope on a channel. One thread of each process that has waiters listens to the channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import Any, Final
+
+from redis.client import PubSub
+from redis.exceptions import RedisError
+
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.keys import short_key
+from limits_app.core.runtime import on_fork, start_thread
+from limits_app.core.waiting import WaitingLine
+from limits_app.stores.redis.calls import Calls, Command
+from limits_app.stores.redis.keys import Keys
+
+__all__ = ["Waking"]
+
+_EVERYTHING: Final = b"*"
+"""Announced when anything may have changed."""
+
+_SECONDS_BETWEEN_NOTES: Final = 10.0
+_SECONDS_OF_SILENCE: Final = 0.1
+_IDLE_SECONDS: Final = 5.0
+_SECONDS_TO_SUBSCRIBE: Final = 1.0
+
+
+class Waking:
+    """The waiting line of a process, and the thread that wakes it. `on_change` is called before waiters are woken."""
+
+    def __init__(self, connections: Any, calls: Calls, names: Keys, on_change: Callable[[], None]) -> None:
+        self._connections = connections
+        self._calls = calls
+        self._names = names
+        self._on_change = on_change
+        self.line = WaitingLine(self._watch, self._unwatch)
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Start again without a thread in a child process."""
+        self._lock = Lock()
+        self._watched: dict[bytes, str] = {}
+        self._subscribed = Event()
+        self._thread: Thread | None = None
+        self._is_closed = False
+
+    def announcement(self) -> Command:
+        """Return the call that announces that anything may have changed."""
+        return Command("PUBLISH", self._names.channel, _EVERYTHING)
+
+    def close(self) -> None:
+        """Stop listening; other processes wake no waiters any more."""
+        thread, self._is_closed = self._thread, True
+        if thread is not None:
+            thread.join()
+        self._is_closed = False
+
+    def _watch(self, scope: str) -> None:
+        with self._lock:
+            self._watched[self._names.scope(short_key(scope))] = scope
+            if self._thread is None:
+                self._thread = start_thread(self._listen, "limits-listener")
+            if self._thread is None:
+                return  # waiters ask again when the store has said that they may be admitted
+        if not self._subscribed.wait(_SECONDS_TO_SUBSCRIBE):
+            raise StoreUnavailable("Redis cannot be reached, so that returned amounts are not noticed")
+        self._note([scope])
+
+    def _unwatch(self, scope: str) -> None:
+        with self._lock:
+            self._watched.pop(self._names.scope(short_key(scope)), None)
+
+    def _note(self, scopes: Iterable[str]) -> None:
+        for scope in scopes:
+            self._connections.run(self._calls.watch(short_key(scope)))
+
+    def _listen(self) -> None:
+        """Listen over one connection after the other, until there were no waiters for a while."""
+        idle_since = monotonic()
+        while True:
+            with self._lock:
+                if self._watched:
+                    idle_since = monotonic()
+                if self._is_closed or monotonic() - idle_since > _IDLE_SECONDS:
+                    self._thread = None
+                    self._subscribed.clear()
+                    return
+            try:
+                self._listen_once()
+            except (OSError, RedisError, StoreUnavailable):
+                Event().wait(0.1)
+
+    def _listen_once(self) -> None:
+        """Listen until the connection is lost, or nothing has waited for a while."""
+        pool = self._connections.listening_pool()
+        listener = PubSub(pool)
+        try:
+            listener.subscribe(self._names.channel)
+            while listener.get_message(timeout=_SECONDS_TO_SUBSCRIBE) is None:
+                pass
+            self._subscribed.set()
+            self._note_all()
+            if self._watched:
+                self._wake(_EVERYTHING)  # announcements before the subscription are lost
+            self._wake_until_idle(listener)
+        finally:
+            self._subscribed.clear()
+            listener.close()
+            pool.disconnect()
+
+    def _wake_until_idle(self, listener: PubSub) -> None:
+        noted_at = idle_since = monotonic()
+        while not self._is_closed:
+            message = listener.get_message(ignore_subscribe_messages=True, timeout=_SECONDS_OF_SILENCE)
+            if message is not None:
+                self._wake(message["data"])
+            now = monotonic()
+            if self._watched:
+                idle_since = now
+            elif now - idle_since > _IDLE_SECONDS:
+                return
+            if now - noted_at > _SECONDS_BETWEEN_NOTES:
+                noted_at = now
+                self._note_all()
+
+    def _note_all(self) -> None:
+        with self._lock:
+            scopes = list(self._watched.values())
+        self._note(scopes)
+
+    def _wake(self, announced: bytes) -> None:
+        self._on_change()
+        if announced == _EVERYTHING:
+            self.line.notify_all()
+            return
+        scope = self._watched.get(announced)
+        if scope is not None:
+            self.line.notify([scope])
