@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.apps import AppConfig
 from django.core.checks import Tags, register
 from django.core.signals import setting_changed
 from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from limits_app.core.acquisition import Acquisition
 
 __all__ = ["LimitsConfig"]
 

@@ -142,7 +142,7 @@ def _no_file_locks() -> Iterator[CheckMessage]:
         if conf.store_settings(alias).kind is StoreKind.PROCESS:
             yield Warning(
                 f"the process store {alias!r} is on a system whose Python has neither fcntl nor msvcrt",
-                hint="Without file locks, the permits of a process that was killed return when their leases expire, and "
+                hint="Without file locks, the permits of a killed process return when their leases expire, and "
                 "two processes must not open the store for the first time at the same time; use another store.",
                 id="limits_app.W057",
             )

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Mapping
 from decimal import Context, Decimal
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from limits_app.core.errors import InvalidRequest
 
@@ -101,7 +101,7 @@ def check_amounts(name: str, amounts: object) -> None:
             raise InvalidRequest(f"amount of {shown(key)} {broken}, not {shown(amount)}")
 
 
-def _broken_rule(amount: Any) -> str | None:
+def _broken_rule(amount: Amount) -> str | None:
     """Return the rule that an amount breaks, whatever limit it is for; None for a valid amount."""
     if isinstance(amount, bool):
         return "must be a number, not a boolean"

@@ -22,7 +22,6 @@ __all__ = ["AskedInThread", "Settling", "give_back", "in_thread", "keep_unsettle
 
 logger = logging.getLogger("limits_app")
 
-C = TypeVar("C", bound=Claim)
 R = TypeVar("R")
 
 
@@ -83,8 +82,8 @@ class AskedInThread:
         return await in_thread(lambda: claim if self.acquire(claim) else None, partial(give_back, self)) is not None
 
     async def aacquire_first(
-        self: RemoteStore, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
-    ) -> C | None:
+        self: RemoteStore, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
         """`acquire_first` in a thread; a task that is cancelled meanwhile is charged nothing."""
         acquire_first = partial(self.acquire_first, claims, emptiest_first=emptiest_first, failover=failover)
         return await in_thread(acquire_first, partial(give_back, self))

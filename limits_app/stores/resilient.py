@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from random import random
 from threading import RLock
 from time import perf_counter
-from typing import Final, NoReturn, Protocol, TypeVar, cast
+from typing import Final, NoReturn, Protocol, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
@@ -37,7 +37,6 @@ __all__ = ["TIMERS", "ResilientStore", "Timer"]
 
 logger = logging.getLogger("limits_app")
 
-C = TypeVar("C", bound=Claim)
 
 _SECOND: Final = 1_000_000
 _UNOPENED: Final = MemoryStore()
@@ -127,14 +126,16 @@ class ResilientStore:
         with self._watched("acquire"):
             return await self._remote().aacquire(claim)
 
-    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+    def acquire_first(
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
         """See `Store.acquire_first`."""
         with self._watched("acquire_first"):
             return self.inner.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
     async def aacquire_first(
-        self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True
-    ) -> C | None:
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
         """See `RemoteStore.aacquire_first`."""
         with self._watched("acquire_first"):
             return await self._remote().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)

@@ -56,7 +56,7 @@ class TokenBucket(Rule):
         excess = self.used(state, now) + amount - self.ceiling_parts
         if excess <= 0:
             return 0
-        last = max(now // self._tick_us, state[1])
+        last: int = max(now // self._tick_us, state[1])
         return (last - (-excess // self._rate)) * self._tick_us - now
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:

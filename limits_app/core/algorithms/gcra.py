@@ -39,7 +39,8 @@ class Gcra(Rule):
         excess = self.used(state, now) + amount - self.ceiling_parts
         if excess <= 0:
             return 0
-        return (max(now // self._tick_us, state[2]) - (-excess // self._rate)) * self._tick_us - now
+        last: int = max(now // self._tick_us, state[2])
+        return (last - (-excess // self._rate)) * self._tick_us - now
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         """See Rule."""
@@ -60,7 +61,8 @@ class Gcra(Rule):
 
     def restored_at(self, state: State) -> int:
         """See Rule."""
-        return (state[0] + (state[1] > 0)) * self._tick_us
+        arrival: int = state[0]
+        return (arrival + (state[1] > 0)) * self._tick_us
 
     def carry(self, old: Rule, state: State, now: int) -> State:
         """See Rule."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import urandom
-from typing import Final, TypeVar
+from typing import Final
 
 from limits_app.core import engine
 from limits_app.core.clock import Clock, as_clock, system_us
@@ -31,7 +31,6 @@ from limits_app.stores.once import Settling
 
 __all__ = ["DatabaseStore", "open_database_store"]
 
-C = TypeVar("C", bound=Claim)
 
 _KINDS: Final = {"postgresql": PostgreSQLConnection, "mysql": MySQLConnection, "sqlite": SQLiteConnection}
 _ADVANCE_VERSION: Final = (
@@ -94,7 +93,9 @@ class DatabaseStore(AskedInThread):
         """See `Store.acquire`."""
         return self.acquire_first((claim,)) is not None
 
-    def acquire_first(self, claims: Sequence[C], *, emptiest_first: bool = False, failover: bool = True) -> C | None:
+    def acquire_first(
+        self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+    ) -> Claim | None:
         """See `Store.acquire_first`."""
         if not claims:
             return None
@@ -176,8 +177,8 @@ class DatabaseStore(AskedInThread):
         return ServerClock(lambda: self._steps.run(lambda transaction: transaction.connection.moment()[0]))
 
     def _charge_first(
-        self, claims: Sequence[C], emptiest_first: bool, failover: bool, transaction: Transaction
-    ) -> C | None:
+        self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction
+    ) -> Claim | None:
         saved, chosen = False, None
         while not saved:
             transaction.lock([claim.plan for claim in claims])
@@ -189,7 +190,7 @@ class DatabaseStore(AskedInThread):
             saved = transaction.save(chosen)
         return chosen
 
-    def _first_admitted(self, claims: Sequence[C], transaction: Transaction) -> C | None:
+    def _first_admitted(self, claims: Sequence[Claim], transaction: Transaction) -> Claim | None:
         for claim in claims:
             claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
             if engine.charge(claim, transaction.records(claim.plan), transaction.now):
@@ -240,7 +241,7 @@ class DatabaseStore(AskedInThread):
         return lost
 
 
-def _by_load(claims: Sequence[C], transaction: Transaction) -> list[C]:
+def _by_load(claims: Sequence[Claim], transaction: Transaction) -> list[C]:
     """Return the claims by rising load; claims with equal loads keep their order."""
     for claim in claims:
         engine.peek(claim, transaction.records(claim.plan), transaction.now)

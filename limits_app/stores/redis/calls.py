@@ -16,8 +16,8 @@ from typing import Final, Protocol
 from limits_app.core.counting import label_of
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
 from limits_app.core.runtime import on_fork
-from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
 from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
+from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
 from limits_app.stores.redis.keys import Keys, tag_of
 from limits_app.stores.redis.records import NAME_LENGTH, Codecs, StatesReader, lease_member
 

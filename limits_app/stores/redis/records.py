@@ -26,7 +26,7 @@ from limits_app.core.counting import hour_of, label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.definitions import definitions_of, layout_from
+from limits_app.stores.codecs import definitions_of, schema_from
 from limits_app.stores.redis.keys import Keys
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Codecs:
         if definitions is None:
             return None
         try:
-            return self.of(layout_from(definitions))
+            return self.of(schema_from(definitions))
         except (TypeError, ValueError):
             return None
 

@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from limits_app.stores.redis.links import Link
 from redis import Redis
 
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
@@ -18,7 +19,6 @@ from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAl
 from limits_app.core.outcome import outcome_of
 from limits_app.core.plan import Claim
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer, redis_server
 from tests.servers.tls import certificate, tls

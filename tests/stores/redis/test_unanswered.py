@@ -10,6 +10,8 @@ from threading import Event
 from typing import Any
 
 import pytest
+from limits_app.stores.redis.commands import Call
+from limits_app.stores.redis.links import Link
 from redis import Redis
 
 from limits_app.core.errors import StoreUnavailable
@@ -17,8 +19,6 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.plan import Claim
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.commands import Call
-from limits_app.stores.redis.links import Link
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import Keeper, calm_down, hurry, limits_of, met, used
