@@ -72,5 +72,5 @@ class Holders:
             assert holder.hear() == "released"
             assert holders(limits) == 1
             assert not limits.try_acquire({"db": 1})
-            assert limits.store.renew([mine]) == []
+            assert limits.store.renew([mine.claim]) == []
         assert holders(limits) == 0
