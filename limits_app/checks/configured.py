@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
-from django.core.cache import DEFAULT_CACHE_ALIAS, caches
+from django.core.cache import DEFAULT_CACHE_ALIAS
 from django.core.checks import CheckMessage, Error, Warning  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
@@ -17,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from limits_app import conf
 from limits_app.conf import OnUnavailable, StoreKind
+from limits_app.stores.registry import is_redis_cache
 
 __all__ = [
     "check_deployment",
@@ -213,11 +214,10 @@ def missing_caches() -> Iterator[CheckMessage]:
         if chosen.kind is not StoreKind.REDIS or chosen.url:
             continue
         cache = chosen.cache or DEFAULT_CACHE_ALIAS
-        # As django-redis finds out whether it is one of its own.
-        if cache not in caches.settings or not hasattr(caches[cache], "client"):
+        if not is_redis_cache(cache):
             yield Error(
-                f"the store {alias!r} uses the cache {cache!r}, which CACHES does not have, or not from django-redis",
-                hint="Let CACHE name a cache of django-redis, or give the store a URL.",
+                f"the store {alias!r} uses the cache {cache!r}, which CACHES does not have, or which is not on Redis",
+                hint="Set CACHE to a Redis cache of Django or django-redis, or give the store a URL.",
                 id="limits_app.E056",
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import TypedDict
 
 from limits_app.core.algorithms import State
 from limits_app.core.amounts import Amount
@@ -15,8 +15,25 @@ from limits_app.core.store import Store
 
 __all__ = ["Stats", "stats_by_scope", "stats_of", "survey"]
 
-Stats: TypeAlias = "dict[str, str | Amount | list[Stats] | None]"
-"""The fields of the bucket that binds, and in `buckets` those of each bucket where there are several."""
+
+class Stats(TypedDict, total=False):
+    """The live state of a limit; `stats_of` describes the fields."""
+
+    type: str
+    algorithm: str | None
+    window_seconds: float | None
+    capacity: Amount
+    available: Amount
+    used: Amount
+    utilization: float
+    burst: Amount
+    holders: int
+    period: str | None
+    time_zone: str | None
+    resource: str | None
+    entity: str | None
+    level: str
+    buckets: list[Stats]
 
 
 def stats_of(claim: Claim) -> dict[str, Stats]:
@@ -63,41 +80,43 @@ def _binding(same: list[tuple[PlannedLimit, Stats]]) -> Stats:
     """Return the fields of the bucket that has the least available, and all buckets where there are several."""
     binding = min([found for _, found in same], key=_available)
     if len(same) == 1:
-        return {**binding}
-    listed: list[Stats] = []
+        return binding
+    listed = []
     for limit, found in same:
-        scope = limit.scope.scope
-        level = limit.scope.level_of(limit.index)
-        listed.append({"resource": scope.resource, "entity": scope.entity, "level": level, **found})
-    return {**binding, "buckets": listed}
+        bucket = found.copy()
+        bucket["resource"], bucket["entity"] = limit.scope.scope.resource, limit.scope.scope.entity
+        bucket["level"] = limit.scope.level_of(limit.index)
+        listed.append(bucket)
+    binding = binding.copy()
+    binding["buckets"] = listed
+    return binding
 
 
-def _available(stats: Stats) -> float:
-    available = stats["available"]
-    return available if isinstance(available, int | float) else 0
+def _available(stats: Stats) -> Amount:
+    return stats["available"]
 
 
 def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:
     rule, definition = limit.rule, limit.rule.limit
     used = rule.used(state, now)
-    common: Stats = {
-        "capacity": definition.capacity,
-        "available": remaining(rule, state, now),
-        "used": units_of(rule, used),
-        "utilization": used / rule.ceiling_parts,
-    }
+    stats = Stats(
+        type="blocked",
+        algorithm=None,
+        window_seconds=None,
+        capacity=definition.capacity,
+        available=remaining(rule, state, now),
+        used=units_of(rule, used),
+        utilization=used / rule.ceiling_parts,
+    )
     if isinstance(definition, ResourceLimit):
-        return {"type": "resource", "algorithm": None, "window_seconds": None, **common, "holders": state[1]}
-    if isinstance(definition, Blocked):
-        return {"type": "blocked", "algorithm": None, "window_seconds": None, **common}
-    if isinstance(definition, QuotaLimit):
-        zone = definition.time_zone if definition.period else None
-        calendar: Stats = {"period": definition.period, "time_zone": zone}
-        return {"type": "quota", "algorithm": None, "window_seconds": definition.session_seconds, **common, **calendar}
-    fields: Stats = {
-        "type": "call" if isinstance(definition, CallLimit) else "rate",
-        "algorithm": str(definition.algorithm),
-        "window_seconds": definition.window_seconds,
-        **common,
-    }
-    return fields if definition.burst is None else {**fields, "burst": definition.burst}
+        stats["type"], stats["holders"] = "resource", state[1]
+    elif isinstance(definition, QuotaLimit):
+        stats["type"], stats["window_seconds"] = "quota", definition.session_seconds
+        stats["period"] = definition.period
+        stats["time_zone"] = definition.time_zone if definition.period else None
+    elif not isinstance(definition, Blocked):
+        stats["type"] = "call" if isinstance(definition, CallLimit) else "rate"
+        stats["algorithm"], stats["window_seconds"] = str(definition.algorithm), definition.window_seconds
+        if definition.burst is not None:
+            stats["burst"] = definition.burst
+    return stats

@@ -11,6 +11,7 @@ from typing import Final
 from django.conf import settings
 from django.core.cache import DEFAULT_CACHE_ALIAS, caches
 from django.db import DEFAULT_DB_ALIAS
+from django.utils.module_loading import import_string
 
 from limits_app import conf
 from limits_app.conf import StoreKind, StoreSettings
@@ -24,6 +25,7 @@ __all__ = [
     "forget_caches",
     "forget_stores",
     "instead",
+    "is_redis_cache",
     "open_store",
     "process_store",
     "resilient_store",
@@ -31,6 +33,8 @@ __all__ = [
     "state_directory",
     "store",
 ]
+
+_REDIS_CACHES: Final = frozenset({"django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache"})
 
 
 # Stores are imported when they are opened: a site need not install what its stores do not use.
@@ -83,18 +87,29 @@ def _database(chosen: StoreSettings) -> Store:
     return open_database_store(chosen.using or DEFAULT_DB_ALIAS, **options)
 
 
+def is_redis_cache(alias: str) -> bool:
+    """Return whether CACHES has a Redis cache of Django or django-redis under an alias, which a store can use."""
+    backend = caches.settings.get(alias, {}).get("BACKEND")
+    if not backend:
+        return False
+    try:
+        classes = import_string(backend).__mro__
+    except ImportError:
+        return False
+    return any(f"{one.__module__}.{one.__qualname__}" in _REDIS_CACHES for one in classes)
+
+
 def shared_store() -> Store:
     """The first store of the settings that several machines share, Redis before a database.
 
-    Without any, the cache `default` where that is one of django-redis, else the database `default`.
+    Without any, the cache `default` where that is on Redis, else the database `default`.
     """
     kinds = {alias: chosen.kind for alias, chosen in conf.get(conf.STORES).items()}
     shared = [alias for wanted in (StoreKind.REDIS, StoreKind.DATABASE) for alias in kinds if kinds[alias] is wanted]
     if shared:
         return store(shared[0])
-    # As django-redis finds out whether it is one of its own.
-    is_redis = DEFAULT_CACHE_ALIAS in caches.settings and hasattr(caches[DEFAULT_CACHE_ALIAS], "client")
-    return _redis(StoreSettings(StoreKind.REDIS)) if is_redis else _database(StoreSettings(StoreKind.DATABASE))
+    kind = StoreKind.REDIS if is_redis_cache(DEFAULT_CACHE_ALIAS) else StoreKind.DATABASE
+    return _KINDS[kind](StoreSettings(kind))
 
 
 _KINDS: Final[Mapping[StoreKind, Callable[[StoreSettings], Store]]] = {

@@ -9,7 +9,7 @@ __all__ = ["default_shared_store"]
 
 
 def default_shared_store() -> Store:
-    """The site's, else that of the django-redis alias `default`."""
+    """The site's, else that of the Redis cache `default`."""
     chosen = HOOKS.shared_store()
     if chosen is None:
         # Imported when it is wanted: its packages are an extra.

@@ -77,8 +77,9 @@ def test_a_store_whose_packages_are_missing_is_reported(
         registry.store()
 
 
-def test_a_cache_of_django_redis_will_do(settings: Settings) -> None:
-    settings.CACHES = {"counted": {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1/0"}, **settings.CACHES}
+@pytest.mark.parametrize("backend", [REDIS, "django.core.cache.backends.redis.RedisCache"])
+def test_a_redis_cache_is_accepted_as_a_store(settings: Settings, backend: str) -> None:
+    settings.CACHES = {"counted": {"BACKEND": backend, "LOCATION": "redis://127.0.0.1/0"}, **settings.CACHES}
     settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "CACHE": "counted"}}}
     assert checks.check_hazards() == []
 

@@ -12,9 +12,8 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.stores.database import DatabaseStore, open_database_store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore, open_process_store
-from limits_app.stores.redis import RedisStore
+from limits_app.stores.redis import RedisStore, open_redis_store
 from limits_app.stores.redis.cluster import RedisClusterStore
-from limits_app.stores.redis.opening import open_redis_store
 
 NOWHERE = "redis://127.0.0.1:1"
 

@@ -62,7 +62,8 @@ class Gcra(Rule):
     def restored_at(self, state: State) -> int:
         """See Rule."""
         arrival: int = state[0]
-        return (arrival + (state[1] > 0)) * self._tick_us
+        parts: int = state[1]
+        return (arrival + (parts > 0)) * self._tick_us
 
     def carry(self, old: Rule, state: State, now: int) -> State:
         """See Rule."""

@@ -241,7 +241,7 @@ class DatabaseStore(AskedInThread):
         return lost
 
 
-def _by_load(claims: Sequence[Claim], transaction: Transaction) -> list[C]:
+def _by_load(claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
     """Return the claims by rising load; claims with equal loads keep their order."""
     for claim in claims:
         engine.peek(claim, transaction.records(claim.plan), transaction.now)

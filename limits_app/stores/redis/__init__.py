@@ -1,7 +1,7 @@
 """The Redis store: state on a Redis or Valkey server that all machines share."""
 
 from limits_app.stores.redis.cluster import RedisClusterStore
-from limits_app.stores.redis.opening import forget_aliases, is_redis_cache, open_redis_store, prefix_for
+from limits_app.stores.redis.opening import forget_aliases, open_redis_store, prefix_for
 from limits_app.stores.redis.store import RedisStore
 
-__all__ = ["RedisClusterStore", "RedisStore", "forget_aliases", "is_redis_cache", "open_redis_store", "prefix_for"]
+__all__ = ["RedisClusterStore", "RedisStore", "forget_aliases", "open_redis_store", "prefix_for"]

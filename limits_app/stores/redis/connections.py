@@ -182,7 +182,8 @@ class Connections:
             for name, value in options.items()
             if name not in _THREAD_OPTIONS and not name.startswith(_POOL_OPTIONS)
         }
-        return shared | {"retry": TaskRetry(NoBackoff(), 0)}
+        # The timeouts are those of asyncio: with its own, redis-py may swallow a cancellation on Python 3.11.
+        return shared | {"retry": TaskRetry(NoBackoff(), 0), "socket_timeout": None}
 
     def _keep(self, connection: Any) -> None:
         if len(self._idle) < _MOST_IDLE:
@@ -250,8 +251,9 @@ class TaskConnections:
         connection = held.idle.pop() if held.idle else await self._connect(connection_class)
         try:
             call.begin(self._connections.slots)
-            await connection.send_packed_command(call.packed(connection.pack_command, FIRST), check_health=False)
-            reply = await connection.read_response(disable_decoding=True)
+            async with asyncio.timeout(self._connections.reply_seconds):
+                await connection.send_packed_command(call.packed(connection.pack_command, FIRST), check_health=False)
+                reply = await connection.read_response(disable_decoding=True)
         except exceptions.ResponseError as error:
             await connection.disconnect(nowait=True)
             return await asyncio.to_thread(self._connections.after_refusal, call, error, FIRST)
@@ -270,7 +272,8 @@ class TaskConnections:
     async def _connect(self, connection_class: type[Any]) -> Any:
         connection = connection_class(**self._connections.task_options())
         try:
-            await connection.connect()
+            async with asyncio.timeout(self._connections.connect_seconds):
+                await connection.connect()
         except exceptions.ResponseError as error:
             raise unavailable(error) from error
         except (*LOST, exceptions.RedisError) as error:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from redis import Redis
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
@@ -16,9 +15,7 @@ from limits_app.core.runtime import lock_over_forks
 if TYPE_CHECKING:
     from limits_app.stores.redis.store import RedisStore
 
-__all__ = ["Source", "forget_aliases", "is_redis_cache", "open_redis_store", "open_store", "prefix_for"]
-
-_DJANGO_CACHE: Final = "django.core.cache.backends.redis.RedisCache"
+__all__ = ["Source", "forget_aliases", "open_redis_store", "open_store", "prefix_for"]
 
 _OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
 _LOCK: Final = lock_over_forks()
@@ -65,28 +62,25 @@ class Source:
         return self._alias, self._url
 
 
-def is_redis_cache(alias: str) -> bool:
-    """Return whether CACHES has a cache of Django or django-redis under an alias, which a store can use."""
-    from django.core.cache import caches
-
-    backend = caches.settings.get(alias, {}).get("BACKEND", "")
-    return backend == _DJANGO_CACHE or (bool(backend) and hasattr(caches[alias], "client"))
-
-
 def _cache_pool(alias: str) -> Any:
+    # Imported on use: Django may not be set up where a store is opened by its URL.
     from django.core.cache import caches
+    from django.core.cache.backends.redis import RedisCache
+    from django.utils.module_loading import import_string
 
     settings = caches.settings.get(alias, {})
-    if settings.get("BACKEND") == _DJANGO_CACHE:
+    if settings and issubclass(import_string(settings["BACKEND"]), RedisCache):
         servers = settings["LOCATION"]
         first = servers.replace(",", ";").split(";")[0] if isinstance(servers, str) else servers[0]
-        options = {name: value for name, value in settings.get("OPTIONS", {}).items() if name not in {"pool_class"}}
-        return Redis.from_url(first, **options).connection_pool
+        options = {name: value for name, value in settings.get("OPTIONS", {}).items() if name != "pool_class"}
+        return ConnectionPool.from_url(first, **options)
     try:
         from django_redis import get_redis_connection  # type: ignore[import-untyped]  # it ships no types
-    except ModuleNotFoundError as error:
-        raise StoreUnavailable(f"the cache {alias!r} is not a Redis cache; name another one, or give a url") from error
-    return get_redis_connection(alias, write=True).connection_pool
+
+        return get_redis_connection(alias, write=True).connection_pool
+    except (ModuleNotFoundError, NotImplementedError) as error:  # without django-redis, and for other caches
+        message = f"the cache {alias!r} is not a Redis cache: name one that is in CACHES, or give a url"
+        raise StoreUnavailable(message) from error
 
 
 def open_redis_store(
@@ -100,11 +94,7 @@ def open_redis_store(
     from limits_app.stores.redis.cluster import RedisClusterStore
     from limits_app.stores.redis.store import RedisStore
 
-    try:
-        return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)
-    except NotImplementedError:  # raised by django-redis for caches of others
-        message = f"the cache {alias!r} is not a Redis cache: name one that is in CACHES, or give a url"
-        raise StoreUnavailable(message) from None
+    return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)
 
 
 def open_store(kind: type[RedisStore], alias: str | None, url: str | None, options: Mapping[str, Any]) -> RedisStore:

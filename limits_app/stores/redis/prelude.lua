@@ -102,7 +102,7 @@ local function load_scopes(at, first_key, time)
       starts_hour = not sums or unpack_from('<d', sums) ~= hour
       if starts_hour then sums = pack('<d', hour) .. string.rep('\0', 8 * counted) end
     end
-    scopes[index] = {key = key, record = record, full_at = lasting > 0 and NEVER or 0, sums = sums, counts = false,
+    scopes[index] = {key = key, record = record, full_at = lasting > 0 and math.huge or 0, sums = sums, counts = false,
       has_usage = has_usage, starts_hour = starts_hour, label_at = start + label_at}
   end
   return scopes, limits, at
@@ -157,7 +157,7 @@ local function save(scope)
   local key, record, kept_until = scope.key, scope.record, unpack_from('<I4', scope.record, 7)
   local full_in = scope.full_at - now
   local lives, expires = idle_us(full_in), false
-  if scope.full_at >= NEVER then
+  if scope.full_at == math.huge then -- it is kept while idle
     if kept_until ~= ALWAYS then call('PERSIST', key) end
     record = put(record, 7, pack('<I4', ALWAYS))
   elseif kept_until == ALWAYS or kept_until * 1000000 < now + max(full_in, lives / 2) or scope.counts and scope.starts_hour then

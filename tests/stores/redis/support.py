@@ -61,32 +61,38 @@ def used(limits: LimitSet, key: str = "call_count") -> object:
     return limits.get_stats()[key]["used"]
 
 
+def claimed(limits: LimitSet, requested: Mapping[str, Amount] | None = None) -> Claim:
+    """A claim on which no store has decided."""
+    return limits.prepare(requested).claim
+
+
+def changes_of(claim: Claim, used: Mapping[str, int]) -> list[int]:
+    """What is to be settled when so many units were used; permits are returned."""
+    return [
+        -amount
+        if limit.rule.is_permit
+        else used.get(limit.key, amount // limit.rule.parts_per_unit) * limit.rule.parts_per_unit - amount
+        for limit, amount in zip(claim.plan.limits, claim.amounts, strict=True)
+    ]
+
+
 def record(store: RedisStore, limits: LimitSet) -> bytes:
-    """The key under which the state of a set over one scope stands."""
+    """The key under which the state of a set over one scope is stored."""
     return store._names.scope(short_key(limits.scoped[0].scope.key))
 
 
-def met(limits: LimitSet, requested: Mapping[str, Amount] | None = None) -> LimitSet:
-    """A set whose store has met the plan of a request, and was asked nothing."""
-    store = limits.store
-    assert isinstance(store, RedisStore)
-    store._prepared.plan(limits.claim(requested).plan)
-    return limits
-
-
-def hurry(store: RedisStore, links: int = 0, seconds: float = 0.05) -> None:
-    """Have a store give up soon from now on; it gets so many links before that."""
-    opened = [store._links.open() for _ in range(links)]
-    store._links.reply_seconds = seconds
-    for link in opened:
-        link.limit(store._links.reply_seconds)
-        store._links._idle.keep(link)
+def hurry(store: RedisStore, connections: int = 0, seconds: float = 0.05) -> None:
+    """Let a store give up soon from now on; it has so many connections to use before it needs others."""
+    store._connections.close()
+    store._connections.connect_seconds = store._connections.reply_seconds = seconds
+    for connection in [store._connections._connect(1.0, seconds) for _ in range(connections)]:
+        store._connections._keep(connection)
 
 
 def calm_down(store: RedisStore) -> None:
-    """Have it be patient again, with links that are, too."""
-    store._links.close()
-    store._links.reply_seconds = PATIENT["reply_seconds"]
+    """Let it be patient again, with other connections."""
+    store._connections.close()
+    store._connections.connect_seconds = store._connections.reply_seconds = PATIENT["reply_seconds"]
 
 
 class Keeper:

@@ -1,4 +1,4 @@
-"""Limits that change while others use them: the slow way, beside the quick one."""
+"""Limits that change while other callers use them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.commands import Plain
-from tests.stores.redis.support import limits_of, scoped, used
+from limits_app.stores.redis.calls import Command
+from tests.stores.redis.support import changes_of, limits_of, scoped, used
 
 HOUR = 3600
 
@@ -21,7 +21,7 @@ HOUR = 3600
 def meddled(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> list[LimitSet]:
     """Sets from which somebody takes a call whenever records were loaded; each is taken from once."""
     meddlers: list[LimitSet] = []
-    load = store._loader.load
+    load = store._records.load
 
     def load_and_meddle(*given: Any) -> Any:
         loaded = yield from load(*given)
@@ -29,7 +29,7 @@ def meddled(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> list[LimitSet
             assert meddlers.pop().try_acquire({"tokens": 1})
         return loaded
 
-    monkeypatch.setattr(store._loader, "load", load_and_meddle)
+    monkeypatch.setattr(store._records, "load", load_and_meddle)
     return meddlers
 
 
@@ -39,7 +39,7 @@ def test_a_claim_over_two_scopes_is_settled_when_one_of_them_has_changed(store: 
     held = family.try_acquire({"tokens": 10})
     changed = limits_of(store, RateLimit("tokens", 50, HOUR), entity="one")
     assert changed.try_acquire({"tokens": 1})
-    store._links.run(_deleting(store, "three"))
+    store._connections.run(_deleting(store, "three"))
     held.update({"tokens": 4})
     held.release()
     assert used(changed, "tokens") == pytest.approx(5, abs=0.1)
@@ -48,12 +48,12 @@ def test_a_claim_over_two_scopes_is_settled_when_one_of_them_has_changed(store: 
 
 
 def test_a_lease_that_has_ended_is_not_given_back_under_other_limits(store: RedisStore) -> None:
-    held = limits_of(store, ResourceLimit("db", 2)).try_acquire()
-    store.settle(held, held.plan.given_back(held.amounts))
+    held = limits_of(store, ResourceLimit("db", 2)).try_acquire().claim
+    store.settle(held, changes_of(held, {}))
     held.settled = False
     wider = limits_of(store, ResourceLimit("db", 3))
     other = wider.try_acquire()
-    store.settle(held, held.plan.given_back(held.amounts))
+    store.settle(held, changes_of(held, {}))
     assert used(wider, "db") == 1
     other.release()
 
@@ -78,7 +78,8 @@ def test_limits_that_never_stop_changing_are_an_error(store: RedisStore, monkeyp
     old, new = (limits_of(store, RateLimit("tokens", most, HOUR)) for most in (10, 20))
     held = old.try_acquire({"tokens": 5})
     assert new.try_acquire({"tokens": 1})
-    monkeypatch.setattr("limits_app.stores.redis.loading._MOST_TRIES", 0)
+    for module in ("store", "records"):
+        monkeypatch.setattr(f"limits_app.stores.redis.{module}._MOST_ATTEMPTS", 0)
     held.update({"tokens": 1})
     with pytest.raises(StoreUnavailable, match="faster"):
         held.release()
@@ -91,21 +92,15 @@ def test_limits_that_never_stop_changing_are_an_error(store: RedisStore, monkeyp
 def test_permits_of_an_evicted_record_stay_with_their_holders(store: RedisStore) -> None:
     limits = limits_of(store, ResourceLimit("db", 1))
     held = limits.try_acquire()
-    store._links.run(_deleting(store, "someone"))
+    store._connections.run(_deleting(store, "someone"))
     assert not limits.try_acquire({"db": 1})
-    store._links.run(_deleting(store, "someone"))
+    store._connections.run(_deleting(store, "someone"))
     held.release()
     assert used(limits, "db") == 0
     with limits.try_acquire() as other:
         assert other
 
 
-def test_the_records_of_a_claim_can_be_counted(store: RedisStore) -> None:
-    limits = limits_of(store, CallLimit(1, HOUR))
-    claims = [limits.try_acquire() for _ in range(2)]
-    assert [(claim.admitted, len(claim.records)) for claim in claims] == [(True, 1), (False, 1)]
-
-
 def _deleting(store: RedisStore, who: str) -> Any:
     scope = scoped(store, entity=who).scope.key
-    return Plain(b"DEL", store._names.scope(short_key(scope)))
+    return Command(b"DEL", store._names.scope(short_key(scope)))

@@ -26,11 +26,13 @@ from limits_app.stores.memory import MemoryStore
 from limits_app.stores.redis import RedisStore
 from limits_app.testing import FakeClock
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import limits_of, store_on, used
+from tests.stores.redis.support import claimed, limits_of, store_on, used
 
 HOUR = 3600
 DAY = 86_400
 TOKENS = RateLimit("tokens", 10, HOUR)
+WINDOW = RateLimit("tokens", 10, HOUR, RateLimitAlgorithm.SLIDING_WINDOW)
+"""Unused amounts stay spent, so that a rejection is remembered."""
 
 
 def members(store: RedisStore, *limits: AnyLimit, number: int = 3, version: int | None = None) -> list[LimitSet]:
@@ -39,7 +41,7 @@ def members(store: RedisStore, *limits: AnyLimit, number: int = 3, version: int 
 
 
 def claims_of(sets: Sequence[LimitSet], tokens: int) -> list[Claim]:
-    return [limits.claim({"tokens": tokens}) for limits in sets]
+    return [claimed(limits, {"tokens": tokens}) for limits in sets]
 
 
 def trips(client: Redis) -> int:
@@ -57,7 +59,7 @@ def test_a_pool_takes_one_round_trip(store: RedisStore, client: Redis, load_bala
 
 
 def test_what_is_known_to_be_refused_is_not_asked_for(store: RedisStore, client: Redis) -> None:
-    sets = members(store, TOKENS)
+    sets = members(store, WINDOW)
     for limits in sets:
         assert limits.try_acquire({"tokens": 8})
     # A script that the server does not have yet is run twice.
@@ -123,9 +125,9 @@ def test_the_emptiest_is_so_by_limits_that_have_just_changed(store: RedisStore) 
 
 def test_an_empty_set_is_the_emptiest(store: RedisStore) -> None:
     sets = [limits_of(store, TOKENS), LimitSet.composed([], store, version=store.version())]
-    claims = [sets[0].claim({"tokens": 1}), sets[1].claim({})]
+    claims = [claimed(sets[0], {"tokens": 1}), claimed(sets[1], {})]
     assert store.acquire_first(claims) is claims[0]
-    claims = [sets[0].claim({"tokens": 1}), sets[1].claim({})]
+    claims = [claimed(sets[0], {"tokens": 1}), claimed(sets[1], {})]
     assert store.acquire_first(claims, emptiest_first=True) is claims[1]
 
 
@@ -134,10 +136,10 @@ def test_one_that_is_full_by_permits_that_ran_out_is_empty(redis: RedisServer) -
     store = store_on(redis, clock=clock)
     sets = members(store, ResourceLimit("db", 4), number=2)
     for amount in (1, 2):
-        assert store.acquire(sets[0].claim({"db": amount}))
+        assert store.acquire(claimed(sets[0], {"db": amount}))
         clock.move(store.lease_us // 2)
-    assert store.acquire(sets[1].claim({"db": 3}))
-    claims = [limits.claim({"db": 1}) for limits in sets]
+    assert store.acquire(claimed(sets[1], {"db": 3}))
+    claims = [claimed(limits, {"db": 1}) for limits in sets]
     assert store.acquire_first(claims, emptiest_first=True) is claims[0]
     assert sets[0].get_stats()["db"]["used"] == 3
     store.close()
@@ -145,24 +147,24 @@ def test_one_that_is_full_by_permits_that_ran_out_is_empty(redis: RedisServer) -
 
 def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
     sets = members(store, QuotaLimit.per_month("tokens", 10))
-    claim = sets[0].claim({"tokens": 8})
+    claim = claimed(sets[0], {"tokens": 8})
     for expected in (0, 1):
-        store._moments.heard(0)
+        store._clock.learn(0)
         claims = claims_of(sets, 8)
         assert store.acquire_first(claims) is claims[expected]
-    store._moments.heard(0)
+    store._clock.learn(0)
     assert not store.acquire(claim)
-    store._moments.heard(0)
+    store._clock.learn(0)
     store.settle(claims[1], [-3])
     assert sets[1].get_stats()["tokens"]["used"] == 5
 
 
 def test_what_was_prepared_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.preparing._MOST_CHOICES", 1)
+    monkeypatch.setattr("limits_app.stores.redis.store._MOST_CHOICES", 1)
     sets = members(store, CallLimit(10, HOUR))
     pools = [LimitPool(sets, load_balancing=load_balancing) for load_balancing in ("round_robin", "least_loaded")]
     assert sum(bool(pool.try_acquire()) for _ in range(16) for pool in pools) == 30
-    assert len(store._prepared._choices) == 1
+    assert len(store._choices) == 1
 
 
 def test_two_definitions_of_one_scope_are_asked_one_after_the_other(store: RedisStore) -> None:
@@ -180,7 +182,7 @@ def test_two_definitions_of_one_scope_are_asked_one_after_the_other(store: Redis
 
 
 def test_tasks_choose_as_threads_do(store: RedisStore, client: Redis) -> None:
-    sets = members(store, TOKENS, ResourceLimit("db", 5))
+    sets = members(store, WINDOW, ResourceLimit("db", 5))
 
     async def choose(tokens: int, **options: bool) -> list[bool | None]:
         claims = claims_of(sets, tokens)
@@ -207,7 +209,7 @@ def test_tasks_follow_what_has_changed(store: RedisStore) -> None:
 
     async def one_after_the_other() -> None:
         for some, expected in [(sets, 0), (others, 0), (sets, 1), (others, 1), (quotas, 0), (quotas, 1)]:
-            store._moments.heard(0)
+            store._clock.learn(0)
             claims = claims_of(some, 8)
             assert await store.aacquire_first(claims) is claims[expected]
         both = [sets[0], others[0]]
@@ -227,7 +229,7 @@ def test_a_task_that_is_cancelled_while_it_chooses_is_charged_nothing(
 ) -> None:
     sets = members(store, TOKENS)
     for limits in sets:
-        assert store.acquire(limits.claim({"tokens": 2}))
+        assert store.acquire(claimed(limits, {"tokens": 2}))
 
     async def cancel() -> None:
         assert await store.aacquire_first(claims_of(sets, 1)) is not None
@@ -252,7 +254,7 @@ def test_a_task_that_is_cancelled_before_the_server_is_up_to_date_is_charged_not
 
     async def cancel() -> None:
         assert await store.aacquire_first(claims_of(sets, 1)) is not None
-        store._moments.heard(0)
+        store._clock.learn(0)
         redis.freeze()
         task = asyncio.create_task(store.aacquire_first(claims_of(sets, 5)))
         await asyncio.sleep(0)

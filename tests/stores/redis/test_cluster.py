@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from limits_app.stores.redis.plans import PreparedPlan
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -21,13 +22,22 @@ from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
-from limits_app.stores.redis.names import tag_of
-from limits_app.stores.redis.plans import PreparedPlan
+from limits_app.stores.redis.keys import tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.ports import free_ports
 from tests.servers.redis import RedisServer, redis_cluster, redis_sentinel, until
-from tests.stores.redis.support import PATIENT, cluster_client, limits_of, prefix, record, scoped, used
+from tests.stores.redis.support import (
+    PATIENT,
+    changes_of,
+    claimed,
+    cluster_client,
+    limits_of,
+    prefix,
+    record,
+    scoped,
+    used,
+)
 from tests.stores.support import PATIENCE
 
 HOUR = 3600
@@ -124,7 +134,7 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
     changes = [-amount for amount in held.amounts]
-    store._links.run(store._phrases.changing(held, changes, group, group.undo))
+    store._connections.run(store._phrases.changing(held, changes, group, group.undo))
     assert used(limits, "tokens") == 3
     store.close()
 
@@ -133,7 +143,7 @@ def test_settlements_and_permits_work_over_all_servers(store: RedisClusterStore)
     limits = [RateLimit("tokens", 100, HOUR), ResourceLimit("db", 2, max_hold_seconds=50)]
     family = LimitSet.composed([scoped(store, *limits, entity=who) for who in PEOPLE], store)
     with family.try_acquire({"tokens": 10}) as acquired:
-        assert store.renew([acquired]) == []
+        assert store.renew([acquired.claim]) == []
         acquired.update({"tokens": 4})
     assert used(family, "tokens") == pytest.approx(4, abs=0.1)
     assert used(family, "db") == 0
@@ -230,14 +240,14 @@ def test_tasks_and_waiters_work_on_a_cluster(store: RedisClusterStore) -> None:
     async def one_after_the_other() -> None:
         claim = claim_of(limits, {"tokens": 5})
         assert await store.aacquire(claim)
-        await store.asettle(claim, claim.plan.changes({}, claim.amounts))
+        await store.asettle(claim, changes_of(claim, {}))
 
     asyncio.run(one_after_the_other())
     held = limits.try_acquire({"tokens": 1})
     other = limits_of(store, RateLimit("tokens", 10, HOUR), ResourceLimit("db", 1))
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(other.acquire, {"tokens": 1})
-        until(store._watching._listening.is_set, "nobody listens")
+        until(store._waking._subscribed.is_set, "nobody listens")
         held.cancel()
         assert waiter.result(10)
     waiter.result().cancel()
@@ -272,9 +282,9 @@ def test_a_client_of_somebody_else_is_left_open(cluster: list[RedisServer]) -> N
 def test_of_several_claims_the_first_that_fits_is_charged_on_whatever_server(store: RedisClusterStore) -> None:
     sets = [limits_of(store, RateLimit("tokens", 10, HOUR), entity=who) for who in PEOPLE]
     assert sets[0].try_acquire({"tokens": 8})
-    claims = [limits.claim({"tokens": 5}) for limits in sets]
+    claims = [claimed(limits, {"tokens": 5}) for limits in sets]
     assert store.acquire_first(claims) is claims[1]
-    claims = [limits.claim({"tokens": 5}) for limits in sets]
+    claims = [claimed(limits, {"tokens": 5}) for limits in sets]
     assert asyncio.run(store.aacquire_first(claims, emptiest_first=True)) is claims[2]
     assert [claim.admitted for claim in claims] == [None, None, True, None, None, None]
 
@@ -369,9 +379,9 @@ def test_what_one_of_two_servers_has_settled_is_not_settled_again(
     store: RedisClusterStore, pair: tuple[LimitSet, list[LimitSet]]
 ) -> None:
     family, (first, last) = pair
-    claim = family.claim({"tokens": 50})
+    claim = claimed(family, {"tokens": 50})
     assert store.acquire(claim)
-    changes = [-20 * ask.scale for ask in claim.plan.asks]
+    changes = [-20 * ask.rule.parts_per_unit for ask in claim.plan.limits]
     with full(store, last), pytest.raises(StoreUnavailable, match="refuses"):
         store.settle(claim, changes)
     assert not claim.settled

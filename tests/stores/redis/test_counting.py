@@ -16,13 +16,13 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.in_thread import give_back
 from limits_app.stores.redis import RedisClusterStore, RedisStore
-from limits_app.stores.redis.names import TAGS, tag_of
+from limits_app.stores.redis.keys import TAGS, tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import settle, taken
 from limits_app.testing.conformance.counting import collected, counting, in_scope, total
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_cluster
-from tests.stores.redis.support import PATIENT, prefix, record, store_on
+from tests.stores.redis.support import PATIENT, claimed, prefix, record, store_on
 
 HOUR = 3600
 CALLS = CallLimit(1000, HOUR)
@@ -133,7 +133,7 @@ def test_a_state_that_is_gone_takes_only_its_own_counts_along(store: RedisStore,
 
 
 def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.counting._MOST", 2)
+    monkeypatch.setattr("limits_app.stores.redis.usage._MOST", 2)
     for number in range(3):
         taken(counting(store, CALLS, entity=f"number {number}"))
     first = store.collect_counts()
@@ -148,7 +148,7 @@ def test_a_batch_that_is_full_is_followed_by_another(store: RedisStore, monkeypa
 
 
 def test_collecting_comes_to_an_end_while_everybody_goes_on(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.counting._MOST", 2)
+    monkeypatch.setattr("limits_app.stores.redis.usage._MOST", 2)
     sets = {who: counting(store, CALLS, entity=who) for who in ("one", "two", "three", "four", "five")}
     for limits in sets.values():
         taken(limits)
@@ -182,12 +182,12 @@ def test_only_the_chosen_one_is_counted(store: RedisStore) -> None:
     for emptiest_first in (False, True):
         for limits in sets[:2]:
             taken(limits, {"tokens": 6})
-        claims = [limits.claim({"tokens": 6}) for limits in sets[:2]]
+        claims = [claimed(limits, {"tokens": 6}) for limits in sets[:2]]
         assert store.acquire_first(claims, emptiest_first=emptiest_first) is None
         collected(store)
         store.reset([one.scope.key for limits in sets for one in limits.scoped])
         taken(sets[0], {"tokens": 6})
-        claims = [limits.claim({"tokens": 6}) for limits in sets[:2]]
+        claims = [claimed(limits, {"tokens": 6}) for limits in sets[:2]]
         assert store.acquire_first(claims, emptiest_first=emptiest_first) is claims[1]
         assert {key[1]: amount for key, amount in collected(store).items()} == {"first": 6_000}
         store.reset([one.scope.key for limits in sets for one in limits.scoped])
@@ -208,7 +208,7 @@ def test_what_tasks_take_is_counted_and_what_is_abandoned_is_not(store: RedisSto
     async def work() -> None:
         async with await limits.atry_acquire({"tokens": 4}) as acquired:
             acquired.update({"tokens": 1})
-        abandoned = limits.claim({"tokens": 5})
+        abandoned = claimed(limits, {"tokens": 5})
         assert await store.aacquire(abandoned)
         await asyncio.to_thread(give_back, store, abandoned)
 

@@ -121,17 +121,17 @@ def test_a_server_that_refuses_a_settlement_is_asked_again(server: RedisServer, 
         acquired.release()
     server.start()
     acquired.release()
-    assert acquired.settled
+    assert acquired.claim.settled
 
 
 def test_somebody_who_wants_to_wait_is_told_that_nothing_can_be_heard(
     server: RedisServer, store: RedisStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.watching._SECONDS_TO_LISTEN", 0.1)
+    monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_TO_SUBSCRIBE", 0.1)
     server.kill()
     with pytest.raises(StoreUnavailable):
-        store._watching._watch("v1:somewhere:-")
-    store._watching._unwatch("v1:somewhere:-")
+        store._waking._watch("v1:somewhere:-")
+    store._waking._unwatch("v1:somewhere:-")
 
 
 def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_next_one_is_woken(
@@ -157,7 +157,7 @@ def test_who_waits_where_no_thread_can_be_had_is_admitted_all_the_same_and_the_n
 def test_a_listener_that_was_cut_off_listens_again(
     server: RedisServer, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watching = store._watching
+    watching = store._waking
     watching._watch("v1:somewhere:-")
     watching._unwatch("v1:somewhere:-")
     with Redis(port=server.port) as client:
@@ -167,9 +167,9 @@ def test_a_listener_that_was_cut_off_listens_again(
 
         before = listeners()
         client.client_kill_filter(_id=before.pop())
-        until(lambda: listeners() and watching._listening.is_set())
+        until(lambda: listeners() and watching._subscribed.is_set())
         # From now on notes are renewed all the time.
-        monkeypatch.setattr("limits_app.stores.redis.watching._SECONDS_BETWEEN_NOTES", -1)
+        monkeypatch.setattr("limits_app.stores.redis.waking._SECONDS_BETWEEN_NOTES", -1)
         watching._watch("v1:elsewhere:-")
         key = store._names.scope(short_key("v1:elsewhere:-"))
         client.delete(key)

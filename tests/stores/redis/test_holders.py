@@ -14,7 +14,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, Limit
 from limits_app.core.quota import QuotaLimit
 from limits_app.core.store import Store
-from limits_app.stores.redis import RedisStore, moments, open_redis_store
+from limits_app.stores.redis import RedisStore, hints, open_redis_store
 from tests.servers.redis import RedisServer
 from tests.stores.holding import DB, LEASE, Holders, signalled
 from tests.stores.redis.support import PATIENT, store_on
@@ -56,7 +56,7 @@ def elsewhere(
     request: pytest.FixtureRequest, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RedisStore]:
     """A store on a machine whose clock is wrong by an hour, and whose server's is right."""
-    monkeypatch.setattr(moments, "time_ns", lambda: time.time_ns() + request.param * 10**9)
+    monkeypatch.setattr(hints, "time_ns", lambda: time.time_ns() + request.param * 10**9)
     store = store_on(redis)
     yield store
     store.close()
@@ -83,11 +83,11 @@ def test_a_machine_whose_clock_is_wrong_lends_permits_for_as_long_as_others(
     mine, theirs = limits_of(right, DB), limits_of(elsewhere, DB)
     held = theirs.try_acquire()
     assert not mine.try_acquire()
-    assert elsewhere.renew([held]) == []
+    assert elsewhere.renew([held.claim]) == []
     assert not mine.try_acquire()
     held.release()
     with mine.try_acquire() as taken:
         assert taken
         assert not theirs.try_acquire()
-        assert right.renew([taken]) == []
+        assert right.renew([taken.claim]) == []
     right.close()

@@ -69,7 +69,7 @@ def test_state_under_limits_that_are_set_for_an_entity_alone_is_kept_for_ever(
         assert client.pttl(state) > 0
     with own.try_acquire() as held:
         assert client.pttl(state) == -1
-        assert store.renew([held]) == []
+        assert store.renew([held.claim]) == []
         with own.try_acquire({"db": 1}) as refused:
             assert not refused
         assert client.pttl(state) == -1

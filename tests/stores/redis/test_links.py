@@ -9,23 +9,23 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from limits_app.stores.redis.commands import Call
+from limits_app.stores.redis.links import Link, Links, Unanswered
+from limits_app.stores.redis.remembered import Remembered
 from redis import Redis
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.stores.redis import RedisStore
-from limits_app.stores.redis.commands import Call, Plain
-from limits_app.stores.redis.links import Link, Links, Unanswered
-from limits_app.stores.redis.remembered import Remembered
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, met, store_on, used
+from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, store_on, used
 
 HOUR = 3600
 MOST_TRIES = 20
 """To be quick on a machine that others use too."""
 
-PING = Plain(b"ECHO", b"hello")
+PING = Command(b"ECHO", b"hello")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_server_that_hangs_up_whenever_it_is_asked_is_given_up(redis: RedisSer
     with proxy(redis.port, loses) as lossy:
         store = RedisStore(url=f"redis://127.0.0.1:{lossy.port}/0", **PATIENT)
         with pytest.raises(Unanswered, match="does not answer"):
-            store._links.run(PING)
+            store._connections.run(PING)
         assert sum(b"hello" in command for command in asked) == 9
         store.close()
 
@@ -90,7 +90,7 @@ def test_nobody_is_asked_again_when_there_is_no_time_left(redis: RedisServer) ->
         store._links._idle.keep(store._links.open())
         store._links.reply_seconds = 0
         with pytest.raises(Unanswered):
-            store._links.run(PING)
+            store._connections.run(PING)
         assert sum(b"hello" in command for command in asked) == 1
         store.close()
 
@@ -113,7 +113,7 @@ def test_a_silent_server_is_asked_twice_and_takes_no_longer_than_it_may(
         while not took or (min(took) >= 0.15 and len(took) < MOST_TRIES):
             started = monotonic()
             with pytest.raises(Unanswered):
-                store._links.run(PING)
+                store._connections.run(PING)
             took.append(monotonic() - started)
     finally:
         redis.resume()
@@ -137,7 +137,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_server_that_answers_the_second_time_only_is_heard(store: RedisStore, silence: Callable[[], None]) -> None:
-    limits = met(limits_of(store, CallLimit(10, HOUR)))
+    limits = limits_of(store, CallLimit(10, HOUR))
     silence()
     assert limits.try_acquire()
     assert used(limits) == pytest.approx(1, abs=0.1)
@@ -146,7 +146,7 @@ def test_a_server_that_answers_the_second_time_only_is_heard(store: RedisStore, 
 def test_a_server_may_refuse_the_second_time(links: Links, silence: Callable[[], None]) -> None:
     silence()
     with pytest.raises(StoreUnavailable, match="Redis refuses: ERR unknown command"):
-        links.run(Plain(b"NOSUCH", b"key"))
+        links.run(Command(b"NOSUCH", b"key"))
 
 
 def test_a_server_that_is_silent_twice_is_given_up(links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_connection_that_is_lost_while_a_script_is_loaded_is_a_question_withou
 
     with proxy(redis.port, loses) as lossy, Redis(port=redis.port) as client:
         other = RedisStore(url=f"redis://127.0.0.1:{lossy.port}/0", prefix=store.prefix, **PATIENT)
-        limits = met(limits_of(other, CallLimit(10, HOUR)))
+        limits = limits_of(other, CallLimit(10, HOUR))
         client.script_flush()
         with pytest.raises(Unanswered):
             limits.try_acquire()
@@ -187,7 +187,7 @@ def test_a_connection_that_is_lost_while_a_script_is_loaded_is_a_question_withou
 
 
 def test_a_script_that_cannot_be_loaded_is_a_refusal(store: RedisStore, redis: RedisServer) -> None:
-    limits = met(limits_of(store, CallLimit(10, HOUR)))
+    limits = limits_of(store, CallLimit(10, HOUR))
     with Redis(port=redis.port) as client:
         client.script_flush()
         client.execute_command("ACL SETUSER default -script")

@@ -17,7 +17,7 @@ from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import taken
 from tests.servers.proxy import Proxy, proxy
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import PATIENT, limits_of, used
+from tests.stores.redis.support import PATIENT, changes_of, limits_of, used
 
 DAY = 86_400
 
@@ -104,7 +104,7 @@ def test_settlements_are_done_once_each(
     loser.share = 0.2
     for one in held:
         one.update({"tokens": 3})
-        while not one.settled:
+        while not one.claim.settled:
             with suppress(StoreUnavailable):
                 one.release()
     loser.share = 0
@@ -139,9 +139,9 @@ def test_a_settlement_that_was_never_answered_is_done_once_when_it_is_asked_for_
         one.release()
     loser.next = 0
     assert limits.try_acquire({"others": 1})
-    assert not one.settled
+    assert not one.claim.settled
     one.release()
-    assert one.settled
+    assert one.claim.settled
     assert used(limits, "tokens") == pytest.approx(4, abs=0.1)
 
 
@@ -152,7 +152,7 @@ def test_permits_are_lent_and_given_back_once(open_store: Callable[[], RedisStor
     first = taken(limits)
     assert used(limits, "db") == 1
     loser.next = 1
-    store.settle(first, first.plan.given_back(first.amounts))
+    store.settle(first, changes_of(first, {}))
     assert used(limits, "db") == 0
 
 

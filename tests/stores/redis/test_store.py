@@ -22,7 +22,7 @@ from limits_app.stores.shared import default_shared_store
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import PATIENT, limits_of, prefix, record, scoped, store_on, used
+from tests.stores.redis.support import PATIENT, changes_of, limits_of, prefix, record, scoped, store_on, used
 from tests.stores.support import until
 
 HOUR = 3600
@@ -81,14 +81,14 @@ def test_a_server_that_has_forgotten_everything_starts_anew(store: RedisStore, c
 def test_holders_are_told_when_the_server_has_forgotten_everything(
     store: RedisStore, client: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.preparing._SECONDS_BETWEEN_DEFINITIONS", 0)
+    monkeypatch.setattr("limits_app.stores.redis.store._SECONDS_BETWEEN_DEFINITIONS", 0)
     limits = limits_of(store, ResourceLimit("db", 1))
     for release in (Acquisition.release, lambda held: asyncio.run(held.arelease())):
         caplog.clear()
         held = limits.try_acquire()
         client.flushall()
         release(held)
-        assert caplog.messages == ["the lease of db ran out while it was held: others may hold the permit now"]
+        assert caplog.messages == ["the lease of db ran out while it was held: other holders may have the permit now"]
         assert list(client.scan_iter(f"{store.prefix}definitions:*"))
 
 
@@ -129,7 +129,7 @@ def test_definitions_come_back_when_they_are_missing_for_a_while(
 ) -> None:
     assert limits_of(store, CALLS).try_acquire()
     client.flushall()
-    monkeypatch.setattr("limits_app.stores.redis.preparing._SECONDS_BETWEEN_DEFINITIONS", 0)
+    monkeypatch.setattr("limits_app.stores.redis.store._SECONDS_BETWEEN_DEFINITIONS", 0)
     assert limits_of(store, CALLS).try_acquire()
     assert list(client.scan_iter(f"{store.prefix}definitions:*"))
 
@@ -178,6 +178,20 @@ def test_the_connection_of_a_cache_is_used(redis: RedisServer, monkeypatch: pyte
         assert store is open_redis_store("default")
         assert limits_of(store, CALLS, entity=prefix()).try_acquire()
         assert pickle.loads(pickle.dumps(store)) is store
+
+
+def test_a_cache_of_django_itself_is_used(redis: RedisServer) -> None:
+    entry = {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": [redis.url, "redis://127.0.0.1:1/0"],
+        "OPTIONS": {"client_name": "limits"},
+    }
+    with override_settings(CACHES={"default": entry}, LIMITS={"STORES": {"default": {"KIND": "redis"}}}):
+        store = registry.store()
+        assert isinstance(store, RedisStore)
+        assert limits_of(store, CALLS, entity=prefix()).try_acquire()
+        assert pickle.loads(pickle.dumps(store)) is store
+        assert registry.shared_store() is store
 
 
 def test_another_server_for_a_cache_is_another_store(redis: RedisServer) -> None:
@@ -231,9 +245,12 @@ def test_a_server_that_is_far_away_may_take_longer(redis: RedisServer) -> None:
     assert (store._options["connect_seconds"], store._options["reply_seconds"]) == (3, 2)
 
 
-def test_a_cache_that_is_none_of_django_redis_says_so() -> None:
+def test_a_cache_that_is_not_on_redis_is_an_error() -> None:
     elsewhere = {"local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-    with override_settings(CACHES=elsewhere), pytest.raises(StoreUnavailable, match="the cache 'local' is none of"):
+    with (
+        override_settings(CACHES=elsewhere),
+        pytest.raises(StoreUnavailable, match="the cache 'local' is not a Redis cache"),
+    ):
         open_redis_store("local")
 
 
@@ -282,8 +299,8 @@ def test_state_with_leases_lives_as_long_as_they_are_renewed(store: RedisStore, 
 def test_a_refusal_is_known_for_a_while_and_forgotten_when_something_is_given_back(
     store: RedisStore, client: Redis
 ) -> None:
-    limits = limits_of(store, RateLimit("tokens", 10, HOUR))
-    acquired = limits.try_acquire({"tokens": 10})
+    limits = limits_of(store, RateLimit("tokens", 10, HOUR, RateLimitAlgorithm.LEAKY_BUCKET))
+    assert limits.try_acquire({"tokens": 10})
     refused = limits.try_acquire({"tokens": 5})
     before = scripts_run(client)
     again = limits.try_acquire({"tokens": 5})
@@ -292,9 +309,24 @@ def test_a_refusal_is_known_for_a_while_and_forgotten_when_something_is_given_ba
     assert 0 < again.outcome.retry_after <= refused.outcome.retry_after  # type: ignore[operator]
     assert not limits.try_acquire({"tokens": 6})
     assert scripts_run(client) == before + 1
-    acquired.update({"tokens": 0})
-    acquired.release()
+    store.reset([limits.scoped[0].scope.key])
     assert limits.try_acquire({"tokens": 5})
+
+
+@pytest.mark.parametrize("algorithm", [RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA])
+def test_a_rejection_that_another_process_may_lift_by_a_refund_is_not_remembered(
+    redis: RedisServer, algorithm: RateLimitAlgorithm
+) -> None:
+    name = prefix()
+    mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
+    limit = RateLimit("tokens", 10, HOUR, algorithm)
+    held = limits_of(other, limit).try_acquire({"tokens": 10})
+    assert not limits_of(mine, limit).try_acquire({"tokens": 5})
+    held.update({"tokens": 0})
+    held.release()
+    assert limits_of(mine, limit).try_acquire({"tokens": 5})
+    mine.close()
+    other.close()
 
 
 def test_a_refusal_that_depends_on_permits_is_asked_again(store: RedisStore, client: Redis) -> None:
@@ -317,11 +349,13 @@ def test_refusals_of_a_configuration_are_always_asked_for(store: RedisStore) -> 
 
 
 def test_what_is_remembered_is_bounded(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.preparing._MOST_PLANS", 3)
-    monkeypatch.setattr("limits_app.stores.redis.refusals._MOST", 3)
-    monkeypatch.setattr("limits_app.stores.codecs._MOST", 3)
+    monkeypatch.setattr("limits_app.stores.redis.store._MOST_DEFINED", 3)
+    monkeypatch.setattr("limits_app.stores.redis.hints._MOST_REJECTIONS", 3)
+    monkeypatch.setattr("limits_app.stores.redis.records._MOST_SCHEMAS", 3)
     for number in range(20):
-        limits = limits_of(store, CallLimit(1, HOUR + number), entity=f"somebody {number}")
+        limits = limits_of(
+            store, CallLimit(1, HOUR + number, RateLimitAlgorithm.FIXED_WINDOW), entity=f"person {number}"
+        )
         assert [bool(limits.try_acquire()) for _ in range(3)] == [True, False, False]
 
 
@@ -332,9 +366,9 @@ def test_a_waiter_is_woken_by_a_release_through_another_store(redis: RedisServer
     mine.poll_us = None
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits_of(mine, ResourceLimit("db", 1)).acquire)
-        until(lambda: mine.line.busy and mine._watching._listening.is_set())
+        until(lambda: mine.line.busy and mine._waking._subscribed.is_set())
         Event().wait(0.1)  # nothing says that a waiter has gone to sleep
-        other.settle(held, held.plan.given_back(held.amounts))
+        other.settle(held, changes_of(held, {}))
         with waiter.result(5) as acquired:
             assert acquired
     mine.close()
@@ -348,7 +382,7 @@ def test_a_waiter_is_woken_by_a_reset_and_by_a_change_of_another_store(redis: Re
     assert limits.try_acquire()
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(mine._watching._listening.is_set)
+        until(mine._waking._subscribed.is_set)
         Event().wait(0.1)
         other.reset([limits.scoped[0].scope.key])
         assert waiter.result(5)
@@ -362,15 +396,15 @@ def test_a_waiter_is_woken_by_a_reset_and_by_a_change_of_another_store(redis: Re
 
 
 def test_the_listener_ends_after_the_last_waiter(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.watching._IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("limits_app.stores.redis.waking._IDLE_SECONDS", 0.01)
     limits = limits_of(store, ResourceLimit("db", 1))
     held = taken(limits)
     with ThreadPoolExecutor(1) as executor:
         waiter = executor.submit(limits.acquire)
-        until(lambda: store._watching._thread is not None)
-        store.settle(held, held.plan.given_back(held.amounts))
+        until(lambda: store._waking._thread is not None)
+        store.settle(held, changes_of(held, {}))
         waiter.result(5).release()
-    until(lambda: store._watching._thread is None)
+    until(lambda: store._waking._thread is None)
     assert limits.try_acquire()
 
 

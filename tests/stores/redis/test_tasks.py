@@ -22,7 +22,7 @@ from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer, redis_server
 from tests.servers.tls import certificate, tls
-from tests.stores.redis.support import PATIENT, calm_down, hurry, limits_of, met, prefix, used
+from tests.stores.redis.support import PATIENT, calm_down, changes_of, claimed, hurry, limits_of, prefix, used
 
 HOUR = 3600
 TOKENS = RateLimit("tokens", 100, HOUR)
@@ -30,24 +30,26 @@ TOKENS = RateLimit("tokens", 100, HOUR)
 
 @pytest.mark.parametrize("algorithm", RateLimitAlgorithm)
 def test_a_hundred_tasks_are_admitted_exactly_the_capacity(store: RedisStore, algorithm: RateLimitAlgorithm) -> None:
-    limits = met(limits_of(store, CallLimit(30, 366 * 86_400, algorithm)))
+    limits = limits_of(store, CallLimit(30, 366 * 86_400, algorithm))
 
     async def all_at_once() -> list[bool]:
-        return await asyncio.gather(*[store.aacquire(limits.claim(None)) for _ in range(100)])
+        return await asyncio.gather(*[store.aacquire(claimed(limits)) for _ in range(100)])
 
     assert sum(asyncio.run(all_at_once())) == 30
 
 
 def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
-    limits = met(limits_of(store, TOKENS, ResourceLimit("db", 1)), {"tokens": 1})
+    limits = limits_of(store, TOKENS, ResourceLimit("db", 1), {"tokens": 1})
 
     async def one_after_the_other() -> None:
-        claim = limits.claim({"tokens": 50})
+        claim = claimed(limits, {"tokens": 50})
         assert await store.aacquire(claim)
-        refused = limits.claim({"tokens": 60})
+        refused = claimed(limits, {"tokens": 60})
         assert not await store.aacquire(refused)
         assert {status.key for status in outcome_of(refused).violations} == {"tokens", "db"}
-        await store.asettle(claim, [-1 if ask.lease_key else -40 * ask.scale for ask in claim.plan.asks])
+        await store.asettle(
+            claim, [-1 if ask.rule.is_permit else -40 * ask.rule.parts_per_unit for ask in claim.plan.limits]
+        )
         await store.asettle(claim, [-1 for _ in claim.amounts])
         await store.apeek(refused)
 
@@ -64,17 +66,17 @@ def test_a_plan_that_the_store_has_not_met_is_prepared_in_a_thread(store: RedisS
         assert await store.aacquire(claim)
         other = Claim(claim_of(limits, {"tokens": 1}).plan, claim.amounts)
         other.decided_at, other.records = claim.decided_at, claim.records
-        await store.asettle(other, [-20 * ask.scale for ask in claim.plan.asks])
+        await store.asettle(other, [-20 * ask.rule.parts_per_unit for ask in claim.plan.limits])
 
     asyncio.run(one_after_the_other())
     assert used(limits, "tokens") == pytest.approx(30, abs=0.1)
 
 
 def test_a_refusal_that_is_known_needs_no_server(store: RedisStore) -> None:
-    limits = met(limits_of(store, CallLimit(1, HOUR)))
+    limits = limits_of(store, CallLimit(1, HOUR))
 
     async def ask(times: int) -> list[bool]:
-        return [await store.aacquire(limits.claim(None)) for _ in range(times)]
+        return [await store.aacquire(claimed(limits)) for _ in range(times)]
 
     assert asyncio.run(ask(3)) == [True, False, False]
     assert not limits.try_acquire()
@@ -82,17 +84,17 @@ def test_a_refusal_that_is_known_needs_no_server(store: RedisStore) -> None:
 
 
 def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
-    old = met(limits_of(store, RateLimit("tokens", 10, HOUR)), {"tokens": 1})
-    new = met(limits_of(store, RateLimit("tokens", 20, HOUR)), {"tokens": 1})
-    version = met(limits_of(store, CallLimit(1, HOUR), version=store.version() + 1))
+    old = limits_of(store, RateLimit("tokens", 10, HOUR), {"tokens": 1})
+    new = limits_of(store, RateLimit("tokens", 20, HOUR), {"tokens": 1})
+    version = limits_of(store, CallLimit(1, HOUR), version=store.version() + 1)
 
     async def change() -> None:
-        claim = old.claim({"tokens": 10})
+        claim = claimed(old, {"tokens": 10})
         assert await store.aacquire(claim)
-        assert await store.aacquire(new.claim({"tokens": 5}))
-        await store.asettle(claim, [-5 * claim.plan.asks[0].scale])
+        assert await store.aacquire(claimed(new, {"tokens": 5}))
+        await store.asettle(claim, [-5 * claim.plan.limits[0].scale])
         with pytest.raises(StaleConfiguration):
-            await store.aacquire(version.claim(None))
+            await store.aacquire(claimed(version))
 
     asyncio.run(change())
     assert used(new, "tokens") == pytest.approx(10, abs=0.1)
@@ -101,9 +103,9 @@ def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
 def test_records_that_were_lost_are_defined_anew(
     store: RedisStore, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.preparing._SECONDS_BETWEEN_DEFINITIONS", 0)
-    limits = met(limits_of(store, TOKENS), {"tokens": 1})
-    claim = limits.claim({"tokens": 5})
+    monkeypatch.setattr("limits_app.stores.redis.store._SECONDS_BETWEEN_DEFINITIONS", 0)
+    limits = limits_of(store, TOKENS)
+    claim = claimed(limits, {"tokens": 5})
     with Redis(port=redis.port) as client:
         for verb in (store.aacquire(claim), store.asettle(claim, [-claim.amounts[0]])):
             client.flushall()
@@ -112,10 +114,10 @@ def test_records_that_were_lost_are_defined_anew(
 
 
 def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
-    limits = met(limits_of(store, QuotaLimit.per_month("tokens", 100)), {"tokens": 1})
-    claim = limits.claim({"tokens": 10})
+    limits = limits_of(store, QuotaLimit.per_month("tokens", 100), {"tokens": 1})
+    claim = claimed(limits, {"tokens": 10})
     for verb in (store.aacquire(claim), store.asettle(claim, [5])):
-        store._moments.heard(0)
+        store._clock.learn(0)
         asyncio.run(verb)
     assert used(limits, "tokens") == 15
 
@@ -148,7 +150,7 @@ def cancelled(redis: RedisServer, verb: Coroutine[Any, Any, object], and_then: C
 @pytest.fixture
 def taken(store: RedisStore) -> LimitSet:
     """Limits of which tokens are taken already, whose plan the store has met, and which tasks have a link for."""
-    limits = met(limits_of(store, TOKENS, ResourceLimit("db", 5)), {"tokens": 1})
+    limits = limits_of(store, TOKENS, ResourceLimit("db", 5), {"tokens": 1})
 
     async def take() -> None:
         await (await limits.atry_acquire({"tokens": 30})).acancel()
@@ -162,7 +164,7 @@ def taken(store: RedisStore) -> LimitSet:
 def test_a_cancelled_task_is_charged_nothing(
     store: RedisStore, redis: RedisServer, taken: LimitSet, *, known: bool
 ) -> None:
-    claim = taken.claim({"tokens": 50}) if known else claim_of(taken, {"tokens": 50})
+    claim = claimed(taken, {"tokens": 50}) if known else claim_of(taken, {"tokens": 50})
     cancelled(redis, store.aacquire(claim), redis.resume)
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
     assert used(taken, "db") == 1
@@ -171,7 +173,7 @@ def test_a_cancelled_task_is_charged_nothing(
 def test_a_cancelled_task_that_would_have_been_refused_changes_nothing(
     store: RedisStore, redis: RedisServer, taken: LimitSet
 ) -> None:
-    cancelled(redis, store.aacquire(taken.claim({"tokens": 90})), redis.resume)
+    cancelled(redis, store.aacquire(claimed(taken, {"tokens": 90})), redis.resume)
     cancelled(redis, store.aacquire(claim_of(taken, {"tokens": 90})), redis.resume)
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
 
@@ -179,7 +181,7 @@ def test_a_cancelled_task_that_would_have_been_refused_changes_nothing(
 def test_a_task_that_is_cancelled_while_it_defines_a_layout_gives_back_what_it_was_admitted(
     store: RedisStore, redis: RedisServer, taken: LimitSet
 ) -> None:
-    claim = taken.claim({"tokens": 50})
+    claim = claimed(taken, {"tokens": 50})
     assert store.acquire(claim)
     store._prepared._defined.clear()
     cancelled(redis, store._define(store._prepared.plan(claim.plan), claim), redis.resume)
@@ -189,9 +191,9 @@ def test_a_task_that_is_cancelled_while_it_defines_a_layout_gives_back_what_it_w
 
 
 def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
-    claim = taken.claim({"tokens": 50})
+    claim = claimed(taken, {"tokens": 50})
     assert asyncio.run(store.aacquire(claim))
-    cancelled(redis, store.asettle(claim, claim.plan.changes({"tokens": 5}, claim.amounts)), redis.resume)
+    cancelled(redis, store.asettle(claim, changes_of(claim, {"tokens": 5})), redis.resume)
     assert claim.settled
     assert used(taken, "tokens") == pytest.approx(25, abs=0.1)
 
@@ -207,7 +209,7 @@ def test_what_a_cancelled_task_settles_is_settled_although_no_thread_was_free_to
         assert await store.aacquire(claim)
         store._prepared._plans.clear()  # so that a thread is needed
         loop.run_in_executor(None, busy.wait)
-        task = asyncio.create_task(store.asettle(claim, claim.plan.changes({"tokens": 5}, claim.amounts)))
+        task = asyncio.create_task(store.asettle(claim, changes_of(claim, {"tokens": 5})))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -223,38 +225,38 @@ def test_what_a_cancelled_task_settles_is_settled_although_no_thread_was_free_to
 def test_a_cancelled_task_is_cancelled_although_the_server_says_nothing(
     store: RedisStore, redis: RedisServer, *, known: bool
 ) -> None:
-    limits = met(limits_of(store, TOKENS), {"tokens": 1})
+    limits = limits_of(store, TOKENS)
 
     async def take() -> Claim:
         return await limits.atry_acquire({"tokens": 1})
 
     assert asyncio.run(take())
     hurry(store, links=1)
-    claim = limits.claim({"tokens": 1}) if known else claim_of(limits, {"tokens": 1})
+    claim = claimed(limits, {"tokens": 1}) if known else claim_of(limits, {"tokens": 1})
     cancelled(redis, store.aacquire(claim), lambda: None)
     assert claim.admitted is None
 
 
 def test_a_connection_that_was_lost_is_made_anew(store: RedisStore) -> None:
-    limits = met(limits_of(store, CallLimit(100, HOUR)))
+    limits = limits_of(store, CallLimit(100, HOUR))
 
     async def lose() -> None:
         for _ in range(3):
-            assert await store.aacquire(limits.claim(None))
+            assert await store.aacquire(claimed(limits))
             link = task_link(store)
             link.socket.shutdown(2)
             store._tasks._idle.keep(link)
-            assert await store.aacquire(limits.claim(None))
+            assert await store.aacquire(claimed(limits))
 
     asyncio.run(lose())
     assert used(limits) == pytest.approx(6, abs=0.1)
 
 
 def test_a_lost_script_cache_is_reloaded(store: RedisStore, redis: RedisServer) -> None:
-    limits = met(limits_of(store, CallLimit(100, HOUR)))
+    limits = limits_of(store, CallLimit(100, HOUR))
 
     async def ask() -> bool:
-        return await store.aacquire(limits.claim(None))
+        return await store.aacquire(claimed(limits))
 
     assert asyncio.run(ask())
     with Redis(port=redis.port) as client:
@@ -264,10 +266,10 @@ def test_a_lost_script_cache_is_reloaded(store: RedisStore, redis: RedisServer) 
 
 def test_a_reply_in_many_pieces_is_put_together(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.stores.redis.tasks.CHUNK", 7)
-    limits = met(limits_of(store, CallLimit(100, HOUR)))
+    limits = limits_of(store, CallLimit(100, HOUR))
 
     async def ask() -> bool:
-        return await store.aacquire(limits.claim(None))
+        return await store.aacquire(claimed(limits))
 
     assert asyncio.run(ask())
     assert used(limits) == pytest.approx(1, abs=0.1)
@@ -275,35 +277,35 @@ def test_a_reply_in_many_pieces_is_put_together(store: RedisStore, monkeypatch: 
 
 def test_more_links_than_are_kept_are_closed(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.stores.redis.links._MOST_IDLE", 2)
-    limits = met(limits_of(store, CallLimit(100, HOUR)))
+    limits = limits_of(store, CallLimit(100, HOUR))
 
     async def ask() -> list[bool]:
-        return await asyncio.gather(*[store.aacquire(limits.claim(None)) for _ in range(20)])
+        return await asyncio.gather(*[store.aacquire(claimed(limits)) for _ in range(20)])
 
     assert all(asyncio.run(ask()))
 
 
 def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -> None:
-    limits = met(limits_of(store, TOKENS), {"tokens": 1})
+    limits = limits_of(store, TOKENS)
 
     async def ask() -> Claim:
-        claim = limits.claim({"tokens": 10})
+        claim = claimed(limits, {"tokens": 10})
         assert await store.aacquire(claim)
         link = task_link(store)
-        assert await store.aacquire(limits.claim({"tokens": 0}))
+        assert await store.aacquire(claimed(limits, {"tokens": 0}))
         store._tasks._idle.keep(link)
         hurry(store)
         redis.freeze()
         with pytest.raises(StoreUnavailable):
-            await store.aacquire(limits.claim({"tokens": 1}))
+            await store.aacquire(claimed(limits, {"tokens": 1}))
         with pytest.raises(StoreUnavailable):
-            await store.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks])
+            await store.asettle(claim, [-10 * ask.rule.parts_per_unit for ask in claim.plan.limits])
         redis.resume()
         return claim
 
     claim = asyncio.run(ask())
     calm_down(store)
-    asyncio.run(store.asettle(claim, [-10 * ask.scale for ask in claim.plan.asks]))
+    asyncio.run(store.asettle(claim, [-10 * ask.rule.parts_per_unit for ask in claim.plan.limits]))
     assert claim.settled
     assert used(limits, "tokens") <= 1  # type: ignore[operator]
 
@@ -311,10 +313,10 @@ def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -
 def test_what_could_not_be_sent_to_a_server_that_is_gone_is_settled_when_it_is_back() -> None:
     with redis_server("--appendonly", "yes", "--appendfsync", "always") as server:
         store = RedisStore(url=server.url, prefix=prefix(), **PATIENT)
-        limits = met(limits_of(store, TOKENS), {"tokens": 1})
-        claim = limits.claim({"tokens": 50})
+        limits = limits_of(store, TOKENS)
+        claim = claimed(limits, {"tokens": 50})
         assert asyncio.run(store.aacquire(claim))
-        changes = claim.plan.changes({"tokens": 5}, claim.amounts)
+        changes = changes_of(claim, {"tokens": 5})
         server.kill()
         store._tasks.close()
         with pytest.raises(StoreUnavailable) as error:
@@ -333,10 +335,10 @@ def test_a_server_that_is_reached_over_tls_answers_tasks_too(redis: RedisServer,
     with tls(redis.port, files) as port:
         url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={files[0]}"
         store = RedisStore(url=url, prefix=prefix(), **PATIENT)
-        limits = met(limits_of(store, CallLimit(1, HOUR)))
+        limits = limits_of(store, CallLimit(1, HOUR))
 
         async def ask() -> list[bool]:
-            return [await store.aacquire(claim_of(limits)), await store.aacquire(limits.claim(None))]
+            return [await store.aacquire(claim_of(limits)), await store.aacquire(claimed(limits))]
 
         assert asyncio.run(ask()) == [True, False]
         assert used(limits) == pytest.approx(1, abs=0.1)

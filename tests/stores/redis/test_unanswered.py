@@ -21,7 +21,7 @@ from limits_app.core.plan import Claim
 from limits_app.stores.redis import RedisStore
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer
-from tests.stores.redis.support import Keeper, calm_down, hurry, limits_of, met, used
+from tests.stores.redis.support import Keeper, calm_down, changes_of, claimed, hurry, limits_of, used
 
 YEAR = 366 * 86_400
 TOKENS = RateLimit("tokens", 100, YEAR)
@@ -35,7 +35,7 @@ def keeper(store: RedisStore) -> Keeper:
 @pytest.fixture
 def taken(store: RedisStore) -> LimitSet:
     """Limits of which 20 tokens are used, whose plan the store has met, and which tasks have a link for."""
-    limits = met(limits_of(store, TOKENS, ResourceLimit("db", 5)), {"tokens": 1})
+    limits = limits_of(store, TOKENS, ResourceLimit("db", 5), {"tokens": 1})
 
     async def take() -> None:
         acquisition = await limits.atry_acquire({"tokens": 20})
@@ -79,9 +79,9 @@ def settled_once(limits: LimitSet, keeper: Keeper, tokens: float) -> None:
 def test_what_a_cancelled_task_could_not_settle_is_kept(
     store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, known: str
 ) -> None:
-    claim = taken.claim({"tokens": 50})
+    claim = claimed(taken, {"tokens": 50})
     assert store.acquire(claim)
-    changes = claim.plan.changes({"tokens": 5}, claim.amounts)
+    changes = changes_of(claim, {"tokens": 5})
     with frozen(redis, store):
         if known == "unprepared":
             store._prepared._plans.clear()
@@ -95,7 +95,7 @@ def test_what_a_cancelled_task_could_not_settle_is_kept(
 def test_what_a_cancelled_task_settles_is_settled_although_it_had_no_connection_yet(
     store: RedisStore, taken: LimitSet, keeper: Keeper
 ) -> None:
-    claim, busy = taken.claim({"tokens": 50}), Event()
+    claim, busy = claimed(taken, {"tokens": 50}), Event()
     assert store.acquire(claim)
     store._tasks.close()
 
@@ -103,7 +103,7 @@ def test_what_a_cancelled_task_settles_is_settled_although_it_had_no_connection_
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(1))
         loop.run_in_executor(None, busy.wait)
-        await cancelled(store.asettle(claim, claim.plan.changes({"tokens": 5}, claim.amounts)))
+        await cancelled(store.asettle(claim, changes_of(claim, {"tokens": 5})))
         loop.call_later(0.02, busy.set)
 
     asyncio.run(scenario())  # which waits for threads
@@ -115,8 +115,8 @@ def test_what_a_cancelled_task_settles_is_settled_although_it_had_no_connection_
 def test_a_settlement_that_needs_a_second_question_is_kept_when_that_is_not_answered(
     store: RedisStore, redis: RedisServer, keeper: Keeper
 ) -> None:
-    old = met(limits_of(store, RateLimit("tokens", 100, YEAR)), {"tokens": 1})
-    claim = old.claim({"tokens": 50})
+    old = limits_of(store, RateLimit("tokens", 100, YEAR), {"tokens": 1})
+    claim = claimed(old, {"tokens": 50})
 
     async def scenario() -> None:
         assert await store.aacquire(claim)
@@ -126,7 +126,7 @@ def test_a_settlement_that_needs_a_second_question_is_kept_when_that_is_not_answ
     reply, prepared = b"C", store._prepared.plan(claim.plan)
     assert store._settling.begin(claim)
     with frozen(redis, store):
-        store._settled_unheard(claim, [-10 * claim.plan.asks[0].scale], prepared, reply)
+        store._settled_unheard(claim, [-10 * claim.plan.limits[0].scale], prepared, reply)
     assert [one for one, _ in keeper.kept] == [claim]
     keeper.catch_up()
     assert used(old, "tokens") == pytest.approx(41, abs=0.1)
@@ -137,7 +137,7 @@ def test_a_cancelled_task_that_is_never_answered_is_charged_nothing_in_the_end(
     store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, *, known: bool
 ) -> None:
     with frozen(redis, store):
-        claim = taken.claim({"tokens": 50}) if known else claim_of(taken, {"tokens": 50})
+        claim = claimed(taken, {"tokens": 50}) if known else claim_of(taken, {"tokens": 50})
         asyncio.run(cancelled(store.aacquire(claim)))
     if known:  # else nobody was asked
         assert [one for one, _ in keeper.kept] == [claim]
@@ -149,7 +149,7 @@ def test_a_cancelled_task_that_is_never_answered_is_charged_nothing_in_the_end(
 def test_whoever_is_not_answered_is_charged_nothing_in_the_end(
     store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, way: str, amount: int
 ) -> None:
-    other = met(limits_of(store, TOKENS, entity="other"), {"tokens": 1})
+    other = limits_of(store, TOKENS, entity="other")
     ask: dict[str, Callable[[Sequence[Claim]], object]] = {
         "thread": lambda claims: store.acquire(claims[0]),
         "task": lambda claims: asyncio.run(_awaited(store.aacquire(claims[0]))),
@@ -158,7 +158,7 @@ def test_whoever_is_not_answered_is_charged_nothing_in_the_end(
     }
 
     def claims() -> list[Claim]:
-        return [taken.claim({"tokens": amount}), other.claim({"tokens": amount})]
+        return [claimed(taken, {"tokens": amount}), claimed(other, {"tokens": amount})]
 
     store._prepared.choice(claims(), emptiest_first=False, failover=True)
     with frozen(redis, store), pytest.raises(StoreUnavailable):
@@ -176,7 +176,7 @@ def test_a_server_that_forgot_what_it_admitted_is_given_nothing_back(
     store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
 ) -> None:
     with frozen(redis, store), pytest.raises(StoreUnavailable):
-        store.acquire(taken.claim({"tokens": 50}))
+        store.acquire(claimed(taken, {"tokens": 50}))
     with Redis(port=redis.port) as client:
         client.flushall()
     store._prepared._defined.clear()
@@ -189,7 +189,7 @@ def test_what_cannot_be_found_out_yet_is_asked_for_again(
 ) -> None:
     with frozen(redis, store):
         with pytest.raises(StoreUnavailable):
-            store.acquire(taken.claim({"tokens": 50}))
+            store.acquire(claimed(taken, {"tokens": 50}))
         with pytest.raises(StoreUnavailable):
             keeper.catch_up()
     settled_once(taken, keeper, 20)
@@ -197,14 +197,14 @@ def test_what_cannot_be_found_out_yet_is_asked_for_again(
 
 def test_a_store_that_nobody_watches_over_keeps_nothing(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
     with frozen(redis, store), pytest.raises(StoreUnavailable):
-        store.acquire(taken.claim({"tokens": 50}))
+        store.acquire(claimed(taken, {"tokens": 50}))
     assert not store._unanswered
 
 
 def test_a_cancelled_task_whose_server_refuses_to_work_has_nothing_to_give_back(
     store: RedisStore, taken: LimitSet, keeper: Keeper
 ) -> None:
-    store._abandoned([taken.claim({"tokens": 50})], lambda _: None, StoreUnavailable("Redis refuses: READONLY"))
+    store._abandoned([claimed(taken, {"tokens": 50})], lambda _: None, StoreUnavailable("Redis refuses: READONLY"))
     assert not keeper.kept
 
 
@@ -234,8 +234,8 @@ def test_who_is_interrupted_is_charged_nothing_in_the_end(
     *,
     first: bool,
 ) -> None:
-    other = met(limits_of(store, TOKENS, entity="other"), {"tokens": 1})
-    claims = [taken.claim({"tokens": 50}), other.claim({"tokens": 50})]
+    other = limits_of(store, TOKENS, entity="other")
+    claims = [claimed(taken, {"tokens": 50}), claimed(other, {"tokens": 50})]
     store._prepared.choice(claims, emptiest_first=False, failover=True)
     interrupt()
     with pytest.raises(Interruption):
@@ -254,7 +254,7 @@ def test_who_is_interrupted_before_anything_was_sent_has_nothing_to_give_back(
     monkeypatch.setattr(type(store._links), "open", interrupted)
     store._links._idle.close()
     with pytest.raises(Interruption):
-        store.acquire(taken.claim({"tokens": 50}))
+        store.acquire(claimed(taken, {"tokens": 50}))
     assert not keeper.kept
 
 
@@ -264,10 +264,10 @@ def test_who_is_interrupted_before_the_call_is_numbered_is_not_taken_for_the_one
     def interrupted(*_: object) -> None:
         raise Interruption
 
-    assert store.acquire(taken.claim({"tokens": 10}))
+    assert store.acquire(claimed(taken, {"tokens": 10}))
     monkeypatch.setattr(Link, "exchange", interrupted)
     with pytest.raises(Interruption):
-        store.acquire(taken.claim({"tokens": 10}))
+        store.acquire(claimed(taken, {"tokens": 10}))
     monkeypatch.undo()
     keeper.catch_up()
     assert used(taken, "tokens") == pytest.approx(30, abs=0.1)
@@ -290,7 +290,7 @@ def test_who_was_interrupted_while_settling_has_nothing_to_do_with_what_comes_af
         store.settle(held, [-amount for amount in held.amounts])
     monkeypatch.setattr(Link, "exchange", interrupted)
     with pytest.raises(Interruption):
-        store.acquire(taken.claim({"tokens": 10}))
+        store.acquire(claimed(taken, {"tokens": 10}))
     monkeypatch.undo()
     assert not keeper.kept
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
