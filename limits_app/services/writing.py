@@ -117,7 +117,7 @@ def _definitions(limits: Limits) -> tuple[Definition, ...]:
     found = tuple(limits)
     for one in found:
         if not isinstance(one, AnyLimit):
-            raise InvalidLimit(f"{shown(one)} is no limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
+            raise InvalidLimit(f"{shown(one)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
     return found
 
 

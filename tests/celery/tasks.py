@@ -48,7 +48,7 @@ def note_once(page: str, line: object, key: str) -> None:
 def work(self: LimitedTask, tenant: str, number: int) -> int:
     """Done as soon as it may run; a single retry would be one too many."""
     assert self.limits.entity == f"tenant:{tenant}"
-    diary().rpush("begun", f"{number} {self.limits.acquisition.decided_at}")
+    diary().rpush("begun", f"{number} {self.limits.acquisition.claim.decided_at}")
     note("done", number)
     return number
 
@@ -56,7 +56,7 @@ def work(self: LimitedTask, tenant: str, number: int) -> int:
 @limited_task("work", entity="tenant:strict", app=app, bind=True, acks_late=True, max_retries=0)
 def endure(self: LimitedTask, number: int) -> int:
     """Takes so long that it can be killed in the middle; what it does has its id as the idempotency key."""
-    diary().rpush("begun", f"{number}/{os.getpid()} {self.limits.acquisition.decided_at}")
+    diary().rpush("begun", f"{number}/{os.getpid()} {self.limits.acquisition.claim.decided_at}")
     Event().wait(0.05)
     note("ended", number)
     note_once("done", number, self.request.id)

@@ -115,7 +115,7 @@ def test_entities_with_nothing_of_their_own_share_what_is_compiled(settings: Set
     settings.LIMITS = {**settings.LIMITS, "RESOLVER_MAX_ENTRIES": 50}
     limits.set_resource_limits("api", [CallLimit(5, 60)])
     own = Resolver()
-    layouts = {id(own.limit_set("api", f"user:{number}").scoped[0].layout) for number in range(500)}
+    layouts = {id(own.limit_set("api", f"user:{number}").scoped[0].schema) for number in range(500)}
     assert len(layouts) == 1
     assert own.info().size == 50
     assert own._flights == {}

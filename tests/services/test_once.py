@@ -19,7 +19,7 @@ from limits_app import (
     conf,
     limits,
 )
-from limits_app.core.keys import once_scope, scope_of
+from limits_app.core.keys import idempotency_scope, scope_of
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -121,7 +121,7 @@ def test_any_text_is_a_key(key: str) -> None:
 def test_no_two_keys_meet_in_one_scope() -> None:
     keys = ["a", "b", "a!b", ""]
     scopes = {
-        once_scope("api", entity, key, *others).key
+        idempotency_scope("api", entity, key, *others).key
         for entity in (None, "a", "a!b")
         for key in keys
         for others in ([], ["reports"], ["bills", "reports"])

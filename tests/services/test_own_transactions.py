@@ -52,7 +52,7 @@ def test_a_request_that_blocks_itself_is_told_so_and_is_nobody_elses_trouble(cap
     for _ in range(50):
         with transaction.atomic(using=ALIAS):
             write()
-            with pytest.raises(StoreBlocked, match="which the transaction of the caller has locked: ask before"):
+            with pytest.raises(StoreBlocked, match="which the transaction of the caller has locked: acquire before"):
                 limits.acquire("api")
     assert not resilient_store().failing
     assert caplog.records[-1].levelno == logging.WARNING

@@ -82,7 +82,7 @@ def test_usage_that_is_reported_counts_in_the_shadow_too() -> None:
     with limits.acquire("api", requested={"tpm": 8, "other": 1}) as acquisition:
         acquisition.update({"tpm": 3, "other": 1})
         assert acquisition.acquisitions["tpm"].used == 3
-    assert acquisition.settled
+    assert acquisition.claim.settled
     assert left_in_the_shadow() == {"tpm": 7}
     with pytest.raises(ZeroDivisionError), limits.acquire("api", requested={"tpm": 7}):
         _ = 1 / 0
@@ -174,7 +174,7 @@ def test_a_store_that_goes_down_before_the_shadow_is_tried_is_no_trouble(monkeyp
     def unreachable(claim: object) -> Any:
         raise StoreUnavailable("connection refused")
 
-    monkeypatch.setattr(found.shadow, "_decide", unreachable)
+    monkeypatch.setattr(found.shadow, "try_acquire", unreachable)
     assert limits.acquire("api").outcome.shadowed == ()
 
 

@@ -327,12 +327,12 @@ def test_a_release_never_fails_and_is_made_up_for(
             store.down = True
             acquisition.update({"tpm": 1})
         store.down = False
-    assert acquisition.settled
+    assert acquisition.claim.settled
     assert limits.store_health()["default"].unsettled == 2
     assert caplog.text.count("that is settled later") == 1
     clock.advance(BACK)
     assert limits.store_health()["default"].unsettled == 0
-    assert acquisition.settled
+    assert acquisition.claim.settled
     stats = limits.status("api", entity="a").limits
     assert (round(float(stats["tpm"]["used"] or 0)), stats["db"]["holders"]) == (2, 0)
 

@@ -108,9 +108,12 @@ def test_only_the_entity_itself_is_credited() -> None:
     limits.set_resource_limits("api", [RateLimit("tpm", 10, 3600)])
     spend(8, "user:1")
     limits.top_up("api", key="tpm", amount=5, entity="user:1")
-    assert (left("user:1"), left("tenant:acme"), left()) == (7, 2, 10)
+    own, parents = limits.status("api", entity="user:1").limits["tpm"]["buckets"]
+    assert (own["available"], parents["available"]) == (7, 2)
+    assert (left("user:1"), left("tenant:acme"), left()) == (2, 2, 10), "the bucket of the parent binds"
     limits.reset("api", entity="user:1")
-    assert (left("user:1"), left("tenant:acme")) == (10, 2)
+    own, parents = limits.status("api", entity="user:1").limits["tpm"]["buckets"]
+    assert (own["available"], left("tenant:acme")) == (10, 2)
 
 
 def test_what_all_share_is_credited_to_all_and_reset_with_the_site() -> None:

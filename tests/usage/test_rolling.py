@@ -34,7 +34,7 @@ def store(clock: FakeClock) -> MemoryStore:
 
 
 def counting(store: MemoryStore, scope: Scope, *limits: Limit) -> LimitSet:
-    return LimitSet.composed([ScopedLimits(scope, schema_of(limits, store.lease_us, counts=True))], store)
+    return LimitSet.composed([ScopedLimits(scope, schema_of(limits, store.lease_us, counts_usage=True))], store)
 
 
 def snapshots(period: Period = Period.HOUR) -> list[tuple[datetime, str, str, str, int]]:

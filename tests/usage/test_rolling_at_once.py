@@ -38,7 +38,7 @@ def _roll(store: MemoryStore) -> int:
 @pytest.mark.usefixtures("_database")
 def test_many_at_once_add_nothing_twice() -> None:
     store = MemoryStore()
-    layout = schema_of((CallLimit(1000, 3600),), store.lease_us, counts=True)
+    layout = schema_of((CallLimit(1000, 3600),), store.lease_us, counts_usage=True)
     expected: Counter[str] = Counter()
     rolled = 0
     with ThreadPoolExecutor(4) as threads:
