@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from limits_app.core.limits import (
     AnyLimit,
@@ -53,23 +53,18 @@ class SchemaCodec:
 K = TypeVar("K", bound=SchemaCodec)
 
 
-class Codecs(dict[Schema, K]):
-    """The codecs of all schemas that a store has used; `codecs[schema]` makes a missing one with `make_codec`."""
-
-    __slots__ = ("_by_name", "_make_codec")
+class Codecs(Generic[K]):
+    """The codecs of all schemas that a store has used, made by `make_codec` when they are needed."""
 
     def __init__(self, make_codec: Callable[[Schema], K]) -> None:
-        super().__init__()
         self._make_codec = make_codec
+        self._by_schema: dict[Schema, K] = {}
         self._by_name: dict[bytes, K] = {}
 
-    def __missing__(self, schema: Schema) -> K:
-        if len(self) >= _MAX_CODECS:
-            self.clear()
-            self._by_name.clear()
-        codec = self[schema] = self._make_codec(schema)
-        self._by_name[codec.name] = codec
-        return codec
+    def of(self, schema: Schema) -> K:
+        """Return the codec of a schema."""
+        codec = self._by_schema.get(schema)
+        return self._add(schema) if codec is None else codec
 
     def named(self, name: bytes) -> K | None:
         """Return the codec of the schema with a name; None when this process has not used it yet."""
@@ -80,9 +75,17 @@ class Codecs(dict[Schema, K]):
         if definitions is None:
             return None
         try:
-            return self[schema_from(definitions)]
+            return self.of(schema_from(definitions))
         except (TypeError, ValueError):
             return None
+
+    def _add(self, schema: Schema) -> K:
+        if len(self._by_schema) >= _MAX_CODECS:
+            self._by_schema.clear()
+            self._by_name.clear()
+        codec = self._by_schema[schema] = self._make_codec(schema)
+        self._by_name[codec.name] = codec
+        return codec
 
 
 def _fields(limit: AnyLimit) -> list[object]:
