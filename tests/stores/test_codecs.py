@@ -19,9 +19,8 @@ def met() -> Codecs[SchemaCodec]:
 
 def test_a_schema_has_one_codec_however_it_is_found(met: Codecs[SchemaCodec]) -> None:
     schema = schema_of((CallLimit(5, 60),))
-    assert met.get(schema) is None
-    codec = met[schema]
-    assert met[schema] is met.get(schema) is met.named(codec.name) is met.defined(codec.definitions) is codec
+    codec = met.of(schema)
+    assert met.of(schema) is met.named(codec.name) is met.defined(codec.definitions) is codec
 
 
 def test_a_schema_that_was_never_met_is_read_from_its_definitions(met: Codecs[SchemaCodec]) -> None:
@@ -38,9 +37,8 @@ def test_what_cannot_be_read_has_no_codec(met: Codecs[SchemaCodec], definitions:
 def test_as_many_as_there_are_at_most_and_then_again(met: Codecs[SchemaCodec], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codecs, "_MAX_CODECS", 2)
     schemas = [schema_of((CallLimit(most, 60),)) for most in (1, 2, 3)]
-    first, *_, last = [met[schema] for schema in schemas]
+    first, *_, last = [met.of(schema) for schema in schemas]
     assert met.named(first.name) is None
-    assert [*met] == [schemas[-1]]
     assert met.named(last.name) is last
 
 

@@ -170,6 +170,7 @@ def test_without_locks_permits_return_when_their_leases_expire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
     without_locks(monkeypatch)
+    assert not files_module.try_lock(0)
     with closing(ProcessStore(tmp_path, map_megabytes=1, clock=clock)) as store:
         with running(holding, tmp_path, clock()) as other:
             assert other.hear() is True

@@ -15,9 +15,10 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.process.files import file_number, set_aside
+from limits_app.stores.process.files import data_file, file_number, set_aside
+from limits_app.stores.process.state_file import Txn
 from limits_app.testing import FakeClock
-from tests.stores.support import limits_of, used
+from tests.stores.support import entries, limits_of, used
 
 
 class Asking(FakeClock):
@@ -161,3 +162,40 @@ class TestAReleaseWithinAStep:
         monkeypatch.setattr("limits_app.stores.process.store.any_watchers", fail_once)
         acquired.release()
         assert used(limits, "x") == 1
+
+
+class TestUndo:
+    def test_a_step_that_was_committed_is_not_undone(self, process_store: ProcessStore) -> None:
+        undone: list[bytes] = []
+
+        def interrupted(txn: Txn, key: bytes) -> None:
+            txn.put(key, b"value")
+            txn.commit()
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            process_store._file.transact(interrupted, b"key", undo=undone.append)
+        assert undone == []
+        assert entries(process_store, b"key") == [b"key"]
+
+    def test_a_step_that_was_interrupted_before_is_undone(self, process_store: ProcessStore) -> None:
+        undone: list[bytes] = []
+
+        def interrupted(txn: Txn, key: bytes) -> None:
+            txn.put(key, b"value")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            process_store._file.transact(interrupted, b"key", undo=undone.append)
+        assert set(undone) == {b"key"}
+        assert entries(process_store, b"key") == []
+
+    def test_a_step_whose_file_cannot_be_opened_is_undone(self, process_store: ProcessStore) -> None:
+        undone: list[bytes] = []
+        process_store.close()
+        data_file(process_store.directory / "state").unlink()
+        data_file(process_store.directory / "state").mkdir()
+        with pytest.raises(StoreUnavailable, match="cannot be opened"):
+            process_store._file.transact(lambda _txn, _key: None, b"key", undo=undone.append)
+        assert set(undone) == {b"key"}
+        data_file(process_store.directory / "state").rmdir()

@@ -144,6 +144,26 @@ class TestWaitersOfOneProcess:
             held.release()
             assert future.result(PATIENCE)
 
+    def test_a_watch_that_an_interrupted_waiter_has_left_ends_with_the_next_message(
+        self, process_store: ProcessStore
+    ) -> None:
+        scope = limits_of(process_store, DB).scoped[0].scope.key
+        process_store._waking._watch(scope)
+        process_store._waking._watched.clear()
+        assert wake(process_store._file.directory, process_store._file.identity(), short_key(scope))
+        until(lambda: entries(process_store, b"watch") == [])
+
+    def test_a_watch_that_begins_again_meanwhile_goes_on(self, process_store: ProcessStore) -> None:
+        scope = limits_of(process_store, DB).scoped[0].scope.key
+        process_store._waking._watch(scope)
+        process_store._file.transact(process_store._waking._forget, short_key(scope))
+        assert len(entries(process_store, b"watch:")) == 1
+
+    def test_a_message_after_the_store_was_closed_does_not_open_it(self, process_store: ProcessStore) -> None:
+        process_store.close()
+        process_store._waking._receive(b"?" * 16)
+        assert process_store._file.environment is None
+
     def test_a_watcher_that_is_gone_is_forgotten(self, process_store: ProcessStore) -> None:
         limits = limits_of(process_store, DB)
         scope = limits.scoped[0].scope.key

@@ -68,8 +68,9 @@ class Presence:
 
     def leave(self) -> None:
         """Remove the files."""
-        if os.name == "nt" and self._alive is not None:  # a file that is open cannot be removed on Windows
-            os.close(self._alive)
+        alive, self._alive = self._alive, None
+        if alive is not None:
+            os.close(alive)  # Windows removes no file that is open
         _checked(self._directory, lambda: _remove_files(self._directory, self.identity))
 
     def _receive(self, pipe: int, receive: Callable[[bytes], None]) -> None:

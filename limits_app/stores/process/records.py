@@ -243,9 +243,10 @@ class Records:
         codec = _CODECS.named(name) or _CODECS.defined(txn.get(_DEFINITIONS + name))
         return None if codec is None else codec.decode(stored, txn, scope)
 
-    def put(self, txn: Txn, scope: bytes, record: Record) -> None:
-        """Write a record; a log only when it has changed."""
-        codec = _CODECS.of(record.schema)
+    def put(self, txn: Txn, scope: bytes, record: Record, codec: Codec | None = None) -> None:
+        """Write a record, probably with `codec`; a log only when it has changed."""
+        if codec is None or codec.schema is not record.schema:
+            codec = _CODECS.of(record.schema)
         if codec.name not in self._defined:
             self._define(txn, codec)
         txn.put(scope, codec.encode(record))

@@ -126,11 +126,11 @@ class ProcessStore:
         changed = False
         for index, record in enumerate(records):
             if record.changed:
-                scope, _, scoped = plan.scopes[index]
+                scope, codec, scoped = plan.scopes[index]
                 changed = True
                 if record.usage is not None or record.finished:
                     self._usage.keep(txn, scoped.scope, record, now)
-                self._records.put(txn, scope, record)
+                self._records.put(txn, scope, record, codec)
         if changed and self._records.met_new:
             self._housekeeping.step(txn, now)
 
