@@ -160,7 +160,12 @@ _BLOCKS: Final[ContextVar[tuple[ref[Acquisition], ...]]] = ContextVar("limits_ap
 def enter_block(acquisition: Acquisition) -> None:
     """Count the permits of an acquisition as held by the running thread or task, until `leave_block`."""
     acquisition.block_owner = _running()
-    _BLOCKS.set((*_BLOCKS.get(), ref(acquisition)))
+    blocks = _BLOCKS.get()
+    if blocks:
+        # A block may have ended in another thread or task.
+        entered = [(block, block()) for block in blocks]
+        blocks = tuple([block for block, other in entered if other is not None and not other.claim.settled])
+    _BLOCKS.set((*blocks, ref(acquisition)))
 
 
 def leave_block(acquisition: Acquisition) -> None:

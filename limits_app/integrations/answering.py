@@ -171,10 +171,9 @@ class AnsweredRequest(Requester):
 
     def _hold(self, acquisition: Acquisition) -> None:
         """Note what was acquired; who hands it out hears of the end, since somebody may report its usage."""
-        if (
-            acquisition.claim.plan.needs_settling or acquisition.__class__ is not Acquisition
-        ):  # which may have more to settle
+        if acquisition.claim.plan.needs_settling or type(acquisition) is not Acquisition:  # which may settle more
             self.hear()
+        acquisition.__enter__()  # nested requests of the view do not take its permits again
         self.acquired.append(acquisition)
 
     def _drop(self, acquisitions: Container[Acquisition]) -> None:

@@ -22,6 +22,7 @@ _ENTERED: Final[ContextVar[tuple[tuple[object, Block | AsyncBlock], ...]]] = Con
 @contextmanager
 def held(acquisition: Acquisition) -> Iterator[Acquisition]:
     """Release at the end; usage that nobody reported counts as requested, and is given back when the block raises."""
+    acquisition.__enter__()
     try:
         yield acquisition
     except BaseException as error:
@@ -33,6 +34,7 @@ def held(acquisition: Acquisition) -> Iterator[Acquisition]:
 @asynccontextmanager
 async def aheld(acquisition: Acquisition) -> AsyncIterator[Acquisition]:
     """`held` for asyncio, where nobody waits for a store that is far away."""
+    acquisition.__enter__()
     try:
         yield acquisition
     except BaseException as error:

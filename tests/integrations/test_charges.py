@@ -294,7 +294,7 @@ def test_who_was_charged_what_can_be_looked_at_when_the_request_is_over() -> Non
     assert limits.entity == "ann"
     limits.take("calls", "ann")
     del request
-    assert limits.acquisitions["calls"].admitted
+    assert limits.acquisitions["calls"].successful
     assert limits.entity == "ann"
     with pytest.raises(RuntimeError, match="the request is over"):
         limits._request  # noqa: B018 - asking is enough

@@ -364,7 +364,7 @@ def test_a_block_that_cannot_give_back_says_so_and_goes_on(
     limit("api", ResourceLimit("slots", 1))
     with limited("api"):
         monkeypatch.setattr(registry.store(), "settle", unavailable)
-    assert "cannot take what is given back: that is settled later" in caplog.text
+    assert "cannot settle a release now: that is settled later" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["function", "async_function", "view", "async_view"])

@@ -202,7 +202,7 @@ def test_a_permit_that_cannot_be_given_back_is_logged_and_nothing_else(
     serve({"": fine})
     monkeypatch.setattr(registry.store(), "settle", unavailable)
     assert Client().get("/", headers={"X-Who": "ann"}).status_code == 200
-    assert "cannot take what is given back: that is settled later" in caplog.text
+    assert "cannot settle a release now: that is settled later" in caplog.text
 
 
 class Handler(ASGIHandler):

@@ -6,7 +6,6 @@ ATOMIC_REQUESTS for example, does not roll its counts back.
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from functools import cache
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from weakref import WeakSet, finalize
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
@@ -198,9 +198,10 @@ class ConnectionPool:
         self.kind = kinds[vendor]
         self.fork_lock = RLock()
         self._idle: deque[StoreConnection] = deque()
-        self._busy: set[StoreConnection] = set()
+        # Weak, so that a connection is closed when a signal handler raises before its step can return it.
+        self._busy: WeakSet[StoreConnection] = WeakSet()
         # Also those that a renewal has opened after the store was closed.
-        weakref.finalize(self, _close_all, self._idle)
+        finalize(self, _close_all, self._idle)
         around_fork(self)
 
     @property
@@ -211,7 +212,7 @@ class ConnectionPool:
     @property
     def is_busy(self) -> bool:
         """Whether a thread is in a step."""
-        return bool(self._busy)
+        return len(self._busy) > 0
 
     def take(self) -> StoreConnection:
         """Return a connection for one step; StoreUnavailable when none can be opened."""
@@ -253,7 +254,7 @@ class ConnectionPool:
         """A child process opens its own connections."""
         _INHERITED.extend(self._busy)
         self._idle.clear()
-        self._busy = set()
+        self._busy = WeakSet()
         self.fork_lock = RLock()
 
     def _open(self) -> StoreConnection:

@@ -9,7 +9,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from limits_app.core.backoff import RetryAlgorithm, delay, jittered
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.runtime import on_fork
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubts
 from limits_app.stores.database.transaction import Transaction
@@ -28,6 +28,8 @@ T = TypeVar("T")
 Work = Callable[[Transaction], T]
 
 _ATTEMPTS: Final = 20
+_BETWEEN_STATEMENTS: Final = (AlreadyCommittedError, StaleConfiguration, StoreUnavailable)
+"""Errors that the store raises while its connection is not executing a statement."""
 _FIRST_PAUSE: Final = 0.001
 """Seconds."""
 
@@ -134,9 +136,9 @@ class Steps:
             raise StoreUnavailable(f"the database {alias!r} failed: {reason}{advice}") from error
 
     def _interrupted(self, transaction: Transaction, error: BaseException, claims: Sequence[Claim], verb: str) -> None:
-        """Roll back after another error; a connection that may be in the middle of a statement is not used again."""
+        """Roll back after an error of the store; after others the connection may be in the middle of a statement."""
         connection = transaction.connection
-        if isinstance(error, Exception) and transaction.in_doubt is None and connection.is_alive():
+        if isinstance(error, _BETWEEN_STATEMENTS) and connection.is_alive():
             self._pool.give(connection)
         else:
             self._lost(transaction, claims, verb)

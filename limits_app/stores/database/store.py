@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from os import urandom
@@ -10,7 +11,7 @@ from typing import Final
 from limits_app.core import engine
 from limits_app.core.clock import Clock, as_clock, system_us
 from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable
+from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
@@ -30,6 +31,8 @@ from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.once import Settling
 
 __all__ = ["DatabaseStore", "open_database_store"]
+
+logger = logging.getLogger("limits_app")
 
 
 _KINDS: Final = {"postgresql": PostgreSQLConnection, "mysql": MySQLConnection, "sqlite": SQLiteConnection}
@@ -217,7 +220,13 @@ class DatabaseStore(AskedInThread):
 
     def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:
         claim.settled = False  # its owner takes it as settled already
-        self.settle(claim, changes)
+        try:
+            self.settle(claim, changes)
+        except StoreUnavailable as error:  # which is not for the caller of the step
+            if self.settle_later is None:
+                logger.warning("a release in the middle of a step could not be settled: %s", error)
+            else:
+                self.settle_later(claim, changes)
 
     def _settle_later(self, claims: Sequence[Claim]) -> None:
         """Have claims refunded that may have been admitted although their caller got an error."""

@@ -19,6 +19,7 @@ from pytest_django import DjangoDbBlocker
 
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.plan import Claim
 from limits_app.stores import registry
 from limits_app.stores.database import DatabaseStore, open_database_store
 from limits_app.stores.memory import MemoryStore
@@ -168,6 +169,30 @@ def test_who_asks_in_the_middle_of_a_step_is_turned_away_and_who_settles_does_so
     assert limits.try_acquire()
     assert holders(other) == 0
     assert used(limits) == 1
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_release_in_the_middle_of_a_step_that_fails_is_settled_later_and_no_error_of_the_step(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, watched: bool
+) -> None:
+    clock = Asking()
+    store = open_store(clock=clock)
+    limits, other = limits_of(store, CallLimit(9, DAY)), limits_of(store, ResourceLimit("db", 1), entity="other")
+    claim = taken(other)
+    kept: list[Claim] = []
+
+    def fail(*_: object) -> bool:
+        raise StoreUnavailable("locked")
+
+    clock.deed = lambda: give_back(other, claim)  # type: ignore[method-assign]  # a function of no arguments
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(store, "_settle_once", fail)
+        meanwhile.setattr(store, "settle_later", (lambda claim, _changes: kept.append(claim)) if watched else None)
+        assert limits.try_acquire()
+    assert kept == [claim] * watched
+    assert ("could not be settled: locked" in caplog.text) is not watched
+    give_back(other, claim)
+    assert holders(other) == 0
 
 
 def test_a_database_in_memory_says_what_to_do() -> None:
