@@ -143,8 +143,8 @@ def _no_file_locks() -> Iterator[CheckMessage]:
         if conf.store_settings(alias).kind is StoreKind.PROCESS:
             yield Warning(
                 f"the process store {alias!r} is on a system whose Python has neither fcntl nor msvcrt",
-                hint="Without file locks, the permits of a killed process return when their leases expire, and "
-                "two processes must not open the store for the first time at the same time; use another store.",
+                hint="Use another store: without file locks, the permits of a process that was killed return only when "
+                "their leases expire, and two processes must not open the store at the same time.",
                 id="limits_app.W057",
             )
 

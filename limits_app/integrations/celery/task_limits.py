@@ -103,6 +103,7 @@ def entered(limits: TaskLimits) -> Iterator[None]:
     When the task raises, which a retry does too, what it did not report is given back where that can be done.
     """
     acquisition, token = limits.acquisition, _HERE.set(limits)
+    acquisition.__enter__()
     try:
         yield
     except BaseException as error:

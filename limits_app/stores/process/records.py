@@ -194,8 +194,11 @@ class Records:
         """The file may be another one, in which no schema is defined yet."""
         self._defined.clear()
 
-    def load(self, txn: Txn, plan: Prepared, now: int) -> list[Record]:
-        """Return the records of a plan's scopes, migrated to its schemas."""
+    def load(self, txn: Txn, plan: Prepared, *, migrate_at: int | None = None) -> list[Record]:
+        """Return the records of a plan's scopes, each under the schema that wrote it.
+
+        With a time in microseconds, those of other schemas are migrated to the schemas of the plan.
+        """
         self.met_new = False
         records = []
         for scope, codec, _ in plan.scopes:
@@ -203,19 +206,9 @@ class Records:
             record = None if stored is None else codec.decode(stored, txn, scope)
             if record is None:
                 record = self._other(txn, scope, stored, codec.schema)
-                if record.schema is not codec.schema:
-                    record = engine.migrate(record, codec.schema, now)
+                if migrate_at is not None and record.schema is not codec.schema:
+                    record = engine.migrate(record, codec.schema, migrate_at)
             records.append(record)
-        return records
-
-    def load_present(self, txn: Txn, plan: Prepared) -> list[Record]:
-        """Return the records of a plan's scopes under the schemas that wrote them."""
-        self.met_new = False
-        records = []
-        for scope, codec, _ in plan.scopes:
-            stored = txn.get(scope)
-            record = None if stored is None else codec.decode(stored, txn, scope)
-            records.append(record or self._other(txn, scope, stored, codec.schema))
         return records
 
     def _other(self, txn: Txn, scope: bytes, stored: bytes | None, schema: Schema) -> Record:

@@ -109,7 +109,7 @@ class ProcessStore:
         if claim.number:
             self._name_holder(claim)
         now = self._now()
-        records = self._records.load(txn, plan, now)
+        records = self._records.load(txn, plan, migrate_at=now)
         admitted = engine.charge(claim, records, now)
         if not admitted:
             admitted = self._reclaim_from_dead(claim, records, now) and engine.charge(claim, records, now)
@@ -179,7 +179,7 @@ class ProcessStore:
         plan, now = prepared(claim.plan), self._now()
         if claim.number:
             self._name_holder(claim)
-        records = self._records.load_present(txn, plan)
+        records = self._records.load(txn, plan)
         settling.lost_lease = not engine.settle(claim, records, settling.changes, now)
         self._save(txn, plan, records, now)
         settling.mark()
@@ -194,7 +194,7 @@ class ProcessStore:
         for claim in claims:
             plan = prepared(claim.plan)
             self._name_holder(claim)
-            records = self._records.load_present(txn, plan)
+            records = self._records.load(txn, plan)
             if engine.renew(claim, records, now):
                 self._save(txn, plan, records, now)
             else:
@@ -210,7 +210,7 @@ class ProcessStore:
         if claim.plan.version is not None:
             _check_version(txn, plan)
         now = self._now()
-        engine.peek(claim, self._records.load(txn, plan, now), now)
+        engine.peek(claim, self._records.load(txn, plan, migrate_at=now), now)
         _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
