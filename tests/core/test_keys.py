@@ -67,7 +67,6 @@ def test_different_scopes_have_different_keys() -> None:
     for names in (
         [scope_of(*scope).key for scope in scopes],
         [short_key(scope_of(*scope).key) for scope in scopes],
-        [short_key(scope_of(*scope).key) for scope in scopes],
     ):
         assert len(set(names)) == len(scopes)
 

@@ -101,11 +101,11 @@ def test_an_amount_that_nothing_refunds_keeps_the_idempotency_key() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "rule"),
-    [(-1, "must not be negative"), (1.5, "must be a whole number"), (True, "boolean"), ("5", "must be a number")],
+    [(-1, "not be negative"), (1.5, "a whole number"), (True, "not a boolean"), ("5", "must be a number")],
 )
 def test_an_invalid_amount_names_its_limit(amount: Any, rule: str) -> None:
     plan = plan_for([USER], ["log"], version=None, left_out=())
-    with pytest.raises(InvalidRequest, match=f"amount of 'log' {rule}|amount of 'log' .*{rule}"):
+    with pytest.raises(InvalidRequest, match=f"^amount of 'log' .*{rule}"):
         plan.amounts({"log": amount})
 
 
