@@ -105,7 +105,7 @@ def test_an_amount_that_nothing_refunds_keeps_the_idempotency_key() -> None:
 )
 def test_an_invalid_amount_names_its_limit(amount: Any, rule: str) -> None:
     plan = plan_for([USER], ["log"], version=None, left_out=())
-    with pytest.raises(InvalidRequest, match=f"^amount of 'log' .*{rule}"):
+    with pytest.raises(InvalidRequest, match=rf"^amount of 'log' .*{rule}"):
         plan.amounts({"log": amount})
 
 

@@ -179,7 +179,7 @@ class Leases(Contract):
 
     @pytest.fixture
     def lost(self) -> Iterator[list[Claim]]:
-        """Those who are told that they have lost a lease."""
+        """The holders that are notified of a lost lease."""
         lost = list[Claim]()
         HOOKS.lease_lost.append(lost.append)
         yield lost
@@ -283,5 +283,5 @@ class Leases(Contract):
 
 
 def _freeze(store: Store, clock: FakeClock) -> None:
-    """Let a lease go by, as for a process that stands still: nobody renews."""
+    """Let a lease expire, as in a process that is stopped: it is not renewed."""
     clock.now_us += store.lease_us
