@@ -134,8 +134,8 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
         if position is not None:
             migrated.states[index] = rule.carry(old.rules[position], record.states[position], now)
         if rule.is_permit:
-            # Leases outlive a limit that was removed and added again.
-            # Those that have run out count until they are reclaimed.
+            # Leases outlive a limit that was removed and added again. Those that have run out are counted like the
+            # others until they are reclaimed, since they are still there to be returned.
             migrated.states[index] = _counted_permits(rule, migrated.states[index], record, 0)
     return migrated
 

@@ -25,7 +25,6 @@ __all__ = [
     "check_idempotency_key",
     "check_resource",
     "idempotency_scope",
-    "lease_key",
     "line_scope",
     "member_scope",
     "private_scope",
@@ -134,11 +133,6 @@ def check_idempotency_key(key: object) -> str:
 def short_key(key: str) -> bytes:
     """Return the key of a scope as 16 bytes, for stores in which long keys cost."""
     return _hashed(key.encode())
-
-
-def lease_key(scope: bytes, limit: str) -> bytes:
-    """Return the name of the leases of a resource limit: the short key of its scope, and a digest of its key."""
-    return scope + b"l" + short_key(limit)[:8]
 
 
 def _digest(entity: str) -> str:

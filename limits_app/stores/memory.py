@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import RLock
 from time import monotonic_ns, time_ns
@@ -267,15 +267,12 @@ class MemoryStore:
 
     def _run_deferred(self) -> None:
         """Do what finalizers and signal handlers requested within a step."""
-        for deferred in self._take_deferred():
-            deferred()
-
-    def _take_deferred(self) -> Iterator[Callable[[], None]]:
-        while self._deferred and not self._in_step:
+        while not self._in_step:
             try:
-                yield self._deferred.popleft()
-            except IndexError:  # another thread has taken the last one
+                deferred = self._deferred.popleft()
+            except IndexError:
                 return
+            deferred()
 
 
 def _called_within_a_step() -> StoreUnavailable:

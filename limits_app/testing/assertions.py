@@ -15,11 +15,11 @@ def assert_limited(response: HttpResponseBase, *, retry_after: int | None = None
     assert status == HTTPStatus.TOO_MANY_REQUESTS, f"expected a refusal (429), got {status}"
     assert "no-store" in response.headers.get("Cache-Control", ""), "a refusal must say Cache-Control: no-store"
     if retry_after is not None:
-        told = response.headers.get("Retry-After")
-        assert told == str(retry_after), f"expected Retry-After: {retry_after}, got {told}"
+        announced = response.headers.get("Retry-After")
+        assert announced == str(retry_after), f"expected Retry-After: {retry_after}, got {announced}"
 
 
 def assert_not_limited(response: HttpResponseBase) -> None:
     """Fail when a response is a refusal."""
-    told = response.headers.get("Retry-After")
-    assert response.status_code != HTTPStatus.TOO_MANY_REQUESTS, f"refused (429), with Retry-After: {told}"
+    announced = response.headers.get("Retry-After")
+    assert response.status_code != HTTPStatus.TOO_MANY_REQUESTS, f"refused (429), with Retry-After: {announced}"

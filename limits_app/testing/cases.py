@@ -14,7 +14,7 @@ __all__ = ["LimitsMixin"]
 
 
 class LimitsMixin(TestCase):
-    """Gives each test limits that nobody has used, whose time stands still until `self.limits_clock` is moved.
+    """Gives each test unused limits, whose time changes only by `self.limits_clock`.
 
     It goes before the test case of Django that is used, whichever that is.
     """

@@ -15,7 +15,7 @@ _SECOND = 1_000_000
 class FakeClock(Clock):
     """A clock in whole microseconds that stands still until `advance(seconds)` moves it.
 
-    Whoever waits by it is woken when it is moved, and leases that are held are renewed on the way.
+    Moving it wakes the waiters whose time has come, and renews the leases that are held.
     """
 
     moves_by_itself = False
@@ -27,7 +27,7 @@ class FakeClock(Clock):
         self._paced: WeakRegistry[Paced] = WeakRegistry()
 
     def attach(self, paced: Paced) -> None:
-        """Tell `paced` whenever the clock was moved, and in time for what it wants to do on the way."""
+        """Notify `paced` when the clock is moved, and at the times that it returns."""
         self._paced.add(paced)
 
     def advance(self, seconds: float) -> None:
@@ -46,6 +46,6 @@ class FakeClock(Clock):
             self._tell()
 
     def _tell(self) -> int | None:
-        """Tell everybody the time; returns the next moment that somebody wants."""
+        """Notify all attached objects; return the earliest time at which one of them wants to be notified again."""
         moments = [paced.moved(self.now_us) for paced in self._paced.all()]
         return min((moment for moment in moments if moment is not None), default=None)

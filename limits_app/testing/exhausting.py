@@ -21,7 +21,7 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
 
     `entity` is an identifier, or a user; None is the site itself. Permits are held until the acquisition is released,
     at the end of its block where it has one. It is falsy when there was nothing to take, since everything is blocked.
-    Raises TypeError for whoever is not logged in, since they are charged by what their request says.
+    Raises TypeError for an anonymous user: anonymous requests are charged to an entity of the request.
     """
     name = entity if entity is None or isinstance(entity, str) else _name_of(entity)
     most: dict[str, Amount] = {}
@@ -52,8 +52,8 @@ def _name_of(user: Any) -> str:
     name = of_user(user) if hasattr(user, "is_authenticated") else None
     if name is None:
         raise TypeError(
-            f"exhaust(..., entity={user!r}) names nobody: pass a saved user, or who is charged by name, such as "
-            "'ip:192.0.2.7' for a visitor, or None for the site itself"
+            f"entity of exhaust must be a saved user, text such as 'ip:192.0.2.7' for a visitor, or None for the site; "
+            f"got {user!r}"
         )
     return name
 

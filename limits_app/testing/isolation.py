@@ -1,4 +1,4 @@
-"""Limits that nobody has used yet, for the time of a test."""
+"""Unused limits for the duration of a test."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def forget_use() -> None:
 
 
 class fresh_limits(TestContextDecorator):  # noqa: N801 - used like a function
-    """Put an empty memory store in the place of each of the site's, and compile all limits anew.
+    """Replace each store of the site by an empty memory store, and compile all limits again.
 
-    What the process remembers of pools whose members were put aside, of stores that were down and of limits that were
-    near their end is forgotten, at the beginning and at the end. Where the database may not be asked there are no
-    endpoints.
-    A context manager, and a decorator of functions, of coroutines and of test cases, each of whose tests begins anew.
+    What the process remembers of suspended members of pools, unavailable stores and limits near their end is forgotten,
+    at the beginning and at the end. Where the database may not be used there are no endpoints.
+    A context manager, and a decorator of functions, coroutines and test cases; each test of a case starts with unused
+    limits.
     """
 
     def __init__(self, *, attr_name: str | None = None, kwarg_name: str | None = None) -> None:

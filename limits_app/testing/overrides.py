@@ -25,7 +25,7 @@ _IN_FORCE: Final[list[_Override]] = []
 
 @dataclass(frozen=True, slots=True)
 class _Override:
-    """What holds; `resource` and `entity` are None for all of them."""
+    """An override in effect; `resource` and `entity` are None for all of them."""
 
     resource: str | None
     entity: str | None
@@ -55,7 +55,7 @@ class _Overriding(TestContextDecorator):
         forget()
 
     def disable(self) -> None:
-        """Go on with what was there before."""
+        """Restore the former limits."""
         _IN_FORCE.reverse()
         _IN_FORCE.remove(self._override)
         _IN_FORCE.reverse()
@@ -64,11 +64,11 @@ class _Overriding(TestContextDecorator):
 
 
 class override_limits(_Overriding):  # noqa: N801 - used like a function
-    """Have just these limits hold on a resource; for one entity, by default for everybody.
+    """Replace the limits of a resource, for one entity or by default for all.
 
-    None are no limit; with `blocked` everything is refused. What was used stays used, as when an administrator changes
+    None are no limit; with `blocked` everything is refused. Recorded use is kept, as when an administrator changes
     limits. A context manager, and a decorator of functions, of coroutines and of test cases.
-    Raises InvalidLimit for names and limits that cannot be.
+    Raises InvalidLimit for names and invalid limits.
     """
 
     def __init__(self, resource: str, *limits: Limit, entity: str | None = None, blocked: bool = False) -> None:

@@ -22,11 +22,11 @@ _MARKER = "limits_stores"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a project go without isolation."""
-    parser.addini(_ISOLATED, "have each test start with limits that nobody has used", type="bool", default=True)
+    parser.addini(_ISOLATED, "start each test with unused limits", type="bool", default=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell of the marker."""
+    """Register the marker."""
     config.addinivalue_line("markers", f"{_MARKER}: the test uses the stores of the site's settings as they are")
 
 
@@ -44,7 +44,7 @@ def _fresh_limits(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def limits_clock() -> Iterator[FakeClock]:
-    """The time of limits that nobody has used yet; it stands still until `limits_clock.advance(seconds)` moves it."""
+    """The clock of unused limits; its time changes only by `limits_clock.advance(seconds)`."""
     from limits_app.testing.isolation import freeze_limits
 
     with freeze_limits() as clock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations, product
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limits_app.core.errors import InvalidLimit
+from limits_app.core.counting import label_of
+from limits_app.core.errors import InvalidLimit, InvalidRequest
 from limits_app.core.keys import (
     check_entity,
+    check_idempotency_key,
     check_resource,
     idempotency_scope,
-    lease_key,
     line_scope,
+    member_scope,
     private_scope,
     scope_of,
     shadow_scope,
@@ -64,7 +67,6 @@ def test_different_scopes_have_different_keys() -> None:
     for names in (
         [scope_of(*scope).key for scope in scopes],
         [short_key(scope_of(*scope).key) for scope in scopes],
-        [lease_key(short_key(scope_of(*scope).key), "db") for scope in scopes],
     ):
         assert len(set(names)) == len(scopes)
 
@@ -118,11 +120,9 @@ def test_keys_are_plain_text_of_bounded_length() -> None:
         assert len(key) <= 3 + 64 + 1 + 32
 
 
-def test_short_keys_have_sixteen_bytes_and_leases_begin_with_that_of_their_scope() -> None:
-    scope = short_key("v1:api:-")
-    assert len(scope) == 16
-    assert lease_key(scope, "db").startswith(scope)
-    names = [lease_key(scope, key) for key in ("db", "d", "b", "db.", "DB", "d-b")]
+def test_short_keys_have_sixteen_bytes() -> None:
+    names = [short_key(key) for key in ("v1:api:-", "v1:api", "v1:api:", "V1:api:-")]
+    assert {len(name) for name in names} == {16}
     assert all(one != other for one, other in combinations(names, 2))
 
 
@@ -172,3 +172,27 @@ def test_what_an_entity_may_not_be_called(identifier: Any) -> None:
         check_entity(identifier)
     assert str(caught.value).startswith("entity ")
     assert len(str(caught.value)) < 200
+
+
+def test_the_scope_of_a_member_is_shared_by_all_its_requests() -> None:
+    scope = member_scope("pool", "member")
+    assert scope == member_scope("pool", "member")
+    assert (scope.resource, scope.entity, scope.shared, scope.member) == ("pool", None, True, "member")
+    others = [member_scope("pool", "other"), member_scope("other", "member"), scope_of("pool", "member")]
+    assert len({scope.key, *[other.key for other in others]}) == 4
+
+
+def test_the_label_of_a_scope_is_json() -> None:
+    assert json.loads(label_of(scope_of("api", "käse"), 7)) == ["api", "käse", False, None, 7]
+    assert json.loads(label_of(member_scope("pool", "m"))) == ["pool", None, True, "m"]
+
+
+@pytest.mark.parametrize("key", ["a", "x" * 255, "käse \0"])
+def test_an_idempotency_key_is_any_text(key: str) -> None:
+    assert check_idempotency_key(key) == key
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, None, 7, b"key"])
+def test_an_invalid_idempotency_key_is_rejected(key: Any) -> None:
+    with pytest.raises(InvalidRequest, match="idempotency key .* must be text of 1 to 255 characters"):
+        check_idempotency_key(key)

@@ -143,3 +143,11 @@ def test_a_composed_set_arrives_with_its_scopes_and_its_version() -> None:
 
 def test_an_empty_set_arrives_empty() -> None:
     assert pickle.loads(pickle.dumps(LimitSet(store=EVERYWHERE))).try_acquire()
+
+
+def test_without_a_surrounding_program_unknown_keys_warn_and_modes_choose_default_stores() -> None:
+    hooks = Hooks()
+    assert hooks.unknown_keys_raise() is False
+    assert hooks.process_store() is None
+    assert hooks.shared_store() is None
+    assert hooks.lease_lost == []

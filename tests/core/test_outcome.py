@@ -133,6 +133,10 @@ def test_nobody_knows_when_a_permit_is_given_back(store: MemoryStore) -> None:
             {"resource": "api", "entity": "user:42"},
             "'k' of api for user:42 has 5 of 10 left, 6 requested: retry in 1.5 s",
         ),
+        (
+            {"resource": "pool", "member": "node-1"},
+            "'k' of pool at node-1 has 5 of 10 left, 6 requested: retry in 1.5 s",
+        ),
         ({"retry_after": 86_400.0}, "'k' has 5 of 10 left, 6 requested: retry in 86400 s"),
         ({"retry_after": 0.000001}, "'k' has 5 of 10 left, 6 requested: retry in 1e-06 s"),
         ({"retry_after": None}, "'k' has 5 of 10 left, 6 requested: retry when a permit is given back"),

@@ -283,6 +283,30 @@ def test_a_release_that_is_cancelled_on_its_way_is_settled_once() -> None:
     assert used(limits) == {"tpm": 4}
 
 
+def test_a_release_during_a_release_settles_once(far: FarStore) -> None:
+    class Releasing(FarStore):
+        """A store in which a second release begins while the first one is on its way."""
+
+        settled = 0
+
+        async def asettle(self, claim: Claim, changes: Amounts) -> None:
+            self.settled += 1
+            acquisition.release()
+            await acquisition.arelease()
+            await super().asettle(claim, changes)
+
+    store = Releasing()
+    limits = limit_set(store, TPM, DB)
+    acquisition = limits.try_acquire({"tpm": 8})
+
+    async def scenario() -> None:
+        await acquisition.acancel()
+
+    run(scenario())
+    assert store.settled == 1
+    assert used(limits) == {"tpm": 0, "db": 0}
+
+
 def test_the_error_of_a_block_is_not_masked_by_a_store_that_is_down(
     far: FarStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -142,6 +142,17 @@ def test_what_is_settled_in_the_middle_of_a_step_is_settled_once_and_after_it(st
     assert (used(limits, "x"), holders(limits)) == (1, 0)
 
 
+@pytest.mark.parametrize("verb", ["peek", "renew"])
+def test_a_look_or_a_renewal_in_the_middle_of_a_step_is_rejected_and_the_step_continues(verb: str) -> None:
+    clock = Nested()
+    limits = limits_of(MemoryStore(clock=clock), RateLimit("x", 10, 3600), ResourceLimit("db", 5))
+    acquired = limits.try_acquire({"x": 4})
+    clock.deed = lambda: limits.get_stats() if verb == "peek" else limits.store.renew([acquired.claim])
+    assert limits.try_acquire({"x": 1})
+    assert isinstance(clock.failure, StoreUnavailable)
+    assert used(limits, "x") == 5
+
+
 def test_a_release_in_the_middle_of_its_own_release_settles_once(store: Store, clock: Nested) -> None:
     limits = limits_of(store, RateLimit("x", 10, 3600), ResourceLimit("db", 5))
     kept, acquired = limits.try_acquire({"x": 2}), limits.try_acquire({"x": 4})

@@ -51,3 +51,5 @@ def _compile_rate(limit: RateLimit | CallLimit) -> Rule:
             return FixedWindow(limit)
         case RateLimitAlgorithm.GCRA:
             return Gcra(limit)
+        case _:
+            assert_never(limit.algorithm)

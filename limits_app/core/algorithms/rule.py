@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ NEVER_US: Final = 2**53
 """A time that never comes, in microseconds."""
 
 
-class Rule:
+class Rule(ABC):
     """One limit, compiled: integer arithmetic in parts of a unit and in microseconds of the store's clock.
 
     No method changes its arguments. Each returns the state to be stored, so that a store can decide on all limits
@@ -56,46 +57,46 @@ class Rule:
         self.hold_us = NEVER_US
         """How long a permit may be held in total."""
 
+    @abstractmethod
     def take(self, state: State, now: int, amount: int) -> State | None:
         """Return the state with `amount` charged, or None when it does not fit now."""
-        raise NotImplementedError
 
     def charged(self, state: State, now: int, amount: int) -> State | None:
         """Return the state after a request: as `take`, except that a soft limit records over-use as debt."""
         taken = self.take(state, now, amount)
         return self.settle(state, now, amount) if taken is None and self.is_soft else taken
 
+    @abstractmethod
     def wait(self, state: State, now: int, amount: int) -> int:
         """Return the microseconds until `amount`, at most the ceiling, fits; 0 when it fits now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
         """Charge a positive change even beyond the limit, or refund a negative one where the algorithm can.
 
         `taken_at` is when the amount was charged (None: now). Refunds apply as of the state's own time.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def credit(self, state: State, now: int, parts: int) -> State:
         """Reduce the recorded use by `parts` that no claim holds, down to unused."""
-        raise NotImplementedError
 
+    @abstractmethod
     def used(self, state: State, now: int) -> int:
         """Return the parts in use; more than the ceiling is debt."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restored_at(self, state: State) -> int:
         """Return the time from which the state equals an unused one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def carry(self, old: Rule, state: State, now: int) -> State:
         """Return the same use, recorded by another rule, as a state of this rule, rounded up."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def lua(self) -> LuaRule:
         """The name and the parameters that the Lua implementation needs to decide alike."""
-        raise NotImplementedError
 
     def boundaries(self, now: int, count: int) -> tuple[int, ...]:
         """Return the last `count` calendar boundaries up to now and the next `count`; empty without a calendar."""

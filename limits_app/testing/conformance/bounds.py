@@ -22,7 +22,7 @@ class Bounds(Contract):
         """How many entries the store keeps."""
         count = self.count_entries(store)
         if count is None:
-            pytest.skip("count_entries(store) is not given, so nobody can tell how much the store keeps")
+            pytest.skip("count_entries(store) is not defined")
         return count
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -1,4 +1,4 @@
-"""Changes: a limit that is changed under load keeps what was used."""
+"""Changes: a limit that is changed under load keeps its recorded use."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class Choosing(Contract):
 
 
 def members(store: Store, *limits: RateLimit | CallLimit | ResourceLimit, number: int) -> list[LimitSet]:
-    """So many sets of the same limits, each for an entity of its own."""
+    """Return sets of the same limits, each for another entity."""
     return [limits_of(store, *limits, entity=f"member {index}") for index in range(number)]
 
 
@@ -237,7 +237,7 @@ def chosen(store: Store, sets: Sequence[LimitSet], amount: int) -> int | None:
 
 
 def choose_as_expected(store: Store, requests: Requests) -> None:
-    """Compare each choice with that of somebody who keeps count."""
+    """Compare each choice with an independent count."""
     capacities = (10, 30, 20)
     sets = [limits_of(store, RateLimit(KEY, size, 366 * 86_400), entity=str(size)) for size in capacities]
     free = list(capacities)

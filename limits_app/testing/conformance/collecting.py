@@ -1,4 +1,4 @@
-"""Collecting: what was counted is handed out once, to whoever asks, and lost by nobody."""
+"""Collecting: counts are returned once, and none is lost, whichever process collects them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Collecting"]
 
 
 class Collecting(Contract):
-    """Counts are handed out in batches, each of them once, whoever goes on counting meanwhile."""
+    """Counts are returned in batches, each of them once, while other threads and processes count."""
 
     @pytest.fixture
     def store(self, clock: FakeClock) -> Iterator[Store]:

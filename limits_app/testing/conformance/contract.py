@@ -60,10 +60,10 @@ class Contract:
         """Put away a store that `make_store` has made."""
 
     def count_entries(self, store: Store) -> int | None:
-        """How many entries of any kind the store keeps; None when it cannot tell."""
+        """How many entries of any kind the store keeps; None when that is unknown."""
 
     def open_store(self) -> Callable[[], Store] | None:
-        """A callable that can be pickled and opens one and the same store in any process; None when there is none."""
+        """Return a callable that can be pickled and opens the same store in any process; None without one."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:
@@ -94,7 +94,7 @@ def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version:
 
 
 def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
-    """What a set asks of its store, without what sets do around it: nobody renews what it holds."""
+    """Return a claim as a set makes it, without an acquisition: its permits are not renewed."""
     wanted = requested or {}
     plan = plan_for(limit_set.scoped, tuple(wanted), version=limit_set.version, left_out=frozenset(left_out))
     amounts, _ = plan.amounts(wanted)

@@ -1,4 +1,4 @@
-"""Counting: what was admitted is counted in the step that admits it, by scope, limit and hour."""
+"""Counting: admitted amounts are counted in the step that admits them, by scope, limit and hour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Counting"]
 
 
 class Counting(Collecting):
-    """Counts are those of what was admitted, whatever happens in between."""
+    """The counts are the admitted amounts, whatever happens in between."""
 
     def test_what_was_admitted_is_counted_by_scope_and_limit(self, store: CountingStore, clock: FakeClock) -> None:
         limits = counting(store, CallLimit(10, HOUR), RateLimit("tokens", 1000, 60))

@@ -1,4 +1,4 @@
-"""What the tests of counting share: sets that count, and what was counted of them."""
+"""Helpers for the tests of counting: sets that count usage, and the counts of a store."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def total(store: CountingStore) -> int:
 
 
 class Timeline:
-    """Sets whose limits differ in one scope, what was admitted of them, and what was counted."""
+    """Sets whose limits differ in one scope, with their admitted and their counted amounts."""
 
     sizes = (20, RateLimitAlgorithm.TOKEN_BUCKET), (7, RateLimitAlgorithm.SLIDING_WINDOW), (30, RateLimitAlgorithm.GCRA)
 
@@ -73,7 +73,7 @@ class Timeline:
             self.open.append((limits, claim))
 
     def settle(self) -> None:
-        """Settle what was taken last."""
+        """Settle the last claim."""
         if self.open:
             limits, claim = self.open.pop()
             schema = limits.scoped[0].schema
@@ -87,12 +87,12 @@ class Timeline:
         self.clock.advance(self.draw(st.sampled_from([1, 600, HOUR])))
 
     def collect(self) -> None:
-        """Collect, and forget what was used of the limits."""
+        """Collect, and forget the use of the limits."""
         for key, amount in collected(self.store).items():
             self.found[key[3:]] += amount
         self.store.reset([one.scope.key for one in self.sets[0].scoped])
 
     def difference(self) -> Mapping[tuple[int, str], int]:
-        """What was found and not expected, or the other way round."""
+        """The counts that were found and not expected, or expected and not found."""
         keys = self.found.keys() | self.expected.keys()
         return {key: n for key in keys if (n := self.found[key] - self.expected[key])}

@@ -1,4 +1,4 @@
-"""Credit: what was used becomes less, whatever the algorithm, and never less than nothing."""
+"""Credit: recorded use is reduced, whatever the algorithm, and never below 0."""
 
 from __future__ import annotations
 

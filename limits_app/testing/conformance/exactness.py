@@ -125,7 +125,7 @@ PROPERTIES: Final[dict[str, Property]] = {
         rejects_more_than_it_can_ever_admit,
     )
 }
-"""What holds for every definition of a rate limit."""
+"""Checks that every definition of a rate limit passes."""
 
 
 class Exactness(Contract):

@@ -177,9 +177,9 @@ class Leases(Contract):
         assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
 
     @pytest.fixture
-    def lost(self) -> Iterator[list[Acquisition]]:
-        """Those who are told that they have lost a lease."""
-        lost = list[Acquisition]()
+    def lost(self) -> Iterator[list[Claim]]:
+        """The holders that are notified of a lost lease."""
+        lost = list[Claim]()
         HOOKS.lease_lost.append(lost.append)
         yield lost
         HOOKS.lease_lost.remove(lost.append)
@@ -282,5 +282,5 @@ class Leases(Contract):
 
 
 def _freeze(store: Store, clock: FakeClock) -> None:
-    """Let a lease go by, as for a process that stands still: nobody renews."""
+    """Let a lease expire, as in a process that is stopped: it is not renewed."""
     clock.now_us += store.lease_us

@@ -131,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(target=done, held=consumes(held), change=st.sampled_from([-20, -3, -1, 0, 2, 30]))
     def settle(self, held: Held, change: int) -> Held:
-        """Report what was used, and give the permits back."""
+        """Report usage, and return the permits."""
         change = max(change, -held.rate)
         settle(held.limit_set, held.claim, {"first": change, "second": change, held.permit: -held.permits})
         for who in held.people:
@@ -143,7 +143,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(held=done)
     def settle_again(self, held: Held) -> None:
-        """Settle what is settled: nothing changes, as the next comparison shows."""
+        """Settle a claim again: nothing changes, as the next comparison shows."""
         settle(held.limit_set, held.claim, {"first": -1, "second": -1, held.permit: -held.permits})
 
     @rule(held=st.lists(held, unique_by=id, max_size=4))
@@ -159,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from([0, 1]), keys=st.sampled_from([None, ("first",), ("db", "second")]))
     def reset(self, who: int, keys: tuple[str, ...] | None) -> None:
-        """Forget what was used."""
+        """Forget all use."""
         self.store.reset([self.single[who].scoped[0].scope.key], keys)
         for key in RATES:
             if keys is None or key in keys:
@@ -167,7 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from([1, 5, 30]))
     def newcomers_come(self, number: int) -> None:
-        """Others come, and the store looks for what is idle."""
+        """Use other scopes, so that the store looks for idle ones."""
         for _ in range(number):
             assert limits_of(self.store, CallLimit(1, 1), entity=f"newcomer {next(self.newcomers)}").try_acquire()
 

@@ -33,15 +33,15 @@ class Model(Protocol):
         """Take more than was admitted, or give some of it back."""
 
     def used(self, now: int) -> Fraction | None:
-        """How much is taken now; None where a store may still count what has just come back."""
+        """How much is taken now; None where a store may still count an amount that has just been restored."""
 
     def reset(self) -> None:
-        """Forget what was used."""
+        """Forget all use."""
 
 
 @dataclass
 class BucketModel:
-    """Token bucket and leaky bucket: what was used drains at the limit's rate."""
+    """Token bucket and leaky bucket: recorded use drains at the limit's rate."""
 
     capacity: Fraction
     window: int
@@ -102,7 +102,7 @@ class ArrivalModel:
 
 @dataclass
 class FixedWindowModel:
-    """Fixed window: a count that starts anew with the first use after its window has ended."""
+    """Fixed window: a count that starts again with the first use after its window has ended."""
 
     capacity: Fraction
     window: int

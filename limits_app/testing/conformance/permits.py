@@ -11,7 +11,7 @@ __all__ = ["Permits"]
 
 
 def newcomers_come(store: Store, name: str, count: int = 300) -> None:
-    """Let many scopes use the store once, so that it looks for what is idle."""
+    """Use many scopes once, so that the store looks for idle ones."""
     for number in range(count):
         assert limits_of(store, CallLimit(1, 0.001), entity=f"{name} {number}").try_acquire()
 

@@ -30,7 +30,7 @@ Verdicts = dict[tuple[str, str], bool | None]
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a timeline: the clock moves, somebody asks for shares of what the limits admit at most.
+    """One step of a timeline: the clock moves, and shares of the most that the limits admit are requested.
 
     `moved_us` None goes to the moment that the last refusal has named, less `early_us`.
     `permille` are the shares, by limit; `usage` what of them is reported as used, or None for a later step to report.
@@ -189,7 +189,7 @@ class LooseModel:
         return True if self.exact.admits(now, amount + self.late) else None
 
     def used(self, now: int) -> Fraction | None:
-        """Not told: the store may be a step late."""
+        """Not known exactly: the store may be a step late."""
 
 
 class Properties(Contract):

@@ -1,4 +1,4 @@
-"""Quotas, which start anew when their period ends, and soft limits, which refuse nothing."""
+"""Quotas, which start again when their period ends, and soft limits, which reject nothing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ PATIENCE = 60
 
 
 class Races(Contract):
-    """Exactly as many are admitted as fit, whoever asks."""
+    """Exactly as many requests are admitted as fit, from many threads and processes."""
 
     @pytest.fixture(params=[None, 1e-6], ids=["usual_switching", "switching_every_microsecond"])
     def switching(self, request: pytest.FixtureRequest) -> Iterator[None]:

@@ -79,7 +79,7 @@ TABLE = {
         FIXED_WINDOW,
         [(700, 1, True), (1500, 2, True), (2199, 1, False), (2200, 3, True), (3699, 1, False), (3700, 1, True)],
     ),
-    "fixed_window_starts_anew_with_the_first_admission_after_a_gap": (
+    "fixed_window_starts_again_with_the_first_admission_after_a_gap": (
         FIXED_WINDOW,
         [(0, 3, True), (2000, 2, True), (3499, 1, True), (3499, 1, False), (3500, 3, True)],
     ),

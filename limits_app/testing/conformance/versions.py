@@ -1,4 +1,4 @@
-"""Versions and resets: who asks with old limits is told so, and a reset leaves permits with their holders."""
+"""Versions and resets: requests with old limits are stale, and a reset leaves permits with their holders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Versions(Contract):
         assert store.version() == versions[-1]
 
     def test_who_begins_anew_gives_no_version_again(self, store: Store) -> None:
-        """Or a process that has heard of nothing meanwhile would go on by what it has kept under that."""
+        """Otherwise a process would continue with the limits that it has kept under an old version."""
         assert store.advance_version() > datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000
 
     def test_old_limits_are_stale_and_charge_nothing(self, store: Store) -> None:
@@ -97,7 +97,7 @@ class Versions(Contract):
     def test_a_reset_of_some_limits_leaves_the_others_alone(self, store: Store) -> None:
         limits = limits_of(store, RateLimit("first", 10, 60), RateLimit("second", 10, 60))
         assert limits.try_acquire({"first": 5, "second": 5})
-        store.reset([limits.scoped[0].scope.key], ["second", "unheard of"])
+        store.reset([limits.scoped[0].scope.key], ["second", "unknown"])
         assert (available(limits, "first"), available(limits, "second")) == (5, 10)
 
     def test_a_reset_of_some_scopes_leaves_the_others_alone(self, store: Store) -> None:

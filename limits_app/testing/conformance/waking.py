@@ -1,4 +1,4 @@
-"""Waking: whoever gives something back, or changes something, wakes those who wait for it."""
+"""Waking: releases and changes wake the requests that wait for them."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ PATIENCE = 20
 
 
 class Lookout(FakeClock):
-    """A clock that notices when it is read while somebody stands in line."""
+    """A clock that notices when it is read while a request waits."""
 
     def __init__(self) -> None:
         super().__init__()
         self.store: Store | None = None
-        self.somebody_waits = Event()
+        self.has_waiter = Event()
 
     def __call__(self) -> int:
         """The time; a waiter reads it between joining the line and going to sleep."""
         if self.store is not None and self.store.line.busy:
-            self.somebody_waits.set()
+            self.has_waiter.set()
         return super().__call__()
 
 
@@ -52,7 +52,7 @@ class Waking(Contract):
 
     @pytest.fixture
     def lookout(self) -> Lookout:
-        """A clock that tells when somebody waits."""
+        """A clock that notices waiters."""
         return Lookout()
 
     @pytest.fixture
@@ -64,12 +64,12 @@ class Waking(Contract):
 
     @contextmanager
     def waiting(self, clock: Lookout, acquire: Callable[[], Acquisition]) -> Iterator[Future[Acquisition]]:
-        """Somebody who waits in a thread of its own; the block runs once it stands in line."""
-        clock.somebody_waits.clear()
+        """Wait in another thread; the block runs when that thread waits in the line."""
+        clock.has_waiter.clear()
         with ThreadPoolExecutor(1) as executor:
             future = executor.submit(acquire)
             try:
-                assert clock.somebody_waits.wait(PATIENCE)
+                assert clock.has_waiter.wait(PATIENCE)
                 assert not future.done()
                 yield future
             finally:

@@ -25,6 +25,28 @@ def entries(log: Log) -> list[tuple[int, int]]:
     return [(log.time(index), log.total(index)) for index in range(len(log))]
 
 
+def test_a_stored_log_is_fetched_once_when_it_is_read() -> None:
+    fetched: list[bytes] = []
+
+    def fetch() -> bytes:
+        fetched.append(logged((1, 5), (2, 7)).pack())
+        return fetched[-1]
+
+    log = Log.stored(fetch)
+    assert log.is_stored
+    assert fetched == []
+    assert entries(log) == [(1, 5), (2, 7)]
+    assert not log.is_stored
+    assert entries(log.append(3, 9, drop=1)) == [(2, 7), (3, 9)]
+    assert len(fetched) == 1
+
+
+def test_a_stored_log_that_does_not_exist_is_empty() -> None:
+    log = Log.stored(lambda: None)
+    assert entries(log) == []
+    assert log.pack() == b""
+
+
 def test_entries_are_appended_at_the_end() -> None:
     assert entries(logged((1, 5), (2, 7))) == [(1, 5), (2, 7)]
     assert len(EMPTY_LOG) == 0
