@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from limits_app.stores.redis.commands import Call, Plain
+from limits_app.stores.redis.commands import Call
 from limits_app.stores.redis.links import Link, Links, Unanswered
 from limits_app.stores.redis.remembered import Remembered
 from redis import Redis

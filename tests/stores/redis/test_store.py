@@ -247,7 +247,10 @@ def test_a_server_that_is_far_away_may_take_longer(redis: RedisServer) -> None:
 
 def test_a_cache_that_is_not_on_redis_is_an_error() -> None:
     elsewhere = {"local": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
-    with override_settings(CACHES=elsewhere), pytest.raises(StoreUnavailable, match="the cache 'local' is not a Redis cache"):
+    with (
+        override_settings(CACHES=elsewhere),
+        pytest.raises(StoreUnavailable, match="the cache 'local' is not a Redis cache"),
+    ):
         open_redis_store("local")
 
 
@@ -350,7 +353,9 @@ def test_what_is_remembered_is_bounded(store: RedisStore, monkeypatch: pytest.Mo
     monkeypatch.setattr("limits_app.stores.redis.hints._MOST_REJECTIONS", 3)
     monkeypatch.setattr("limits_app.stores.redis.records._MOST_SCHEMAS", 3)
     for number in range(20):
-        limits = limits_of(store, CallLimit(1, HOUR + number, RateLimitAlgorithm.FIXED_WINDOW), entity=f"person {number}")
+        limits = limits_of(
+            store, CallLimit(1, HOUR + number, RateLimitAlgorithm.FIXED_WINDOW), entity=f"person {number}"
+        )
         assert [bool(limits.try_acquire()) for _ in range(3)] == [True, False, False]
 
 
