@@ -16,8 +16,8 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.ports import free_ports
-from tests.servers.redis import RedisServer, redis_server
 from tests.servers.proxy import proxy
+from tests.servers.redis import RedisServer, redis_server
 from tests.stores.redis.support import Keeper, calm_down, hurry, limits_of, record, used
 from tests.stores.support import PATIENCE, until
 from tests.threads import no_more_threads
