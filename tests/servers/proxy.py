@@ -23,6 +23,8 @@ class Proxy:
         self._listener = socket.create_server((HOST, 0))
         self.port = int(self._listener.getsockname()[1])
         self.lost = 0
+        self.delay = 0.0
+        """How many seconds late replies are."""
         self._sockets: set[socket.socket] = set()
         self._serving: list[Thread] = []
         self._accepting = Thread(target=self._accept, daemon=True)
@@ -58,6 +60,8 @@ class Proxy:
                 if lost.is_set():
                     self.lost += 1
                     break
+                if self.delay:
+                    Event().wait(self.delay)
                 client.sendall(reply)
         _hang_up(client)
 

@@ -65,6 +65,8 @@ def unavailable(error: Exception) -> StoreUnavailable:
             f"a key of this scope holds another type of value, which another program wrote: {error}"
         )
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "")
+    if "can't run this command" in message:  # a command within a script
+        code = "NOPERM"
     if code and not message.startswith(code):
         message = f"{code} {message}"
     if code == "NOPERM":

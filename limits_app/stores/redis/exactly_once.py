@@ -105,7 +105,7 @@ class InDoubt(Generic[K, V]):
         with self._lock:
             return self._calls.pop(key, None)
 
-    def keys(self) -> list[K]:
+    def all(self) -> list[K]:
         """Return what the calls are about."""
         with self._lock:
             return list(self._calls)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
@@ -15,7 +14,7 @@ from limits_app.core.runtime import lock_over_forks
 if TYPE_CHECKING:
     from limits_app.stores.redis.store import RedisStore
 
-__all__ = ["Source", "forget_aliases", "open_redis_store", "open_store", "prefix_for"]
+__all__ = ["Source", "forget_aliases", "open_store"]
 
 _OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
 _LOCK: Final = lock_over_forks()
@@ -83,20 +82,6 @@ def _cache_pool(alias: str) -> Any:
         raise StoreUnavailable(message) from error
 
 
-def open_redis_store(
-    alias: str | None = None, *, url: str | None = None, cluster: bool = False, **options: Any
-) -> RedisStore:
-    """Open the store behind a cache or a URL, or return the one that this process has opened before.
-
-    `cluster` says that the URL is that of one server of a cluster. `options` are those of RedisStore;
-    other options are another store. Raises StoreUnavailable for a cache that is not on Redis.
-    """
-    from limits_app.stores.redis.cluster import RedisClusterStore
-    from limits_app.stores.redis.store import RedisStore
-
-    return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)
-
-
 def open_store(kind: type[RedisStore], alias: str | None, url: str | None, options: Mapping[str, Any]) -> RedisStore:
     """Open a store of a class, or return the one that is open."""
     options = {**kind.DEFAULTS, **options}
@@ -114,12 +99,3 @@ def forget_aliases() -> None:
     with _LOCK:
         for place in [place for place in _OPENED if place[0] is not None]:
             del _OPENED[place]
-
-
-def prefix_for(site: str) -> str:
-    """Return the prefix of all keys of a site; braces, which have a meaning on a cluster, are quoted."""
-    from limits_app.stores.redis.store import RedisStore
-
-    prefix: str = RedisStore.DEFAULTS["prefix"]
-    own = quote(site, safe="")
-    return f"{prefix}{own}:" if own else prefix

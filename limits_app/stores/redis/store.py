@@ -55,6 +55,7 @@ _OTHER_SCHEMA: Final = ord("C")
 _OTHER_CALENDARS: Final = ord("T")
 _REJECTED: Final = ord("R")
 _NEW_SCOPE: Final = ord("N")
+_DONE: Final = ord("A")
 _LEASE_LOST: Final = ord("L")
 """How replies and decisions start; see acquire.lua and settle.lua."""
 
@@ -163,8 +164,7 @@ class RedisStore:
         """See Store."""
         if claim.plan.version is None and self._rejections.reject(claim):
             return False
-        if self._acquires_in_doubt and self.settle_later is None:
-            self._settle_doubts()
+        self._settle_doubts()
         try:
             return self._run(self._acquire_one(claim))
         except BaseException:
@@ -176,6 +176,7 @@ class RedisStore:
     ) -> Claim | None:
         """See Store. Claims with different limits in one scope are decided in several steps."""
         claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
+        self._settle_doubts()
         try:
             return self._run(self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover))
         except BaseException:
@@ -399,7 +400,7 @@ class RedisStore:
                 return (yield from self._settle_migrated(claim, changes, plan))
             else:
                 break
-        if reply[0] == _NEW_SCOPE:
+        if reply[0] != _DONE:
             with suppress(StoreUnavailable):
                 yield from self._define([plan])
         return reply[0] == _LEASE_LOST
@@ -556,9 +557,10 @@ class RedisStore:
 
     def _settle_doubts(self) -> None:
         """Settle such claims, where nothing else takes care of that."""
-        with suppress(StoreUnavailable):
-            for claim in self._acquires_in_doubt.keys():
-                self.settle(claim, [-amount for amount in claim.amounts])
+        if self._acquires_in_doubt and self.settle_later is None:
+            with suppress(StoreUnavailable):
+                for claim in self._acquires_in_doubt.all():
+                    self.settle(claim, [-amount for amount in claim.amounts])
 
     def _settle_in_thread(self, claims: Sequence[Claim]) -> None:
         """Refund what claims of a cancelled task were charged, if they were."""

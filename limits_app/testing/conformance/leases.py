@@ -177,9 +177,9 @@ class Leases(Contract):
         assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
 
     @pytest.fixture
-    def lost(self) -> Iterator[list[Claim]]:
+    def lost(self) -> Iterator[list[Acquisition]]:
         """The holders that are notified of a lost lease."""
-        lost = list[Claim]()
+        lost = list[Acquisition]()
         HOOKS.lease_lost.append(lost.append)
         yield lost
         HOOKS.lease_lost.remove(lost.append)

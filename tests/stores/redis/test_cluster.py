@@ -11,7 +11,6 @@ from threading import Event
 from typing import Any
 
 import pytest
-from limits_app.stores.redis.plans import PreparedPlan
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -71,7 +70,7 @@ def test_who_asks_for_nothing_asks_the_server_that_has_the_record_of_that(
     store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = limits_of(store, ResourceLimit("db", 3))
-    monkeypatch.setattr(store._links, "_look_around", lambda *_: pytest.fail("it was another one"))
+    monkeypatch.setattr(store._connections, "_update_nodes", lambda *_: pytest.fail("it was another one"))
     assert all(limits.try_acquire({"db": 0}) for _ in range(50))
 
 
@@ -82,17 +81,15 @@ def test_what_somebody_else_has_used_meanwhile_stays_used(
     limit = RateLimit("tokens", 10, HOUR, algorithm)
     parts = [scoped(store, limit, ResourceLimit("db", 3), entity=who) for who in PEOPLE[:2]]
     family, single = LimitSet.composed(parts, store), [LimitSet.composed([part], store) for part in parts]
-    first, last = sorted(
-        single, key=lambda one: store._grouped(family._shapes.all())[0].parts[0].key != one.scoped[0].scope.key
-    )
+    first, last = sorted(single, key=lambda one: tag_of(short_key(one.scoped[0].scope.key)))
     assert last.try_acquire({"tokens": 10, "db": 0})
-    put_back = store._loader.put_back
+    restore = store._restore
 
-    def after_somebody_else(*given: Any) -> Any:
+    def after_another_caller(*given: Any) -> Any:
         assert first.try_acquire({"tokens": 2, "db": 0})
-        return put_back(*given)
+        return (yield from restore(*given))
 
-    monkeypatch.setattr(store._loader, "put_back", after_somebody_else)
+    monkeypatch.setattr(store, "_restore", after_another_caller)
     assert not family.try_acquire({"tokens": 3})
     assert used(first, "tokens") == pytest.approx(2, abs=0.1)
     assert used(first, "db") == 0
@@ -129,12 +126,12 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     clock = FakeClock()
     store = RedisClusterStore(url=cluster[0].url, prefix=prefix(), clock=clock, **PATIENT)
     limits = limits_of(store, RateLimit("tokens", 10, 10, RateLimitAlgorithm.FIXED_WINDOW))
-    held = limits.try_acquire({"tokens": 5})
-    group: PreparedPlan = store._grouped(held.plan)[0]
+    held = limits.try_acquire({"tokens": 5}).claim
+    group = store._groups(held.plan)[0]
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
     changes = [-amount for amount in held.amounts]
-    store._connections.run(store._phrases.changing(held, changes, group, group.undo))
+    store._connections.run(store._calls.settle(held, changes, group, UNDO))
     assert used(limits, "tokens") == 3
     store.close()
 
@@ -172,7 +169,7 @@ def test_keys_that_move_to_another_server_are_followed(cluster: list[RedisServer
     limits = limits_of(store, CallLimit(5, HOUR))
     assert limits.try_acquire()
     with cluster_client(cluster[0].url) as client:
-        key = store._names.scope(limits._shapes.all().parts[0].short_key)
+        key = record(store, limits)
         slot, old = client.keyslot(key), client.get_node_from_key(key)
         new = next(node for node in client.get_primaries() if node.name != old.name)
         source, target = (node.redis_connection for node in (old, new))
@@ -301,13 +298,6 @@ def test_an_empty_set_can_be_looked_at_and_chosen(store: RedisClusterStore) -> N
         empty.get_stats()
 
 
-def test_what_is_remembered_is_bounded(store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.cluster._MOST_PLANS", 2)
-    for who in PEOPLE:
-        assert limits_of(store, CallLimit(5, HOUR), entity=who).try_acquire()
-    assert len(store._groups) == 2
-
-
 def test_keys_that_are_on_their_way_for_too_long_are_unavailable(
     cluster: list[RedisServer], store: RedisClusterStore
 ) -> None:
@@ -328,19 +318,19 @@ def test_keys_that_are_on_their_way_for_too_long_are_unavailable(
     assert limits.try_acquire()
 
 
-def test_one_thread_looks_around_for_all_who_ask_meanwhile(
+def test_one_thread_learns_where_keys_are_for_all_callers(
     store: RedisClusterStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    links, known = store._links, Event()
-    looked: list[bool] = []
-    monkeypatch.setattr(links, "_learn", lambda: looked.append(known.wait(PATIENCE)))
-    links._look_around()
-    first = links._looking
-    links._look_around()
-    assert links._looking is first
+    connections, known = store._connections, Event()
+    learned: list[bool] = []
+    monkeypatch.setattr(connections, "_initialize", lambda: learned.append(known.wait(PATIENCE)))
+    connections._update_nodes()
+    first = connections._updating
+    connections._update_nodes()
+    assert connections._updating is first
     known.set()
     first.join(PATIENCE)
-    assert looked == [True]
+    assert learned == [True]
 
 
 def test_keys_that_no_server_has_are_unavailable() -> None:
@@ -348,7 +338,7 @@ def test_keys_that_no_server_has_are_unavailable() -> None:
         client.execute_command("CLUSTER DELSLOTS", *range(10, 16_384))
         with cluster_client(server.url, require_full_coverage=False) as ignorant:
             store = RedisClusterStore(client=ignorant, **PATIENT)
-            with pytest.raises(StoreUnavailable, match="nobody for these keys"):
+            with pytest.raises(StoreUnavailable, match="no server for these keys"):
                 limits_of(store, CallLimit(5, HOUR)).try_acquire()
             store.close()
 
@@ -356,7 +346,7 @@ def test_keys_that_no_server_has_are_unavailable() -> None:
 @contextmanager
 def full(store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
     """The server that has the state of a set has no memory left."""
-    server = store._links._client.get_node_from_key(record(store, limits)).redis_connection
+    server = store._connections._client.get_node_from_key(record(store, limits)).redis_connection
     server.config_set("maxmemory", 1)
     try:
         yield
@@ -370,7 +360,7 @@ def pair(store: RedisClusterStore) -> tuple[LimitSet, list[LimitSet]]:
     parts = [scoped(store, RateLimit("tokens", 100, HOUR), entity=who) for who in PEOPLE]
     parts.sort(key=lambda part: short_key(part.scope.key))
     single = [LimitSet.composed([part], store) for part in parts]
-    nodes = [store._links._client.get_node_from_key(record(store, limits)).name for limits in single]
+    nodes = [store._connections._client.get_node_from_key(record(store, limits)).name for limits in single]
     other = next(index for index, name in enumerate(nodes) if name != nodes[0])
     return LimitSet.composed([parts[0], parts[other]], store), [single[0], single[other]]
 
@@ -399,13 +389,13 @@ def test_what_cannot_be_given_back_stays_spent_and_is_logged(
     family, (first, last) = pair
     assert first.try_acquire({"tokens": 1})
     assert last.try_acquire({"tokens": 90})
-    put_back = store._loader.put_back
+    restore = store._restore
 
     def without_memory(*given: Any) -> Any:
         with full(store, first):
-            return (yield from put_back(*given))
+            return (yield from restore(*given))
 
-    monkeypatch.setattr(store._loader, "put_back", without_memory)
+    monkeypatch.setattr(store, "_restore", without_memory)
     assert not family.try_acquire({"tokens": 20})
-    assert "could not be given back" in caplog.text
+    assert "could not be refunded" in caplog.text
     assert used(first, "tokens") == pytest.approx(21, abs=0.1)

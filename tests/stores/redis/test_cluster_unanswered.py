@@ -50,22 +50,22 @@ def parts(store: RedisClusterStore) -> list[ScopedLimits]:
 @contextmanager
 def frozen(cluster: list[RedisServer], store: RedisClusterStore, limits: LimitSet) -> Iterator[None]:
     """The server that has the state of some limits takes what it is sent, and answers when it goes on."""
-    port = store._links._client.get_node_from_key(record(store, limits)).port
+    port = store._connections._client.get_node_from_key(record(store, limits)).port
     server = next(server for server in cluster if server.port == port)
-    by_node = store._links._by_node.values()
-    for links in by_node:
-        links.close()
-        links.reply_seconds = SECONDS
-        links._idle.keep(links.open())
-    store._links.reply_seconds = SECONDS
+    by_node = store._connections._by_node.values()
+    for connections in by_node:
+        connections.close()
+        connections.connect_seconds = connections.reply_seconds = SECONDS
+        connections._keep(connections._connect(10, SECONDS))
+    store._connections.reply_seconds = SECONDS
     server.freeze()
     try:
         yield
     finally:
         server.resume()
-        for links in by_node:
-            links.reply_seconds = 10
-            links.close()
+        for connections in by_node:
+            connections.connect_seconds = connections.reply_seconds = 10
+            connections.close()
 
 
 def test_what_a_server_has_charged_and_not_answered_is_given_back(
@@ -104,15 +104,6 @@ def test_what_was_refused_unheard_has_nothing_to_give_back(
         limits.try_acquire({"tokens": 90})
     keeper.catch_up()
     assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
-
-
-def test_a_store_that_nobody_watches_over_keeps_nothing(
-    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits]
-) -> None:
-    limits = LimitSet.composed(parts[:1], store)
-    with frozen(cluster, store, limits), pytest.raises(StoreUnavailable):
-        limits.try_acquire({"tokens": 50})
-    assert not store._unheard
 
 
 @pytest.mark.alone

@@ -127,7 +127,7 @@ def test_a_state_that_is_gone_takes_only_its_own_counts_along(store: RedisStore,
     client.delete(record(store, limits))
     assert total(store) == 1_000
     taken(limits)
-    client.delete(store._names.counts(None)[0])
+    client.delete(store._names.finished_usage(TAGS[0])[0])
     store.reset([one.scope.key for one in limits.scoped])
     assert store.collect_counts() is None
 

@@ -10,14 +10,15 @@ from time import monotonic
 import pytest
 from redis import Redis
 
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import RecordUnavailable, StoreBlocked, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.stores.redis import RedisStore
 from tests.servers.ports import free_ports
+from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_server
-from tests.stores.redis.support import limits_of, used
+from tests.stores.redis.support import Keeper, calm_down, hurry, limits_of, record, used
 from tests.stores.support import PATIENCE, until
 from tests.threads import no_more_threads
 
@@ -100,14 +101,14 @@ def test_what_could_not_be_settled_is_settled_once_when_the_server_is_back(
     limits = limits_of(store, RateLimit("tokens", 100, HOUR))
     acquired = limits.try_acquire({"tokens": 50})
     acquired.update({"tokens": 10})
+    hurry(store, connections=2)
     server.freeze()
-    store._links.reply_seconds = 0.05
     with pytest.raises(StoreUnavailable):
         acquired.release()
     with pytest.raises(StoreUnavailable):
         acquired.release()
-    store._links.reply_seconds = 5
     server.resume()
+    calm_down(store)
     acquired.release()
     assert used(limits, "tokens") == pytest.approx(10, abs=0.5)
 
@@ -177,18 +178,59 @@ def test_a_listener_that_was_cut_off_listens_again(
     watching._unwatch("v1:elsewhere:-")
 
 
-def test_an_interruption_leaves_no_reply_for_somebody_else(
+def test_an_interruption_leaves_no_reply_for_another_call(
     store: RedisStore, limits: LimitSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = store._links.open()
-    store._links._idle.keep(link)
-    monkeypatch.setattr(type(link), "exchange", _interrupted)
+    held = list(store._connections._idle)
+    monkeypatch.setattr(type(held[0]), "read_response", _interrupted)
     with pytest.raises(KeyboardInterrupt):
         limits.try_acquire()
     monkeypatch.undo()
     assert limits.try_acquire()
-    assert link.socket.fileno() == -1
+    assert not held[0].is_connected
+    assert used(limits) == pytest.approx(2, abs=0.1)
 
 
-def _interrupted(*_: object) -> object:
+def _interrupted(*_: object, **__: object) -> object:
     raise KeyboardInterrupt
+
+
+def test_a_key_of_another_type_is_an_error_of_its_scope_only(
+    server: RedisServer, store: RedisStore, limits: LimitSet
+) -> None:
+    other = limits_of(store, CallLimit(100, HOUR), entity="other")
+    with Redis(port=server.port) as client:
+        client.set(record(store, other), "something else")
+    with pytest.raises(RecordUnavailable, match="WRONGTYPE"):
+        other.try_acquire()
+    assert limits.try_acquire()
+    assert isinstance(RecordUnavailable(), StoreBlocked), "which opens no circuit breaker"
+
+
+@pytest.mark.parametrize("command", ["evalsha", "script|load", "hset"])
+def test_an_acl_user_without_a_command_is_told_which(server: RedisServer, command: str) -> None:
+    with Redis(port=server.port) as client:
+        client.execute_command("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", f"-{command}")
+        store = RedisStore(url=f"redis://app:secret@127.0.0.1:{server.port}/0", connect_seconds=1, reply_seconds=1)
+        with pytest.raises(StoreUnavailable, match=r"NOPERM|no permissions"):
+            limits_of(store, CallLimit(100, HOUR)).try_acquire()
+        client.execute_command("ACL", "SETUSER", "app", "+@all")
+        assert limits_of(store, CallLimit(100, HOUR)).try_acquire()
+        store.close()
+
+
+def test_replies_that_are_late_are_an_error_soon_and_charge_nothing_in_the_end(server: RedisServer) -> None:
+    with proxy(server.port, lambda _: False) as slow:
+        store = RedisStore(url=f"redis://127.0.0.1:{slow.port}/0", connect_seconds=1)
+        keeper = Keeper(store)
+        limits = limits_of(store, CallLimit(100, 366 * 24 * HOUR))
+        assert limits.try_acquire()
+        slow.delay = 0.3
+        started = monotonic()
+        with pytest.raises(StoreUnavailable):
+            limits.try_acquire()
+        assert monotonic() - started < 0.3
+        slow.delay = 0
+        keeper.catch_up()
+        assert used(limits) == pytest.approx(1, abs=0.1)
+        store.close()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
-from limits_app.stores.redis.links import Link
 from redis import Redis
 
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
@@ -23,6 +20,7 @@ from limits_app.testing.conformance.contract import claim_of
 from tests.servers.redis import RedisServer, redis_server
 from tests.servers.tls import certificate, tls
 from tests.stores.redis.support import PATIENT, calm_down, changes_of, claimed, hurry, limits_of, prefix, used
+from tests.stores.support import until
 
 HOUR = 3600
 TOKENS = RateLimit("tokens", 100, HOUR)
@@ -39,7 +37,7 @@ def test_a_hundred_tasks_are_admitted_exactly_the_capacity(store: RedisStore, al
 
 
 def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
-    limits = limits_of(store, TOKENS, ResourceLimit("db", 1), {"tokens": 1})
+    limits = limits_of(store, TOKENS, ResourceLimit("db", 1))
 
     async def one_after_the_other() -> None:
         claim = claimed(limits, {"tokens": 50})
@@ -58,22 +56,8 @@ def test_what_tasks_took_is_settled_and_seen(store: RedisStore) -> None:
     assert used(limits, "db") == 0
 
 
-def test_a_plan_that_the_store_has_not_met_is_prepared_in_a_thread(store: RedisStore) -> None:
-    limits = limits_of(store, TOKENS)
-
-    async def one_after_the_other() -> None:
-        claim = claim_of(limits, {"tokens": 50})
-        assert await store.aacquire(claim)
-        other = Claim(claim_of(limits, {"tokens": 1}).plan, claim.amounts)
-        other.decided_at, other.records = claim.decided_at, claim.records
-        await store.asettle(other, [-20 * ask.rule.parts_per_unit for ask in claim.plan.limits])
-
-    asyncio.run(one_after_the_other())
-    assert used(limits, "tokens") == pytest.approx(30, abs=0.1)
-
-
 def test_a_refusal_that_is_known_needs_no_server(store: RedisStore) -> None:
-    limits = limits_of(store, CallLimit(1, HOUR))
+    limits = limits_of(store, CallLimit(1, HOUR, RateLimitAlgorithm.FIXED_WINDOW))
 
     async def ask(times: int) -> list[bool]:
         return [await store.aacquire(claimed(limits)) for _ in range(times)]
@@ -84,15 +68,15 @@ def test_a_refusal_that_is_known_needs_no_server(store: RedisStore) -> None:
 
 
 def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
-    old = limits_of(store, RateLimit("tokens", 10, HOUR), {"tokens": 1})
-    new = limits_of(store, RateLimit("tokens", 20, HOUR), {"tokens": 1})
+    old = limits_of(store, RateLimit("tokens", 10, HOUR))
+    new = limits_of(store, RateLimit("tokens", 20, HOUR))
     version = limits_of(store, CallLimit(1, HOUR), version=store.version() + 1)
 
     async def change() -> None:
         claim = claimed(old, {"tokens": 10})
         assert await store.aacquire(claim)
         assert await store.aacquire(claimed(new, {"tokens": 5}))
-        await store.asettle(claim, [-5 * claim.plan.limits[0].scale])
+        await store.asettle(claim, [-5 * claim.plan.limits[0].rule.parts_per_unit])
         with pytest.raises(StaleConfiguration):
             await store.aacquire(claimed(version))
 
@@ -114,19 +98,12 @@ def test_records_that_were_lost_are_defined_anew(
 
 
 def test_a_server_whose_time_is_unknown_is_told_of_the_right_periods(store: RedisStore) -> None:
-    limits = limits_of(store, QuotaLimit.per_month("tokens", 100), {"tokens": 1})
+    limits = limits_of(store, QuotaLimit.per_month("tokens", 100))
     claim = claimed(limits, {"tokens": 10})
     for verb in (store.aacquire(claim), store.asettle(claim, [5])):
         store._clock.learn(0)
         asyncio.run(verb)
     assert used(limits, "tokens") == 15
-
-
-def task_link(store: RedisStore) -> Link:
-    """The link that the next task would have got."""
-    while (link := store._tasks._idle.take()) is None:
-        store._tasks._open()  # none is left where the server had to be told the scripts first
-    return link
 
 
 def cancelled(redis: RedisServer, verb: Coroutine[Any, Any, object], and_then: Callable[[], object]) -> None:
@@ -150,7 +127,7 @@ def cancelled(redis: RedisServer, verb: Coroutine[Any, Any, object], and_then: C
 @pytest.fixture
 def taken(store: RedisStore) -> LimitSet:
     """Limits of which tokens are taken already, whose plan the store has met, and which tasks have a link for."""
-    limits = limits_of(store, TOKENS, ResourceLimit("db", 5), {"tokens": 1})
+    limits = limits_of(store, TOKENS, ResourceLimit("db", 5))
 
     async def take() -> None:
         await (await limits.atry_acquire({"tokens": 30})).acancel()
@@ -178,45 +155,10 @@ def test_a_cancelled_task_that_would_have_been_refused_changes_nothing(
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
 
 
-def test_a_task_that_is_cancelled_while_it_defines_a_layout_gives_back_what_it_was_admitted(
-    store: RedisStore, redis: RedisServer, taken: LimitSet
-) -> None:
-    claim = claimed(taken, {"tokens": 50})
-    assert store.acquire(claim)
-    store._prepared._defined.clear()
-    cancelled(redis, store._define(store._prepared.plan(claim.plan), claim), redis.resume)
-    assert claim.settled
-    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
-    assert used(taken, "db") == 1
-
-
 def test_what_a_cancelled_task_settles_is_settled(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
     claim = claimed(taken, {"tokens": 50})
     assert asyncio.run(store.aacquire(claim))
     cancelled(redis, store.asettle(claim, changes_of(claim, {"tokens": 5})), redis.resume)
-    assert claim.settled
-    assert used(taken, "tokens") == pytest.approx(25, abs=0.1)
-
-
-def test_what_a_cancelled_task_settles_is_settled_although_no_thread_was_free_to_begin(
-    store: RedisStore, taken: LimitSet
-) -> None:
-    claim, busy = claim_of(taken, {"tokens": 50}), Event()
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        assert await store.aacquire(claim)
-        store._prepared._plans.clear()  # so that a thread is needed
-        loop.run_in_executor(None, busy.wait)
-        task = asyncio.create_task(store.asettle(claim, changes_of(claim, {"tokens": 5})))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        busy.set()
-
-    asyncio.run(scenario())  # which waits for threads
     assert claim.settled
     assert used(taken, "tokens") == pytest.approx(25, abs=0.1)
 
@@ -231,25 +173,37 @@ def test_a_cancelled_task_is_cancelled_although_the_server_says_nothing(
         return await limits.atry_acquire({"tokens": 1})
 
     assert asyncio.run(take())
-    hurry(store, links=1)
+    hurry(store, connections=1)
     claim = claimed(limits, {"tokens": 1}) if known else claim_of(limits, {"tokens": 1})
     cancelled(redis, store.aacquire(claim), lambda: None)
     assert claim.admitted is None
 
 
-def test_a_connection_that_was_lost_is_made_anew(store: RedisStore) -> None:
+def test_a_connection_that_was_lost_is_replaced(store: RedisStore, redis: RedisServer) -> None:
     limits = limits_of(store, CallLimit(100, HOUR))
 
     async def lose() -> None:
-        for _ in range(3):
-            assert await store.aacquire(claimed(limits))
-            link = task_link(store)
-            link.socket.shutdown(2)
-            store._tasks._idle.keep(link)
-            assert await store.aacquire(claimed(limits))
+        with Redis(port=redis.port) as client:
+            for _ in range(3):
+                assert await store.aacquire(claimed(limits))
+                client.client_kill_filter(_type="normal", skipme=True)
+                assert await store.aacquire(claimed(limits))
 
     asyncio.run(lose())
     assert used(limits) == pytest.approx(6, abs=0.1)
+
+
+def test_connections_are_closed_with_the_event_loop(store: RedisStore, redis: RedisServer) -> None:
+    limits = limits_of(store, CallLimit(100, HOUR))
+
+    async def ask() -> list[bool]:
+        return await asyncio.gather(*[store.aacquire(claimed(limits)) for _ in range(20)])
+
+    with Redis(port=redis.port) as client:
+        before = len(client.client_list())
+        for _ in range(3):
+            assert all(asyncio.run(ask()))
+        until(lambda: len(client.client_list()) <= before + 1)
 
 
 def test_a_lost_script_cache_is_reloaded(store: RedisStore, redis: RedisServer) -> None:
@@ -264,48 +218,24 @@ def test_a_lost_script_cache_is_reloaded(store: RedisStore, redis: RedisServer) 
     assert asyncio.run(ask())
 
 
-def test_a_reply_in_many_pieces_is_put_together(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.tasks.CHUNK", 7)
-    limits = limits_of(store, CallLimit(100, HOUR))
-
-    async def ask() -> bool:
-        return await store.aacquire(claimed(limits))
-
-    assert asyncio.run(ask())
-    assert used(limits) == pytest.approx(1, abs=0.1)
-
-
-def test_more_links_than_are_kept_are_closed(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.links._MOST_IDLE", 2)
-    limits = limits_of(store, CallLimit(100, HOUR))
-
-    async def ask() -> list[bool]:
-        return await asyncio.gather(*[store.aacquire(claimed(limits)) for _ in range(20)])
-
-    assert all(asyncio.run(ask()))
-
-
 def test_a_silent_server_is_unavailable(store: RedisStore, redis: RedisServer) -> None:
     limits = limits_of(store, TOKENS)
 
     async def ask() -> Claim:
         claim = claimed(limits, {"tokens": 10})
         assert await store.aacquire(claim)
-        link = task_link(store)
-        assert await store.aacquire(claimed(limits, {"tokens": 0}))
-        store._tasks._idle.keep(link)
         hurry(store)
         redis.freeze()
         with pytest.raises(StoreUnavailable):
             await store.aacquire(claimed(limits, {"tokens": 1}))
         with pytest.raises(StoreUnavailable):
-            await store.asettle(claim, [-10 * ask.rule.parts_per_unit for ask in claim.plan.limits])
+            await store.asettle(claim, [-claim.amounts[0]])
         redis.resume()
         return claim
 
     claim = asyncio.run(ask())
     calm_down(store)
-    asyncio.run(store.asettle(claim, [-10 * ask.rule.parts_per_unit for ask in claim.plan.limits]))
+    asyncio.run(store.asettle(claim, [-claim.amounts[0]]))
     assert claim.settled
     assert used(limits, "tokens") <= 1  # type: ignore[operator]
 
@@ -318,7 +248,6 @@ def test_what_could_not_be_sent_to_a_server_that_is_gone_is_settled_when_it_is_b
         assert asyncio.run(store.aacquire(claim))
         changes = changes_of(claim, {"tokens": 5})
         server.kill()
-        store._tasks.close()
         with pytest.raises(StoreUnavailable) as error:
             asyncio.run(store.asettle(claim, changes))
         assert type(error.value) is StoreUnavailable  # rather than that nobody knows whether it was done

@@ -1,30 +1,31 @@
-"""Whoever is not answered holds nothing: what a server may have admitted, or not settled, is made up for later."""
+"""A caller that is not answered, or is interrupted, holds nothing: what the server may have charged is settled later."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Event
 from typing import Any
 
 import pytest
-from limits_app.stores.redis.commands import Call
-from limits_app.stores.redis.links import Link
 from redis import Redis
+from redis.connection import Connection
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.plan import Claim
-from limits_app.stores.redis import RedisStore
-from limits_app.testing.conformance.contract import claim_of
+from limits_app.stores.redis import RedisStore, exactly_once
+from limits_app.stores.redis.exactly_once import InDoubt, Unanswered
 from tests.servers.redis import RedisServer
 from tests.stores.redis.support import Keeper, calm_down, changes_of, claimed, hurry, limits_of, used
 
 YEAR = 366 * 86_400
 TOKENS = RateLimit("tokens", 100, YEAR)
+
+
+class Interruption(Exception):
+    """The exception of a signal handler."""
 
 
 @pytest.fixture
@@ -34,23 +35,18 @@ def keeper(store: RedisStore) -> Keeper:
 
 @pytest.fixture
 def taken(store: RedisStore) -> LimitSet:
-    """Limits of which 20 tokens are used, whose plan the store has met, and which tasks have a link for."""
-    limits = limits_of(store, TOKENS, ResourceLimit("db", 5), {"tokens": 1})
-
-    async def take() -> None:
-        acquisition = await limits.atry_acquire({"tokens": 20})
-        acquisition.update({"tokens": 20})
-        await acquisition.arelease()
-
-    asyncio.run(take())
-    store._tasks._open()
+    """Limits of which 20 tokens are used, and whose scripts the server has."""
+    limits = limits_of(store, TOKENS, ResourceLimit("db", 5))
+    acquisition = limits.try_acquire({"tokens": 20})
+    acquisition.update({"tokens": 20})
+    acquisition.release()
     return limits
 
 
 @contextmanager
 def frozen(redis: RedisServer, store: RedisStore) -> Iterator[None]:
     """The server takes what it is sent, and answers when it goes on, which is too late."""
-    hurry(store, links=2)
+    hurry(store, connections=2)
     redis.freeze()
     try:
         yield
@@ -60,7 +56,7 @@ def frozen(redis: RedisServer, store: RedisStore) -> Iterator[None]:
 
 
 async def cancelled(verb: Coroutine[Any, Any, object]) -> None:
-    """Cancel a task as soon as it has asked."""
+    """Cancel a task as soon as it has sent its call."""
     task = asyncio.create_task(verb)
     await asyncio.sleep(0)
     task.cancel()
@@ -69,101 +65,66 @@ async def cancelled(verb: Coroutine[Any, Any, object]) -> None:
 
 
 def settled_once(limits: LimitSet, keeper: Keeper, tokens: float) -> None:
-    """What is kept makes up for what was not answered, and a second time for nothing."""
-    keeper.catch_up()
-    assert used(limits, "tokens") == pytest.approx(tokens, abs=0.1)
-    assert used(limits, "db") == 0
+    """What is kept is settled, and a second time changes nothing."""
+    for _ in range(2):
+        keeper.catch_up()
+        assert used(limits, "tokens") == pytest.approx(tokens, abs=0.1)
+        assert used(limits, "db") == 0
 
 
-@pytest.mark.parametrize("known", ["task", "prepared", "unprepared"])
-def test_what_a_cancelled_task_could_not_settle_is_kept(
-    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, known: str
+def test_a_cancelled_settlement_that_is_not_answered_is_kept(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
 ) -> None:
     claim = claimed(taken, {"tokens": 50})
     assert store.acquire(claim)
-    changes = changes_of(claim, {"tokens": 5})
-    with frozen(redis, store):
-        if known == "unprepared":
-            store._prepared._plans.clear()
-        if known == "prepared":
-            store._tasks.close()
-        asyncio.run(cancelled(store.asettle(claim, changes)))
+
+    async def scenario() -> None:
+        other = claimed(taken, {"tokens": 1})
+        assert await store.aacquire(other)  # so that there is a connection
+        await store.asettle(other, changes_of(other, {"tokens": 0}))
+        with frozen(redis, store):
+            await cancelled(store.asettle(claim, changes_of(claim, {"tokens": 5})))
+            await asyncio.get_running_loop().shutdown_default_executor()
+
+    asyncio.run(scenario())
     assert [one for one, _ in keeper.kept] == [claim]
     settled_once(taken, keeper, 25)
 
 
-def test_what_a_cancelled_task_settles_is_settled_although_it_had_no_connection_yet(
-    store: RedisStore, taken: LimitSet, keeper: Keeper
+def test_a_cancelled_request_that_is_not_answered_charges_nothing_in_the_end(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
 ) -> None:
-    claim, busy = claimed(taken, {"tokens": 50}), Event()
-    assert store.acquire(claim)
-    store._tasks.close()
+    claim = claimed(taken, {"tokens": 50})
 
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        loop.run_in_executor(None, busy.wait)
-        await cancelled(store.asettle(claim, changes_of(claim, {"tokens": 5})))
-        loop.call_later(0.02, busy.set)
-
-    asyncio.run(scenario())  # which waits for threads
-    assert claim.settled
-    assert not keeper.kept
-    assert used(taken, "tokens") == pytest.approx(25, abs=0.1)
-
-
-def test_a_settlement_that_needs_a_second_question_is_kept_when_that_is_not_answered(
-    store: RedisStore, redis: RedisServer, keeper: Keeper
-) -> None:
-    old = limits_of(store, RateLimit("tokens", 100, YEAR), {"tokens": 1})
-    claim = claimed(old, {"tokens": 50})
-
-    async def scenario() -> None:
-        assert await store.aacquire(claim)
-        assert limits_of(store, RateLimit("tokens", 200, YEAR)).try_acquire({"tokens": 1})
+        other = claimed(taken, {"tokens": 1})
+        assert await store.aacquire(other)
+        await store.asettle(other, changes_of(other, {"tokens": 0}))
+        with frozen(redis, store):
+            await cancelled(store.aacquire(claim))
+            await asyncio.get_running_loop().shutdown_default_executor()
 
     asyncio.run(scenario())
-    reply, prepared = b"C", store._prepared.plan(claim.plan)
-    assert store._settling.begin(claim)
-    with frozen(redis, store):
-        store._settled_unheard(claim, [-10 * claim.plan.limits[0].scale], prepared, reply)
     assert [one for one, _ in keeper.kept] == [claim]
-    keeper.catch_up()
-    assert used(old, "tokens") == pytest.approx(41, abs=0.1)
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_cancelled_task_that_is_never_answered_is_charged_nothing_in_the_end(
-    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, *, known: bool
-) -> None:
-    with frozen(redis, store):
-        claim = claimed(taken, {"tokens": 50}) if known else claim_of(taken, {"tokens": 50})
-        asyncio.run(cancelled(store.aacquire(claim)))
-    if known:  # else nobody was asked
-        assert [one for one, _ in keeper.kept] == [claim]
     settled_once(taken, keeper, 20)
 
 
 @pytest.mark.parametrize("amount", [50, 90])
-@pytest.mark.parametrize("way", ["thread", "task", "first in thread", "first in task"])
-def test_whoever_is_not_answered_is_charged_nothing_in_the_end(
-    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, way: str, amount: int
+@pytest.mark.parametrize("how", ["thread", "task", "first in thread", "first in task"])
+def test_a_request_that_is_not_answered_charges_nothing_in_the_end(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, how: str, amount: int
 ) -> None:
     other = limits_of(store, TOKENS, entity="other")
+    assert store.acquire_first([claimed(taken, {"tokens": 0, "db": 0}), claimed(other, {"tokens": 0})])
     ask: dict[str, Callable[[Sequence[Claim]], object]] = {
         "thread": lambda claims: store.acquire(claims[0]),
         "task": lambda claims: asyncio.run(_awaited(store.aacquire(claims[0]))),
         "first in thread": store.acquire_first,
         "first in task": lambda claims: asyncio.run(_awaited(store.aacquire_first(claims))),
     }
-
-    def claims() -> list[Claim]:
-        return [claimed(taken, {"tokens": amount}), claimed(other, {"tokens": amount})]
-
-    store._prepared.choice(claims(), emptiest_first=False, failover=True)
+    claims = [claimed(taken, {"tokens": amount}), claimed(other, {"tokens": amount})]
     with frozen(redis, store), pytest.raises(StoreUnavailable):
-        ask[way](claims())
-    assert len(keeper.kept) == (2 if "first" in way else 1)
+        ask[how](claims)
     settled_once(taken, keeper, 20)
     assert used(other, "tokens") == pytest.approx(0, abs=0.1)
 
@@ -172,19 +133,39 @@ async def _awaited(verb: Coroutine[Any, Any, object]) -> object:
     return await verb
 
 
-def test_a_server_that_forgot_what_it_admitted_is_given_nothing_back(
+def test_a_call_that_arrives_after_it_was_withdrawn_is_not_executed(store: RedisStore, taken: LimitSet) -> None:
+    claim = claimed(taken, {"tokens": 50})
+    plan = store._prepared(claim.plan)
+    call = store._calls.acquire([claim], [plan], plan.acquire)
+    call.begin(store._slots)
+    assert store._connections.run(call.withdrawal()) == b"W"
+    assert store._connections.run(call) == b"W"
+    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
+
+
+def test_a_call_that_arrives_after_its_repetition_is_not_executed_again(store: RedisStore, taken: LimitSet) -> None:
+    claim = claimed(taken, {"tokens": 50})
+    plan = store._prepared(claim.plan)
+    call = store._calls.acquire([claim], [plan], plan.acquire)
+    assert store._connections.run(call) == store._connections.run(call)
+    assert call.slot is not None
+    earlier = store._calls.acquire([claim], [plan], plan.acquire)
+    earlier.slot, earlier.number = call.slot, call.number - 1
+    store._connections.run(earlier)
+    assert used(taken, "tokens") == pytest.approx(70, abs=0.1)
+
+
+def test_a_server_that_forgot_what_it_admitted_is_refunded_nothing(
     store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
 ) -> None:
     with frozen(redis, store), pytest.raises(StoreUnavailable):
         store.acquire(claimed(taken, {"tokens": 50}))
     with Redis(port=redis.port) as client:
         client.flushall()
-    store._prepared._defined.clear()
-    assert taken.try_acquire({"tokens": 30}).cancel() is None
     settled_once(taken, keeper, 0)
 
 
-def test_what_cannot_be_found_out_yet_is_asked_for_again(
+def test_what_cannot_be_found_out_yet_is_asked_again(
     store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
 ) -> None:
     with frozen(redis, store):
@@ -195,49 +176,54 @@ def test_what_cannot_be_found_out_yet_is_asked_for_again(
     settled_once(taken, keeper, 20)
 
 
-def test_a_store_that_nobody_watches_over_keeps_nothing(store: RedisStore, redis: RedisServer, taken: LimitSet) -> None:
-    with frozen(redis, store), pytest.raises(StoreUnavailable):
-        store.acquire(claimed(taken, {"tokens": 50}))
-    assert not store._unanswered
-
-
-def test_a_cancelled_task_whose_server_refuses_to_work_has_nothing_to_give_back(
-    store: RedisStore, taken: LimitSet, keeper: Keeper
+@pytest.mark.parametrize("first", [False, True])
+def test_a_store_on_its_own_settles_what_is_in_doubt_before_the_next_request(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, *, first: bool
 ) -> None:
-    store._abandoned([claimed(taken, {"tokens": 50})], lambda _: None, StoreUnavailable("Redis refuses: READONLY"))
-    assert not keeper.kept
-
-
-class Interruption(Exception):
-    """What a signal handler raises."""
+    other = limits_of(store, TOKENS, entity="other")
+    assert store.acquire_first([claimed(taken, {"tokens": 0, "db": 0}), claimed(other, {"tokens": 0})])
+    claims = [claimed(taken, {"tokens": 50}), claimed(other, {"tokens": 50})]
+    with frozen(redis, store), pytest.raises(StoreUnavailable):
+        store.acquire_first(claims) if first else store.acquire(claims[0])
+    assert len(store._acquires_in_doubt) == (2 if first else 1)
+    with taken.try_acquire({"tokens": 80}) as acquisition:
+        assert acquisition
+        acquisition.update({"tokens": 0})
+    assert len(store._acquires_in_doubt) == 0
 
 
 @pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
-    """Have whoever waits for a reply interrupted, when the server has done what it was asked."""
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], object]:
+    """Interrupt what waits for the n-th reply from now on, after the server has done its work."""
 
-    def interrupted(link: Link, call: Call, again: bool = False) -> object:
-        exchange(link, call, again)
-        raise Interruption
+    def interrupted(nth: int) -> None:
+        read, replies = Connection.read_response, iter(range(1, 1000))
 
-    exchange = Link.exchange
-    return lambda: monkeypatch.setattr(Link, "exchange", interrupted)
+        def reading(connection: Connection, *given: Any, **named: Any) -> Any:
+            reply = read(connection, *given, **named)
+            if next(replies) == nth:
+                raise Interruption
+            return reply
+
+        monkeypatch.setattr(Connection, "read_response", reading)
+
+    return interrupted
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_who_is_interrupted_is_charged_nothing_in_the_end(
+def test_an_interrupted_request_charges_nothing_in_the_end(
     store: RedisStore,
     taken: LimitSet,
     keeper: Keeper,
-    interrupt: Callable[[], object],
+    interrupt: Callable[[int], object],
     monkeypatch: pytest.MonkeyPatch,
     *,
     first: bool,
 ) -> None:
     other = limits_of(store, TOKENS, entity="other")
+    assert store.acquire_first([claimed(taken, {"tokens": 0, "db": 0}), claimed(other, {"tokens": 0})])
     claims = [claimed(taken, {"tokens": 50}), claimed(other, {"tokens": 50})]
-    store._prepared.choice(claims, emptiest_first=False, failover=True)
-    interrupt()
+    interrupt(1)
     with pytest.raises(Interruption):
         store.acquire_first(claims) if first else store.acquire(claims[0])
     monkeypatch.undo()
@@ -245,73 +231,130 @@ def test_who_is_interrupted_is_charged_nothing_in_the_end(
     settled_once(taken, keeper, 20)
 
 
-def test_who_is_interrupted_before_anything_was_sent_has_nothing_to_give_back(
+def test_a_request_that_is_interrupted_while_its_script_is_loaded_charges_nothing_in_the_end(
+    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Connection.read_response
+    for nth in range(1, 12):
+        with Redis(port=redis.port) as client:
+            client.script_flush()
+        replies = iter(range(1, 1000))
+
+        def reading(connection: Connection, *given: Any, nth: int = nth, replies: Any = replies, **named: Any) -> Any:
+            try:
+                return read(connection, *given, **named)
+            finally:
+                if next(replies) == nth:
+                    raise Interruption
+
+        monkeypatch.setattr(Connection, "read_response", reading)
+        claim = claimed(taken, {"tokens": 10})
+        try:
+            store.acquire(claim)
+        except Interruption:
+            monkeypatch.undo()
+        else:
+            monkeypatch.undo()
+            store.settle(claim, [-amount for amount in claim.amounts])
+        settled_once(taken, keeper, 20)
+
+
+def test_a_request_that_is_interrupted_while_it_is_repeated_charges_nothing_in_the_end(
     store: RedisStore, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise Interruption
+    read, replies = Connection.read_response, iter(range(1000))
 
-    monkeypatch.setattr(type(store._links), "open", interrupted)
-    store._links._idle.close()
+    def reading(connection: Connection, *given: Any, **named: Any) -> Any:
+        reply = read(connection, *given, **named)
+        if next(replies) == 0:
+            raise ConnectionResetError
+        if isinstance(reply, bytes) and reply.startswith(b"D"):
+            raise Interruption
+        return reply
+
+    monkeypatch.setattr(Connection, "read_response", reading)
     with pytest.raises(Interruption):
         store.acquire(claimed(taken, {"tokens": 50}))
-    assert not keeper.kept
+    monkeypatch.undo()
+    assert len(keeper.kept) == 1
+    settled_once(taken, keeper, 20)
 
 
-def test_who_is_interrupted_before_the_call_is_numbered_is_not_taken_for_the_one_before(
+def test_a_settlement_that_was_interrupted_is_done_once(
+    store: RedisStore, taken: LimitSet, interrupt: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = taken.try_acquire({"tokens": 50})
+    held.update({"tokens": 10})
+    interrupt(1)
+    with pytest.raises(Interruption):
+        held.release()
+    monkeypatch.undo()
+    assert not held.claim.settled
+    held.release()
+    assert used(taken, "tokens") == pytest.approx(30, abs=0.1)
+    assert used(taken, "db") == 0
+
+
+def test_a_settlement_under_changed_limits_that_was_interrupted_is_done_once(
+    store: RedisStore, interrupt: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (limits_of(store, RateLimit("tokens", most, YEAR), ResourceLimit("db", 5)) for most in (100, 200))
+    held = old.try_acquire({"tokens": 50})
+    held.update({"tokens": 10})
+    assert new.try_acquire({"tokens": 1, "db": 0})
+    monkeypatch.undo()
+    read = Connection.read_response
+
+    def reading(connection: Connection, *given: Any, **named: Any) -> Any:
+        reply = read(connection, *given, **named)
+        if reply == b"A":
+            raise Interruption
+        return reply
+
+    monkeypatch.setattr(Connection, "read_response", reading)
+    with pytest.raises(Interruption):
+        held.release()
+    monkeypatch.undo()
+    held.release()
+    assert used(new, "tokens") == pytest.approx(11, abs=0.1)
+    assert used(new, "db") == 0
+
+
+def test_an_interruption_before_anything_was_sent_leaves_nothing_in_doubt(
     store: RedisStore, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise Interruption
 
-    assert store.acquire(claimed(taken, {"tokens": 10}))
-    monkeypatch.setattr(Link, "exchange", interrupted)
+    store._connections.close()
+    monkeypatch.setattr(Connection, "connect", interrupted)
     with pytest.raises(Interruption):
-        store.acquire(claimed(taken, {"tokens": 10}))
-    monkeypatch.undo()
-    keeper.catch_up()
-    assert used(taken, "tokens") == pytest.approx(30, abs=0.1)
-
-
-def test_who_was_interrupted_while_settling_has_nothing_to_do_with_what_comes_after(
-    store: RedisStore,
-    taken: LimitSet,
-    keeper: Keeper,
-    interrupt: Callable[[], object],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held, error = taken.try_acquire({"tokens": 50}), Interruption()
-
-    def interrupted(*_: object) -> None:
-        raise error
-
-    interrupt()
-    with pytest.raises(Interruption):
-        store.settle(held, [-amount for amount in held.amounts])
-    monkeypatch.setattr(Link, "exchange", interrupted)
-    with pytest.raises(Interruption):
-        store.acquire(claimed(taken, {"tokens": 10}))
+        store.acquire(claimed(taken, {"tokens": 50}))
     monkeypatch.undo()
     assert not keeper.kept
-    assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
 
 
-def test_what_is_only_looked_at_needs_no_giving_back(
-    store: RedisStore, taken: LimitSet, keeper: Keeper, interrupt: Callable[[], object]
+def test_an_interrupted_question_leaves_nothing_in_doubt(
+    store: RedisStore, keeper: Keeper, interrupt: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    interrupt()
+    assert store.version() == 0
+    interrupt(1)
     with pytest.raises(Interruption):
         store.version()
+    monkeypatch.undo()
     assert not keeper.kept
 
 
-def test_who_releases_while_a_cancelled_task_is_giving_back_does_so_for_nothing(
+def test_a_release_while_a_cancelled_one_is_continued_changes_nothing(
     store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
 ) -> None:
     acquisition = taken.try_acquire({"tokens": 50})
     acquisition.update({"tokens": 0})
 
     async def scenario() -> None:
+        other = claimed(taken, {"tokens": 1})
+        assert await store.aacquire(other)
+        await store.asettle(other, changes_of(other, {"tokens": 0}))
         redis.freeze()
         try:
             await cancelled(acquisition.arelease())
@@ -322,3 +365,26 @@ def test_who_releases_while_a_cancelled_task_is_giving_back_does_so_for_nothing(
     asyncio.run(scenario())  # which waits for threads
     assert not keeper.kept
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
+
+
+def test_a_server_that_hangs_up_or_is_silent_is_given_up(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def reading(connection: Connection, *given: Any, **named: Any) -> Any:
+        asked.append(connection)
+        raise TimeoutError
+
+    assert store.version() == 0
+    monkeypatch.setattr(Connection, "read_response", reading)
+    with pytest.raises(Unanswered, match="does not answer"):
+        store.version()
+    assert len(asked) == 2
+
+
+def test_calls_in_doubt_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exactly_once, "_MOST_IN_DOUBT", 2)
+    in_doubt: InDoubt[int, str] = InDoubt()
+    for number in range(3):
+        in_doubt.keep(number, str(number))
+    assert [in_doubt.take(number) for number in range(3)] == [None, "1", "2"]
+    assert len(in_doubt) == 0
