@@ -19,8 +19,6 @@ from limits_app.core.store import is_remote
 if TYPE_CHECKING:
     from limits_app.core.limit_set import LimitSet
 
-__all__ = ["Acquisition", "FreeAcquisition", "LimitUse"]
-
 logger = logging.getLogger("limits_app")
 
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"

@@ -10,19 +10,6 @@ from typing import Final
 
 from limits_app.core.errors import InvalidRequest
 
-__all__ = [
-    "EXACT",
-    "MAX_AMOUNT",
-    "MILLI",
-    "MULTIPLES",
-    "Amount",
-    "Requested",
-    "check_amounts",
-    "from_milli",
-    "shown",
-    "to_milli",
-]
-
 Amount = int | float
 Requested = Mapping[str, Amount] | None
 """The requested amounts by key; None requests the default amounts."""

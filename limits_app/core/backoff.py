@@ -16,8 +16,6 @@ from math import inf
 from random import random as uniform
 from typing import Final
 
-__all__ = ["RetryAlgorithm", "delay", "jittered"]
-
 _LAST_STEP: Final = 200
 """The attempt after which exponential and Fibonacci delays do not grow further, far above any useful cap."""
 

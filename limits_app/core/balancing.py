@@ -18,8 +18,6 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
 
-__all__ = ["Balancer", "BalancerState", "Candidates", "EligibleSets", "balancer_named", "checked_weights"]
-
 _MOST_SHAPES: Final = 256
 
 Candidates = Sequence[int]

@@ -19,8 +19,6 @@ from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_
 from limits_app.core.store import Store
 from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
 
-__all__ = ["checked_timeout", "must_wait", "wait_in_task", "wait_in_thread"]
-
 logger = logging.getLogger("limits_app")
 
 _SECOND: Final = 1_000_000

@@ -23,8 +23,6 @@ from limits_app.core.backoff import delay
 from limits_app.core.clock import Clock
 from limits_app.core.runtime import on_fork
 
-__all__ = ["BreakerPolicy", "BreakerState", "CircuitBreaker", "Entry"]
-
 _SLICES: Final = 10
 """Recent calls are forgotten by tenths of the interval."""
 

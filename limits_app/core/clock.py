@@ -10,18 +10,6 @@ from typing import Final, Protocol
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidRequest
 
-__all__ = [
-    "DEFAULT_ZONE",
-    "EPOCH",
-    "LONGEST_ZONE_NAME",
-    "MICROSECOND",
-    "Clock",
-    "Paced",
-    "as_clock",
-    "system_us",
-    "zone_of",
-]
-
 DEFAULT_ZONE: Final = "UTC"
 LONGEST_ZONE_NAME: Final = 64
 

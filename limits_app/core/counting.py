@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from limits_app.core.keys import Scope
 
-__all__ = ["HOUR_US", "KEPT_HOURS", "Batch", "Count", "hour_ends", "hour_of", "is_in_hour", "label_of"]
-
 HOUR_US: Final = 3_600_000_000
 
 KEPT_HOURS: Final = 8 * 24

@@ -18,18 +18,6 @@ from limits_app.core.counting import hour_ends, hour_of, is_in_hour
 from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.record import FinishedUsage, Holder, HourlyUsage, Lease, Record, Schema, new_record
 
-__all__ = [
-    "charge",
-    "close_usage",
-    "migrate",
-    "peek",
-    "reclaim",
-    "renew",
-    "reset",
-    "restored_at",
-    "settle",
-]
-
 _FULL_USAGE_PARTS: Final = 2**61
 """More counted usage than this is finished early, so that it always fits into 64 bits."""
 

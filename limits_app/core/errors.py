@@ -27,24 +27,6 @@ if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
     from limits_app.core.outcome import Outcome
 
-__all__ = [
-    "AlreadyReleased",
-    "CannotRevert",
-    "InvalidLimit",
-    "InvalidRequest",
-    "LimitExceeded",
-    "LimitTimeout",
-    "LimitsError",
-    "NeverAdmissible",
-    "NotShareable",
-    "RecordUnavailable",
-    "StaleConfiguration",
-    "StoreBlocked",
-    "StoreUnavailable",
-    "UnknownPool",
-    "UsageNotReported",
-]
-
 
 class LimitsError(Exception):
     """The root of the tree."""

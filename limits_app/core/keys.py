@@ -18,23 +18,6 @@ from typing import Final
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit, InvalidRequest
 
-__all__ = [
-    "IDEMPOTENCY_LEVEL",
-    "Scope",
-    "check_entity",
-    "check_idempotency_key",
-    "check_resource",
-    "idempotency_scope",
-    "line_scope",
-    "member_scope",
-    "private_scope",
-    "scope_of",
-    "shadow_scope",
-    "shared_scope",
-    "short_key",
-    "unique_name",
-]
-
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
 IDEMPOTENCY_LEVEL: Final = "idempotency"

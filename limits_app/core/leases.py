@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
     from limits_app.core.limit_set import LimitSet
 
-__all__ = ["Renewer", "enter_block", "held_here", "leave_block", "report_lost_lease"]
-
 logger = logging.getLogger("limits_app")
 
 _RENEWALS_PER_LEASE: Final = 3

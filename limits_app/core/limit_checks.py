@@ -10,20 +10,6 @@ from typing import Final
 from limits_app.core.amounts import EXACT, MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 
-__all__ = [
-    "KEY_PATTERN",
-    "MAX_WINDOW_MILLI",
-    "UNITS",
-    "check_differ",
-    "check_key",
-    "check_positive",
-    "check_seconds",
-    "check_soft",
-    "checked_milli",
-    "keep_plain",
-    "parse_rate",
-]
-
 KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
 _RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*(\d+(?:\.\d+)?)?\s*([A-Za-z]+)\s*", re.ASCII)

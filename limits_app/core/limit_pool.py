@@ -26,8 +26,6 @@ from limits_app.core.steps import (
     sorted_by_load,
 )
 
-__all__ = ["Foreseen", "LimitPool"]
-
 _SECOND: Final = 1_000_000
 
 

@@ -23,8 +23,6 @@ from limits_app.core.stats import Stats, stats_of
 from limits_app.core.steps import Alternatives
 from limits_app.core.store import RemoteStore, Store, is_remote
 
-__all__ = ["LimitSet", "Unlimited", "forget_warnings"]
-
 logger = logging.getLogger("limits_app")
 
 _MOST_WARNINGS: Final = 256

@@ -19,19 +19,7 @@ from limits_app.core.limit_checks import (
     keep_plain,
     parse_rate,
 )
-from limits_app.core.quota import QuotaLimit
-
-__all__ = [
-    "AnyLimit",
-    "Blocked",
-    "CallLimit",
-    "Limit",
-    "MeteredLimit",
-    "QuotaLimit",
-    "RateLimit",
-    "RateLimitAlgorithm",
-    "ResourceLimit",
-]
+from limits_app.core.quota import QuotaLimit as QuotaLimit
 
 
 class RateLimitAlgorithm(StrEnum):

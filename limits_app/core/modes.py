@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from limits_app.core.acquisition import Acquisition
     from limits_app.core.store import Store
 
-__all__ = ["HOOKS", "Hooks", "Mode", "check_store", "checked_mode", "store_for"]
-
 
 class Mode(StrEnum):
     """Which users of a limit set run at the same time."""

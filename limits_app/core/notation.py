@@ -28,17 +28,6 @@ from limits_app.core.limit_checks import UNITS
 from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.quota import QuotaLimit
 
-__all__ = [
-    "CALLS",
-    "Noted",
-    "amount_text",
-    "limit_text",
-    "parse_amount",
-    "parse_limit",
-    "parse_seconds",
-    "seconds_text",
-]
-
 CALLS: Final = "calls"
 """The key of call limits in text."""
 

@@ -10,8 +10,6 @@ from limits_app.core.amounts import Amount
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import Claim, PlannedLimit
 
-__all__ = ["LimitStatus", "Outcome", "outcome_of", "remaining", "reset_seconds", "units_of"]
-
 _SECOND = 1_000_000
 _LISTS = ("violations", "passed", "overdrawn", "shadowed")
 

@@ -15,17 +15,6 @@ from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, short_key
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
 from limits_app.core.record import Holder, Schema
 
-__all__ = [
-    "Amounts",
-    "Bucket",
-    "Claim",
-    "Plan",
-    "PlannedLimit",
-    "ScopedLimits",
-    "next_number",
-    "parts_of",
-]
-
 Amounts = Sequence[int]
 """Amounts, or changes of amounts, in parts: one for each limit of a plan."""
 

@@ -11,8 +11,6 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.plan import Bucket, Plan, PlannedLimit, ScopedLimits
 
-__all__ = ["Plans", "nothing_requested", "plan_for"]
-
 _MOST_PLANS: Final = 256
 
 

@@ -13,8 +13,6 @@ from limits_app.core.clock import DEFAULT_ZONE, zone_of
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import check_key, check_positive, check_seconds, check_soft, keep_plain
 
-__all__ = ["QuotaLimit", "QuotaPeriod"]
-
 _PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*([A-Za-z]+)\s*(?:@\s*(\S+)\s*)?", re.ASCII)
 
 

@@ -12,20 +12,6 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_checks import MAX_WINDOW_MILLI, check_differ
 from limits_app.core.limits import AnyLimit
 
-__all__ = [
-    "LEASE_US",
-    "FinishedUsage",
-    "Holder",
-    "HourlyUsage",
-    "Lease",
-    "LeaseId",
-    "Record",
-    "Schema",
-    "lease_us_of",
-    "new_record",
-    "schema_of",
-]
-
 LEASE_US: Final = 10_000_000
 """How long a permit is leased before it must be renewed, unless a store says otherwise."""
 

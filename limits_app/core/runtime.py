@@ -10,8 +10,6 @@ from threading import RLock, Thread, local
 from typing import Final, Generic, Protocol, TypeVar
 from weakref import ref
 
-__all__ = ["Forked", "WeakRegistry", "around_fork", "lock_over_forks", "on_fork", "start_thread"]
-
 logger = logging.getLogger("limits_app")
 
 T = TypeVar("T")

@@ -13,8 +13,6 @@ from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
 from limits_app.core.planning import plan_for
 from limits_app.core.store import Store
 
-__all__ = ["Stats", "stats_by_scope", "stats_of", "survey"]
-
 
 class Stats(TypedDict, total=False):
     """The live state of a limit; `stats_of` describes the fields."""

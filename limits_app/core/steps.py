@@ -14,19 +14,6 @@ from limits_app.core.plan import Bucket, Claim
 from limits_app.core.store import RemoteStore, Store, is_remote
 from limits_app.core.waiters import Waiter
 
-__all__ = [
-    "Alternatives",
-    "Enqueue",
-    "Sleep",
-    "Steps",
-    "admissible",
-    "closest_to_admission",
-    "refused_shortest",
-    "run",
-    "run_in_task",
-    "sorted_by_load",
-]
-
 R = TypeVar("R")
 
 

@@ -12,8 +12,6 @@ from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.waiting import WaitingLine
 
-__all__ = ["CountingStore", "RemoteStore", "Store", "is_counting", "is_remote", "least_version", "next_version"]
-
 
 class Store(Protocol):
     """Keeps the state of limits; each verb is one atomic step over all buckets of a claim.

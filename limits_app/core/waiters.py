@@ -6,8 +6,6 @@ from itertools import count
 from threading import Lock
 from typing import Final, Protocol
 
-__all__ = ["TaskWaiter", "ThreadWaiter", "Waiter"]
-
 _next_number: Final = count(1).__next__
 
 

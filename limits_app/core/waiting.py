@@ -24,8 +24,6 @@ from limits_app.core.plan import Bucket
 from limits_app.core.runtime import on_fork
 from limits_app.core.waiters import Waiter
 
-__all__ = ["WaitingLine"]
-
 logger = logging.getLogger("limits_app")
 
 

@@ -12,8 +12,6 @@ from limits_app.core.backoff import jittered
 from limits_app.core.clock import Clock
 from limits_app.core.runtime import on_fork, start_thread
 
-__all__ = ["BackgroundTask"]
-
 _SECOND: Final = 1_000_000
 
 

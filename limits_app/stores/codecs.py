@@ -22,8 +22,6 @@ from limits_app.core.limits import (
 )
 from limits_app.core.record import Schema, schema_of
 
-__all__ = ["Codecs", "SchemaCodec", "definitions_of", "schema_from"]
-
 _MAX_CODECS: Final = 4096
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["GRACE_US", "LOOKS_PER_NEWCOMER"]
-
 GRACE_US: Final = 60_000_000
 """How long a scope has been idle when it is forgotten."""
 LOOKS_PER_NEWCOMER: Final = 2

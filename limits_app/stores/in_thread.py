@@ -18,8 +18,6 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import RemoteStore, Store
 
-__all__ = ["AskedInThread", "Settling", "give_back", "in_thread", "keep_unsettled", "surely_in_thread"]
-
 logger = logging.getLogger("limits_app")
 
 R = TypeVar("R")

@@ -19,8 +19,6 @@ from threading import RLock
 from time import sleep
 from typing import Final
 
-__all__ = ["acquire_patiently", "unlock"]
-
 _TRIES: Final = 200
 
 

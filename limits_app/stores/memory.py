@@ -23,8 +23,6 @@ from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 from limits_app.stores.locking import acquire_patiently, unlock
 from limits_app.stores.usage_counts import UsageCounts
 
-__all__ = ["MemoryStore", "monotonic_us"]
-
 _SINCE_1970_US: Final = (time_ns() - monotonic_ns()) // 1000
 
 

@@ -1,7 +1,3 @@
 """Settling once: the former place of `Settling`, which is in `limits_app.stores.in_thread`."""
 
 from __future__ import annotations
-
-from limits_app.stores.in_thread import Settling
-
-__all__ = ["Settling"]

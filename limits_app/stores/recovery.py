@@ -18,8 +18,6 @@ from limits_app.core.store import Store
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import MemoryStore
 
-__all__ = ["MAX_PENDING", "PendingWork", "Probe", "Recoverable", "Recovery"]
-
 MAX_PENDING: Final = 10_000
 """How many releases are kept for a store that is unavailable."""
 

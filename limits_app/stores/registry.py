@@ -20,20 +20,6 @@ from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import Store
 from limits_app.stores.resilient import ResilientStore
 
-__all__ = [
-    "aliases",
-    "forget_caches",
-    "forget_stores",
-    "instead",
-    "is_redis_cache",
-    "open_store",
-    "process_store",
-    "resilient_store",
-    "shared_store",
-    "state_directory",
-    "store",
-]
-
 _REDIS_CACHES: Final = frozenset({"django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache"})
 
 

@@ -33,8 +33,6 @@ from limits_app.core.store import CountingStore, RemoteStore, Store, is_remote
 from limits_app.stores.memory import MemoryStore, monotonic_us
 from limits_app.stores.recovery import Recovery
 
-__all__ = ["TIMERS", "ResilientStore", "Timer"]
-
 logger = logging.getLogger("limits_app")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from limits_app.core.modes import HOOKS
 from limits_app.core.store import Store
 
-__all__ = ["default_shared_store"]
-
 
 def default_shared_store() -> Store:
     """The site's, else that of the Redis cache `default`."""

@@ -11,8 +11,6 @@ from limits_app.core.engine import close_usage
 from limits_app.core.keys import Scope, unique_name
 from limits_app.core.record import Record
 
-__all__ = ["UsageCounts"]
-
 _BATCH: Final = 1000
 
 

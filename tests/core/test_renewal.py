@@ -473,7 +473,7 @@ def test_a_forked_child_has_no_waiters(clock: FakeClock) -> None:
 
     def look() -> tuple[bool, list[str]]:
         limits.acquire({"db": 0}).release()
-        return store.line.busy, store.line.watched()
+        return store.line.busy, store.line.scopes()
 
     held = limits.acquire({"db": 3})
     waiter = Caller(limits.acquire, {"db": 1})

@@ -185,7 +185,7 @@ def test_who_begins_to_wait_while_the_file_is_closed_waits_by_itself(tmp_path: P
     file = ClosedMeanwhile(tmp_path, 1, lambda: None)
     line, waiter = Waking(file).line, ThreadWaiter()
     line.stand(waiter, [("scope", "key")])
-    assert line.watched() == ["scope"]
+    assert line.scopes() == ["scope"]
     line.stand(waiter, ())
     assert not line.busy
     file.close()

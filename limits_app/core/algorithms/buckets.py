@@ -20,8 +20,6 @@ from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, ca
 from limits_app.core.algorithms.units import exact_units
 from limits_app.core.limits import CallLimit, RateLimit
 
-__all__ = ["LeakyBucket", "TokenBucket"]
-
 
 class TokenBucket(Rule):
     """A level of use that drains; unused amounts are refunded.

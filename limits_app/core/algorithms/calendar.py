@@ -16,8 +16,6 @@ from typing import Final
 from limits_app.core.clock import EPOCH, MICROSECOND
 from limits_app.core.quota import QuotaPeriod
 
-__all__ = ["Calendar", "Period"]
-
 Period = tuple[int, int]
 """From when until when, in microseconds since 1970; the end is the start of the next one."""
 

@@ -13,8 +13,6 @@ from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, ca
 from limits_app.core.algorithms.units import window_us
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 
-__all__ = ["FixedWindow"]
-
 
 class FixedWindow(Rule):
     """A count that starts again with each window."""

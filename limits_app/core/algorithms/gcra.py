@@ -14,8 +14,6 @@ from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, ca
 from limits_app.core.algorithms.units import exact_units
 from limits_app.core.limits import CallLimit, RateLimit
 
-__all__ = ["Gcra"]
-
 
 class Gcra(Rule):
     """The arrival time of the next request that conforms; most rates are exact in ticks of one microsecond."""

@@ -11,8 +11,6 @@ from limits_app.core.algorithms.rule import LuaRule, Rule, State
 from limits_app.core.amounts import to_milli
 from limits_app.core.limits import ResourceLimit
 
-__all__ = ["Permits"]
-
 
 class Permits(Rule):
     """Permits whose leases last `lease_us` unless they are renewed, and `max_hold_seconds` at most."""

@@ -21,8 +21,6 @@ from limits_app.core.clock import zone_of
 from limits_app.core.limits import QuotaLimit
 from limits_app.core.quota import QuotaPeriod
 
-__all__ = ["Quota"]
-
 
 class Quota(Rule):
     """A count that starts again with each period."""

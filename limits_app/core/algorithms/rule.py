@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from limits_app.core.limits import AnyLimit, Blocked
 
-__all__ = ["DEBT_PARTS", "FULL_PARTS", "NEVER_US", "BlockedRule", "LuaRule", "Rule", "State", "carried_parts"]
-
 State = tuple[Any, ...]
 """The stored state of one limit: integers below 2^53, and for a sliding window its log as the last item.
 

@@ -21,8 +21,6 @@ from limits_app.core.algorithms.units import window_us
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 
-__all__ = ["STEPS", "SlidingWindow"]
-
 STEPS: Final = 1024
 _REBASE_AT: Final = 2**51
 _START: Final[State] = (0, 0, 0, 0, 0, EMPTY_LOG)

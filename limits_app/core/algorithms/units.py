@@ -18,8 +18,6 @@ from limits_app.core.algorithms.rule import FULL_PARTS
 from limits_app.core.amounts import MILLI, to_milli
 from limits_app.core.limits import CallLimit, RateLimit
 
-__all__ = ["Units", "exact_units", "window_us"]
-
 
 @dataclass(frozen=True, slots=True)
 class Units:

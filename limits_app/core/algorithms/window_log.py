@@ -11,8 +11,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["EMPTY_LOG", "Log"]
-
 
 class Log:
     """An immutable sequence of (time, running total), both rising."""

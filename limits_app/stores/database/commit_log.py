@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from limits_app.core.plan import Claim
     from limits_app.stores.database.connections import Statement, StoreConnection
 
-__all__ = [
-    "CHANGE_COMMIT",
-    "FORGET_COMMITS",
-    "KEPT_US",
-    "AlreadyCommittedError",
-    "Commit",
-    "CommitLog",
-    "Doubt",
-    "Doubts",
-    "was_committed",
-]
-
 KEPT_US: Final = 86_400_000_000
 """How long the row of a closed connection is kept; far longer than a connection is used."""
 

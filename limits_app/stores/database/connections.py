@@ -27,17 +27,6 @@ from limits_app.stores.database.commit_log import CommitLog
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-__all__ = [
-    "ConnectionOptions",
-    "ConnectionPool",
-    "Failure",
-    "Statement",
-    "StoreConnection",
-    "insert_sql",
-    "marks",
-    "moment_sql",
-]
-
 Statement = tuple[str, Sequence[object]]
 """SQL and its values, which are passed for `%s`."""
 

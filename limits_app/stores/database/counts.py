@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from limits_app.stores.database.steps import Steps
     from limits_app.stores.database.transaction import Transaction
 
-__all__ = ["collect", "forget", "make_batch"]
-
 _COUNTING: Final = (
     "SELECT scope, label FROM limits_app_state WHERE counted_until IS NOT NULL ORDER BY counted_until LIMIT %s"
 )

@@ -13,8 +13,6 @@ from limits_app.stores.database.connections import marks
 from limits_app.stores.database.transaction import Transaction
 from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 
-__all__ = ["Housekeeping"]
-
 _FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
 _NEW_ROWS_PER_ROUND: Final = 16
 

@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from limits_app.core.keys import Scope
     from limits_app.stores.database.connections import Statement, StoreConnection
 
-__all__ = [
-    "COUNT",
-    "NEXT_ROWS",
-    "ROW",
-    "UPDATE",
-    "RecordTable",
-    "StoredRecord",
-    "pack_leases",
-    "pack_logs",
-    "rows_sql",
-    "unpack_leases",
-    "unpack_logs",
-]
-
 ROW: Final = ("limits_app_state", "scope, states, logs, counted_until, label")
 COUNT: Final = ("limits_app_count", "hour, label, amounts")
 """Tables with their columns."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from limits_app.stores.database.connections import ConnectionOptions
 
-__all__ = ["REPLY_TIMER", "MySQLConnection", "PostgreSQLConnection", "ReplyTimer"]
-
 _INTERVAL_SECONDS: Final = 0.2
 """How exact the timeouts are."""
 _IDLE_ROUNDS: Final = 50

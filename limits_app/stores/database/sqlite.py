@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from limits_app.stores.database.connections import ConnectionOptions
 
-__all__ = ["SQLiteConnection", "check_caller"]
-
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 """Another connection has locked the file."""
 _MISSING: Final = re.compile("no such (table|column)|has no column named")

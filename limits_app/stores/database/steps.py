@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from limits_app.stores.database.housekeeping import Housekeeping
     from limits_app.stores.database.records import RecordTable
 
-__all__ = ["Steps"]
-
 T = TypeVar("T")
 
 Work = Callable[[Transaction], T]

@@ -30,8 +30,6 @@ from limits_app.stores.database.transaction import ServerClock, Transaction
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.once import Settling
 
-__all__ = ["DatabaseStore", "open_database_store"]
-
 logger = logging.getLogger("limits_app")
 
 

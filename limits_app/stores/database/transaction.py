@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from limits_app.core.record import Record
     from limits_app.stores.database.connections import Statement, StoreConnection
 
-__all__ = ["ServerClock", "Transaction"]
-
 _DRIFT: Final = 1024
 """A machine's clock may be faster than the server's by one part in so many, and still give no later time."""
 

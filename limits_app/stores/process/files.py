@@ -21,21 +21,6 @@ import lmdb
 
 from limits_app.core.errors import StoreUnavailable
 
-__all__ = [
-    "UNREADABLE",
-    "can_lock",
-    "data_file",
-    "default_directory",
-    "exclusively",
-    "file_number",
-    "lock",
-    "make_pipe",
-    "open_environment",
-    "private_directory",
-    "set_aside",
-    "try_lock",
-]
-
 logger = logging.getLogger("limits_app")
 
 T = TypeVar("T")

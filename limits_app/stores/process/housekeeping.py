@@ -14,8 +14,6 @@ from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries
 from limits_app.stores.process.state_file import Txn
 from limits_app.stores.process.usage import Usage
 
-__all__ = ["Housekeeping"]
-
 _ENTRIES_PER_SCOPE: Final = 8
 _BATCH: Final = 64
 

@@ -18,8 +18,6 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import start_thread
 from limits_app.stores.process.files import can_lock, exclusively, lock, make_pipe, try_lock
 
-__all__ = ["ID_LENGTH", "MESSAGE_LENGTH", "Presence", "is_alive", "wake"]
-
 T = TypeVar("T")
 
 ID_LENGTH: Final = 8

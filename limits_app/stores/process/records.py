@@ -24,18 +24,6 @@ from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, 
 from limits_app.stores.codecs import Codecs, SchemaCodec
 from limits_app.stores.process.state_file import Txn
 
-__all__ = [
-    "SCOPE_LENGTH",
-    "VERSION_LENGTH",
-    "Codec",
-    "Prepared",
-    "Records",
-    "StoredLeases",
-    "StoredUsage",
-    "entries",
-    "prepared",
-]
-
 SCOPE_LENGTH: Final = 16
 VERSION_LENGTH: Final = 8
 _NAME_LENGTH: Final = 8

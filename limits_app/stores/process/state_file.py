@@ -25,8 +25,6 @@ from limits_app.stores.process.files import (
 )
 from limits_app.stores.process.presence import Presence, is_alive
 
-__all__ = ["InStep", "StateFile", "Txn"]
-
 logger = logging.getLogger("limits_app")
 
 if TYPE_CHECKING:

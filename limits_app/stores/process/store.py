@@ -27,8 +27,6 @@ from limits_app.stores.process.state_file import InStep, StateFile, Txn
 from limits_app.stores.process.usage import Usage
 from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
 
-__all__ = ["ProcessStore", "open_process_store"]
-
 _POLL_US: Final = (250_000, 250_000)
 _SECOND: Final = 1_000_000
 _SECONDS_BETWEEN_LOOKS: Final = 0.1

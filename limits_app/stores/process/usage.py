@@ -19,8 +19,6 @@ from limits_app.core.record import FinishedUsage, Record
 from limits_app.stores.process.records import Records, StoredUsage, entries
 from limits_app.stores.process.state_file import Txn
 
-__all__ = ["Usage"]
-
 _OPEN: Final = short_key("open")
 _HOUR: Final = short_key("hour")
 _HOUR_LENGTH: Final = 4

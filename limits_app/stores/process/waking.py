@@ -13,8 +13,6 @@ from limits_app.stores.process.presence import ID_LENGTH, wake
 from limits_app.stores.process.records import entries
 from limits_app.stores.process.state_file import StateFile, Txn
 
-__all__ = ["Waking", "Watcher", "any_watchers", "watchers"]
-
 _PREFIX: Final = b"watch:"
 _COUNT: Final = b"watchers"
 

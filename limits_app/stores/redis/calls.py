@@ -21,19 +21,6 @@ from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
 from limits_app.stores.redis.keys import Keys, tag_of
 from limits_app.stores.redis.records import NAME_LENGTH, Codecs, StatesReader, lease_member
 
-__all__ = [
-    "SETTLE",
-    "UNDO",
-    "Call",
-    "Calls",
-    "Command",
-    "PreparedAcquire",
-    "PreparedPlan",
-    "Script",
-    "ScriptCall",
-    "script",
-]
-
 SETTLE: Final = 0
 _CREDIT: Final = 1
 UNDO: Final = 2

@@ -27,8 +27,6 @@ from limits_app.stores.redis.exactly_once import InDoubt, Slots, Unanswered
 from limits_app.stores.redis.keys import TAGS, Keys, tag_of
 from limits_app.stores.redis.store import WITHDRAWN, RedisStore, Steps
 
-__all__ = ["ClusterConnections", "RedisClusterStore"]
-
 logger = logging.getLogger("limits_app")
 
 _UNKNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, IndexError, AttributeError, KeyError)

@@ -25,8 +25,6 @@ from limits_app.core.runtime import on_fork
 from limits_app.stores.redis.calls import Call
 from limits_app.stores.redis.exactly_once import AGAIN, FIRST, Slots, Unanswered
 
-__all__ = ["LOST", "Connections", "TaskConnections", "options_with", "unavailable"]
-
 LOST: Final = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
 """What redis-py raises when a connection was lost, or the server is silent."""
 

@@ -20,8 +20,6 @@ from typing import Final, Generic, TypeVar
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
 
-__all__ = ["AGAIN", "FIRST", "WITHDRAW", "InDoubt", "Slot", "Slots", "Unanswered"]
-
 FIRST: Final = 0
 """The attempt of a call that was not sent before."""
 AGAIN: Final = 1

@@ -10,8 +10,6 @@ from limits_app.core.algorithms import State
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
 
-__all__ = ["ALWAYS", "Calendars", "Rejections", "ServerClock"]
-
 _COUNT: Final = 2
 """How many calendar boundaries before a time, and how many after it, scripts receive."""
 

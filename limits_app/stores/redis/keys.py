@@ -9,8 +9,6 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from typing import Final
 
-__all__ = ["TAGS", "Keys", "tag_of"]
-
 TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
 
 

@@ -14,8 +14,6 @@ from limits_app.core.runtime import lock_over_forks
 if TYPE_CHECKING:
     from limits_app.stores.redis.store import RedisStore
 
-__all__ = ["Source", "forget_aliases", "open_store"]
-
 _OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
 _LOCK: Final = lock_over_forks()
 

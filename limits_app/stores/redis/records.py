@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from limits_app.stores.redis.exactly_once import Slots
     from limits_app.stores.redis.hints import ServerClock
 
-__all__ = ["Codec", "Codecs", "Records", "StatesReader", "Stored", "lease_member"]
-
 _HEADER: Final = "6sI"
 """The name of the schema, and the second until which the record is kept."""
 NAME_LENGTH: Final = 6

@@ -35,8 +35,6 @@ from limits_app.stores.redis.records import Codecs, Records
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.waking import Waking
 
-__all__ = ["WITHDRAWN", "RedisStore", "Steps"]
-
 logger = logging.getLogger("limits_app")
 
 R = TypeVar("R")

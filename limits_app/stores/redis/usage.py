@@ -13,8 +13,6 @@ from limits_app.stores.redis.calls import Calls
 from limits_app.stores.redis.hints import ServerClock
 from limits_app.stores.redis.keys import Keys
 
-__all__ = ["UsageCollector"]
-
 _TAG_LENGTH: Final = 2
 _MOST: Final = 500
 """The largest number of counts in a batch."""

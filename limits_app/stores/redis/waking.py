@@ -21,8 +21,6 @@ from limits_app.core.waiting import WaitingLine
 from limits_app.stores.redis.calls import Calls, Command
 from limits_app.stores.redis.keys import Keys
 
-__all__ = ["Waking"]
-
 _EVERYTHING: Final = b"*"
 """Announced when anything may have changed."""
 
