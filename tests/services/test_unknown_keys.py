@@ -54,8 +54,6 @@ def test_tests_begin_with_warnings_that_nobody_has_had(caplog: pytest.LogCapture
 def test_a_key_that_is_refused_is_not_said_to_be_skipped(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
     limits.set_resource_limits("api", [CallLimit(10, 60)])
     settings.LIMITS = {**settings.LIMITS, "UNKNOWN_KEYS": "raise"}
-    with pytest.raises(
-        InvalidRequest, match="key 'typo' is not one of the limits of this request; the set has"
-    ):
+    with pytest.raises(InvalidRequest, match="key 'typo' is not one of the limits of this request; the set has"):
         limits.acquire("api", requested={"typo": 1})
     assert caplog.messages == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from limits_app.core.limits import RateLimit
 from limits_app.core.plan import Claim
+from limits_app.stores.in_thread import Settling
 from limits_app.stores.memory import MemoryStore
-from limits_app.stores.once import Settling
 from tests.stores.support import limits_of
 
 

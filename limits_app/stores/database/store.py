@@ -27,8 +27,7 @@ from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnec
 from limits_app.stores.database.sqlite import SQLiteConnection
 from limits_app.stores.database.steps import Steps
 from limits_app.stores.database.transaction import ServerClock, Transaction
-from limits_app.stores.in_thread import AskedInThread
-from limits_app.stores.once import Settling
+from limits_app.stores.in_thread import AskedInThread, Settling
 
 logger = logging.getLogger("limits_app")
 

@@ -24,7 +24,7 @@ from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import LEASE_US, lease_us_of
 from limits_app.core.store import least_version
 from limits_app.stores.idleness import GRACE_US
-from limits_app.stores.once import Settling
+from limits_app.stores.in_thread import Settling
 from limits_app.stores.redis.calls import SETTLE, Calls, Command, PreparedAcquire, PreparedPlan, ScriptCall
 from limits_app.stores.redis.connections import Connections, TaskConnections
 from limits_app.stores.redis.exactly_once import InDoubt, Slots
