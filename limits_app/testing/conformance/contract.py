@@ -14,7 +14,7 @@ from limits_app.core.algorithms.window_log import Log
 from limits_app.core.amounts import Amount
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import Limit, RateLimitAlgorithm
+from limits_app.core.limits import AnyLimit, RateLimitAlgorithm
 from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.planning import plan_for
 from limits_app.core.record import schema_of
@@ -78,7 +78,7 @@ class Contract:
         self.close_store(store)
 
 
-def scoped(store: Store, *limits: Limit, entity: str = "someone") -> ScopedLimits:
+def scoped(store: Store, *limits: AnyLimit, entity: str = "someone") -> ScopedLimits:
     """Limits of one entity, as a part of a set over several scopes."""
     return ScopedLimits(scope_of("conformance", entity), schema_of(limits, store.lease_us))
 
@@ -88,7 +88,7 @@ def limits_in(store: Store, *parts: ScopedLimits, version: int | None = None) ->
     return LimitSet.composed(parts, store, version=version)
 
 
-def limits_of(store: Store, *limits: Limit, entity: str = "someone", version: int | None = None) -> LimitSet:
+def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version: int | None = None) -> LimitSet:
     """A set over one scope; two sets of the same entity share its state."""
     return limits_in(store, scoped(store, *limits, entity=entity), version=version)
 

@@ -12,7 +12,6 @@ import pytest
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.modes import HOOKS
-from limits_app.core.plan import Claim
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
@@ -178,15 +177,15 @@ class Leases(Contract):
         assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
 
     @pytest.fixture
-    def lost(self) -> Iterator[list[Claim]]:
+    def lost(self) -> Iterator[list[Acquisition]]:
         """The holders that are notified of a lost lease."""
-        lost = list[Claim]()
+        lost = list[Acquisition]()
         HOOKS.lease_lost.append(lost.append)
         yield lost
         HOOKS.lease_lost.remove(lost.append)
 
     def test_a_holder_that_outlives_its_lease_is_told(
-        self, store: Store, clock: FakeClock, lost: list[Claim], caplog: pytest.LogCaptureFixture
+        self, store: Store, clock: FakeClock, lost: list[Acquisition], caplog: pytest.LogCaptureFixture
     ) -> None:
         limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30))
         held = limits.try_acquire()
@@ -205,7 +204,7 @@ class Leases(Contract):
         self,
         store: Store,
         clock: FakeClock,
-        lost: list[Claim],
+        lost: list[Acquisition],
         caplog: pytest.LogCaptureFixture,
         release: Callable[[Acquisition], None],
     ) -> None:
@@ -224,7 +223,7 @@ class Leases(Contract):
     def test_whoever_is_told_may_ask_the_store(self, store: Store, clock: FakeClock) -> None:
         limits, seen = limits_of(store, ResourceLimit("db", 1)), list[object]()
 
-        def look(_: Claim) -> None:
+        def look(_: Acquisition) -> None:
             seen.append(limits.get_stats()["db"]["holders"])
             seen.append(bool(limits.try_acquire({"db": 1})))
 
@@ -239,7 +238,7 @@ class Leases(Contract):
         assert seen == [1, False]
 
     def test_a_holder_is_told_once_however_much_of_it_is_lost(
-        self, store: Store, clock: FakeClock, lost: list[Claim]
+        self, store: Store, clock: FakeClock, lost: list[Acquisition]
     ) -> None:
         names = [f"{number}" for number in range(4)]
         parts = [scoped(store, ResourceLimit("db", 1), RateLimit("tokens", 9, 60), entity=who) for who in names]
@@ -258,7 +257,7 @@ class Leases(Contract):
         assert [available(limits_in(store, part), "tokens") for part in family.scoped] == [9] * 4
 
     def test_a_holder_is_told_where_its_limits_have_changed_since(
-        self, store: Store, clock: FakeClock, lost: list[Claim]
+        self, store: Store, clock: FakeClock, lost: list[Acquisition]
     ) -> None:
         before, after = [limits_of(store, ResourceLimit("db", capacity)) for capacity in (1, 2)]
         held = before.try_acquire()
@@ -270,7 +269,7 @@ class Leases(Contract):
 
     @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
     def test_a_holder_that_has_lost_nothing_is_told_nothing(
-        self, store: Store, clock: FakeClock, lost: list[Claim], release: Callable[[Acquisition], None]
+        self, store: Store, clock: FakeClock, lost: list[Acquisition], release: Callable[[Acquisition], None]
     ) -> None:
         parts = [scoped(store, ResourceLimit("db", 1), entity=who) for who in ("one", "two")]
         for limits in (limits_in(store, *parts), limits_in(store, parts[0])):
