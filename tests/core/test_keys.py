@@ -194,5 +194,5 @@ def test_an_idempotency_key_is_any_text(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "x" * 256, None, 7, b"key"])
 def test_an_invalid_idempotency_key_is_rejected(key: Any) -> None:
-    with pytest.raises(InvalidRequest, match="idempotency key .* must be text of 1 to 255 characters"):
+    with pytest.raises(InvalidRequest, match=r"idempotency key .* must be text of 1 to 255 characters"):
         check_idempotency_key(key)
