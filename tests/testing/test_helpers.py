@@ -58,7 +58,7 @@ def test_somebody_else_has_their_own() -> None:
 @pytest.mark.parametrize("entity", [AnonymousUser(), User(), 7], ids=["logged_out", "unsaved", "no_user"])
 def test_an_entity_that_is_not_a_user_does_not_exhaust_the_site(entity: object) -> None:
     with override_limits("api", CallLimit(5, 60)):
-        with pytest.raises(TypeError, match="entity of exhaust must be a saved user.*'ip:192.0.2.7'.*None"):
+        with pytest.raises(TypeError, match=r"entity of exhaust must be a saved user.*'ip:192.0.2.7'.*None"):
             exhaust("api", entity=entity)
         assert left("api") == {"call_count": 5}
 
