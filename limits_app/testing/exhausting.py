@@ -28,7 +28,8 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
 
     def all_that_is_left(found: LimitSet) -> dict[str, Amount]:
         for key, stats in found.get_stats().items():
-            left = int(stats["available"] or 0) if keys is None or key in keys else 0
+            available = stats["available"] if keys is None or key in keys else 0
+            left = int(available) if isinstance(available, int | float) else 0
             most[key] = min(most.get(key, left), left)
         return most
 
