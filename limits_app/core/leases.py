@@ -200,10 +200,11 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
 
 def _running() -> object:
     """Return the running task of asyncio, as a weak reference, or else the number of the running thread."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None:
+    # None where no code has imported asyncio, also while another thread imports it for the first time.
+    current_task = getattr(sys.modules.get("asyncio"), "current_task", None)
+    if current_task is not None:
         try:
-            task = asyncio.current_task()
+            task = current_task()
         except RuntimeError:  # no event loop runs in this thread
             return get_ident()
         # A callback of an event loop is not a task, so it holds nothing.

@@ -174,13 +174,14 @@ class ProcessStore:
         claim = settling.claim
         if settling.is_done or (claim.settled and not settling.is_deferred):
             return ()
+        # First, so that a signal handler that releases the same claim within this step settles nothing.
+        settling.mark()
         plan, now = prepared(claim.plan), self._now()
         if claim.number:
             self._name_holder(claim)
         records = self._records.load(txn, plan)
         settling.lost_lease = not engine.settle(claim, records, settling.changes, now)
         self._save(txn, plan, records, now)
-        settling.mark()
         return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
 from struct import pack
-from typing import Final, Protocol
+from typing import Final
 
 from limits_app.core.counting import label_of
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
@@ -67,15 +67,15 @@ _WITHDRAW_SCRIPT: Final = Script(["prelude"])
 """Does nothing but withdraw a call; see `exactly_once`."""
 
 
-class Call(Protocol):
-    """What can be sent to a server."""
+class Command:
+    """A command that may be executed twice."""
 
-    @property
-    def script(self) -> Script | None:
-        """The script that it runs, if any."""
+    script: Script | None = None
+    """The script that it runs, if any."""
 
-    @property
-    def key(self) -> bytes:
+    def __init__(self, *words: bytes | str) -> None:
+        self._words = words
+        self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
         """One of its keys, by which a cluster finds the server."""
 
     def begin(self, slots: Slots) -> None:
@@ -84,27 +84,8 @@ class Call(Protocol):
     def was_refused(self, slots: Slots) -> None:
         """Note that the server has not executed it."""
 
-    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:
-        """Return what is sent; `pack_command` is that of a connection."""
-
-
-class Command:
-    """A command that may be executed twice."""
-
-    script: Script | None = None
-
-    def __init__(self, *words: bytes | str) -> None:
-        self._words = words
-        self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
-
-    def begin(self, slots: Slots) -> None:
-        """See Call."""
-
-    def was_refused(self, slots: Slots) -> None:
-        """See Call."""
-
     def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:  # noqa: ARG002
-        """See Call."""
+        """Return what is sent; `pack_command` is that of a connection."""
         return pack_command(*self._words)
 
 
@@ -127,7 +108,7 @@ class Prepared:
         is_repeated: bool = False,
     ) -> None:
         self.script = chosen
-        self.key = keys[0]
+        self.key = keys[0] if keys else b""
         self.plan = plan
         self.reply_key = reply_key
         self.is_repeated = is_repeated
@@ -156,33 +137,22 @@ class Prepared:
         return (b"".join(parts),)
 
 
-class ScriptCall:
+class ScriptCall(Command):
     """A call of a prepared script with its numbers and further arguments.
 
     While it may have been executed and its reply was not read, `slot` is where the server keeps the reply.
     """
 
-    __slots__ = ("_arguments", "_numbers", "_prepared", "number", "slot")
-
     def __init__(self, prepared: Prepared, numbers: Sequence[float], arguments: Sequence[bytes] = ()) -> None:
+        self.script, self.key = prepared.script, prepared.key
         self._prepared = prepared
         self._numbers = numbers
         self._arguments = arguments
         self.slot: Slot | None = None
         self.number = 0
 
-    @property
-    def script(self) -> Script:
-        """See Call."""
-        return self._prepared.script
-
-    @property
-    def key(self) -> bytes:
-        """See Call."""
-        return self._prepared.key
-
     def begin(self, slots: Slots) -> None:
-        """See Call."""
+        """See Command."""
         if self._prepared.reply_key is not None and self.slot is None:
             slot = slots.take()
             slot.number += 1
@@ -190,33 +160,23 @@ class ScriptCall:
             self.slot = slot
 
     def was_refused(self, slots: Slots) -> None:
-        """See Call."""
+        """See Command."""
         slots.release(self.slot)
         self.slot = None
 
     def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:
-        """See Call."""
+        """See Command."""
         slot, numbers = self.slot, self._numbers
         data = pack(f"<{len(numbers) + 2}d", self.number, attempt, *numbers)
         return self._prepared.packed(pack_command, b"" if slot is None else slot.name, data, *self._arguments)
 
-    def withdrawal(self) -> Withdrawal:
+    def withdrawal(self) -> Command:
         """Return the call that withdraws this one; the reply is `W`, or that to this call if it was executed."""
-        prepared = self._prepared
-        if self.slot is None or prepared.reply_key is None:
-            raise ValueError("the call was not sent")
-        return Withdrawal(prepared.reply_key + self.slot.name, self.number)
-
-
-class Withdrawal(Command):
-    """Finds out whether a call was executed, and otherwise keeps it from being executed later."""
-
-    script = _WITHDRAW_SCRIPT
-
-    def __init__(self, reply_key: bytes, number: int) -> None:
-        numbers = pack("<6d", number, WITHDRAW, 0, 0, 0, 0)
-        super().__init__("EVALSHA", _WITHDRAW_SCRIPT.digest, "1", reply_key, b"", numbers)
-        self.key = reply_key
+        reply_key = (self._prepared.reply_key or b"") + (self.slot.name if self.slot else b"")
+        numbers = pack("<6d", self.number, WITHDRAW, 0, 0, 0, 0)
+        call = Command("EVALSHA", _WITHDRAW_SCRIPT.digest, "1", reply_key, b"", numbers)
+        call.script, call.key = _WITHDRAW_SCRIPT, reply_key
+        return call
 
 
 class PreparedPlan:
@@ -378,22 +338,24 @@ class Calls:
             holders = b"".join([self.holder(claim) if claim.plan.permits else _NO_HOLDER for claim in claims])
         return ScriptCall(acquire.prepared, numbers, (holders,))
 
-    def settle(self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE) -> ScriptCall:
+    def settle(  # noqa: PLR0917 - as settle.lua has them
+        self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE, records: bytes = b""
+    ) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges."""
         numbers: list[float] = [*self._clock.header(claim.decided_at), *plan.amounts(changes)]
         if plan.has_quotas:
             told = plan.calendars.around(self._clock.estimate())
             numbers += [*told.boundaries, *told.known]
-        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self._names.channel))
+        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self._names.channel, records))
 
-    def renew(self, claims: Iterable[Claim], tag: bytes | None = None) -> tuple[ScriptCall, list[Claim]]:
-        """Return the call that renews the leases of claims, those with a tag or all; and the claim of each lease."""
+    def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
+        """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""
         keys, plan, members, owners = list[bytes](), list[bytes](), list[bytes](), list[Claim]()
         for claim in claims:
             shorts = claim.plan.short_keys()
             for limit in claim.plan.permits:
                 short = shorts[limit.scope_index]
-                if tag is None or tag_of(short) == tag:
+                if self._names.tag(short) == tag:
                     member, ends = lease_member(self.holder(claim), claim, limit)
                     keys += [self._names.leases(short, limit.rule.key), self._names.scope(short)]
                     plan.append(pack("<dd", limit.rule.lease_us, ends))

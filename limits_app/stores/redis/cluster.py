@@ -21,7 +21,7 @@ from redis.connection import ConnectionPool
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.runtime import on_fork, start_thread
-from limits_app.stores.redis.calls import UNDO, Call, PreparedAcquire, PreparedPlan
+from limits_app.stores.redis.calls import UNDO, Command, PreparedAcquire, PreparedPlan
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.exactly_once import InDoubt, Slots, Unanswered
 from limits_app.stores.redis.keys import TAGS, Keys, tag_of
@@ -71,7 +71,7 @@ class ClusterConnections:
         self._lock = Lock()
         self._updating: Thread | None = None
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Command) -> Any:
         """As `Connections.run`; follows keys that have moved to another server."""
         for _ in range(_MOST_MOVES):
             try:
@@ -147,17 +147,7 @@ class RedisClusterStore(RedisStore):
         seconds = {name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
         return ClusterConnections(client, self._slots, is_ours=self._source.is_ours, **seconds)
 
-    def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See Store; one call for each tag."""
-        by_tag: dict[bytes, list[Claim]] = {}
-        for claim in claims:
-            shorts = claim.plan.short_keys()
-            for tag in {tag_of(shorts[limit.scope_index]) for limit in claim.plan.permits}:
-                by_tag.setdefault(tag, []).append(claim)
-        lost = [claim for tag, some in by_tag.items() for claim in self._renew(some, tag)]
-        return [claim for claim in claims if claim in lost]
-
-    def _acquire_one(self, claim: Claim) -> Steps[bool]:
+    def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
         groups = self._groups(claim.plan)
         charged: list[Charged] = []
         states = {}
@@ -179,12 +169,12 @@ class RedisClusterStore(RedisStore):
             raise
         if len(charged) == len(groups):
             claim.states = [states[limit] for limit in claim.plan.limits]
-            return True
+            return claim
         yield from self._undo(claim, charged)
         if len(groups) > 1:
             yield from self._peek(claim)
         claim.admitted = False
-        return False
+        return None
 
     def _undo(self, claim: Claim, charged: Sequence[Charged]) -> Steps[None]:
         """Refund what was charged a moment ago; what cannot be refunded now stays charged."""
@@ -192,19 +182,9 @@ class RedisClusterStore(RedisStore):
         for group, charged_at, records in charged:
             claim.decided_at = charged_at
             try:
-                if not (yield from self._restore(claim, group, records)):
-                    yield from self._settle_plan(claim, changes, group, UNDO)
+                yield from self._settle_plan(claim, changes, group, UNDO, records)
             except StoreUnavailable:
                 logger.warning("what a rejected request charged on one server could not be refunded", exc_info=True)
-
-    def _restore(self, claim: Claim, group: PreparedPlan, records: bytes) -> Steps[bool]:
-        """Store the records of before again, unless another caller has changed them since, or a log was written."""
-        if not records:
-            return False
-        call = self._records.restored(claim, group, records, self._calls.holder(claim))
-        restored = (yield call) == b"A"
-        self._slots.release(call.slot)
-        return restored
 
     def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
         if not claim.admitted and (claim in self._acquires_in_doubt or claim in self._charged):

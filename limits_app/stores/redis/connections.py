@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from limits_app.core.errors import RecordUnavailable, StoreUnavailable
 from limits_app.core.runtime import on_fork
-from limits_app.stores.redis.calls import Call
+from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.exactly_once import AGAIN, FIRST, Slots, Unanswered
 
 LOST: Final = (OSError, exceptions.ConnectionError, exceptions.TimeoutError)
@@ -92,7 +92,7 @@ class Connections:
         while self._idle:
             self._idle.pop().disconnect()
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Command) -> Any:
         """Return the reply to a call, which is executed once although replies may be lost."""
         connection = self._idle.pop() if self._idle else self._connect(self.connect_seconds, self.reply_seconds)
         try:
@@ -110,7 +110,7 @@ class Connections:
         self._keep(connection)
         return reply
 
-    def run_again(self, call: Call, error: Exception) -> Any:
+    def run_again(self, call: Command, error: Exception) -> Any:
         """Send a call again over new connections: once, and shortly, to a silent server, else while there is time.
 
         Raises Unanswered.
@@ -129,7 +129,7 @@ class Connections:
                     break
         raise Unanswered(f"Redis does not answer: {error}") from error
 
-    def _run_briefly(self, call: Call, seconds: float) -> Any:
+    def _run_briefly(self, call: Command, seconds: float) -> Any:
         connection = self._new(min(seconds, self.connect_seconds), seconds)
         try:
             connection.connect()
@@ -139,7 +139,7 @@ class Connections:
         finally:
             connection.disconnect()
 
-    def after_refusal(self, call: Call, error: Exception, attempt: int) -> Any:
+    def after_refusal(self, call: Command, error: Exception, attempt: int) -> Any:
         """Load a script that the server has forgotten, and send the call again; other errors are raised."""
         if not isinstance(error, exceptions.NoScriptError) or call.script is None:
             call.was_refused(self.slots)
@@ -206,7 +206,7 @@ class Connections:
         return self.pool.connection_class(**options)
 
 
-def _exchange(connection: Any, call: Call, attempt: int) -> Any:
+def _exchange(connection: Any, call: Command, attempt: int) -> Any:
     connection.send_packed_command(call.packed(connection.pack_command, attempt), check_health=False)
     return connection.read_response(disable_decoding=True)
 
@@ -238,7 +238,7 @@ class TaskConnections:
         """Forget idle connections, which are closed when their event loop is."""
         self._by_loop = WeakKeyDictionary()
 
-    async def run(self, call: Call) -> Any:
+    async def run(self, call: Command) -> Any:
         """As `Connections.run`. When the task is cancelled, the call may have been executed."""
         connection_class = self._connections.task_class
         if connection_class is None:

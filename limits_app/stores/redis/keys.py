@@ -7,6 +7,7 @@ configuration, on the same server as these scopes. A single server has only one 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from collections.abc import Iterable
 from typing import Final
 
 TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
@@ -41,6 +42,10 @@ class Keys:
     def tag(self, scope: bytes | None) -> bytes:
         """Return the tag of the keys that scripts about a scope share with other scripts."""
         return tag_of(scope) if self.clustered and scope is not None else TAGS[0]
+
+    def tags_of(self, scopes: Iterable[bytes]) -> list[bytes]:
+        """Return the tags of scopes, in the order in which they are charged."""
+        return sorted({self.tag(scope) for scope in scopes}) or TAGS[:1]
 
     @property
     def tags(self) -> list[bytes]:

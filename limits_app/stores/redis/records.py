@@ -22,7 +22,7 @@ from limits_app.core import engine
 from limits_app.core.algorithms import Rule, State
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
-from limits_app.core.counting import hour_of, label_of
+from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
@@ -30,7 +30,7 @@ from limits_app.stores.codecs import definitions_of, schema_from
 from limits_app.stores.redis.keys import Keys
 
 if TYPE_CHECKING:
-    from limits_app.stores.redis.calls import Calls, PreparedPlan, ScriptCall
+    from limits_app.stores.redis.calls import Calls, ScriptCall
     from limits_app.stores.redis.exactly_once import Slots
     from limits_app.stores.redis.hints import ServerClock
 
@@ -220,36 +220,6 @@ class Records:
             for index, stored in zip(scope_indexes, loaded, strict=True)
         ]
         return self._swap(changed, now), kept_leases
-
-    def restored(self, claim: Claim, plan: PreparedPlan, told: bytes, holder: bytes) -> ScriptCall:
-        """Return the call that undoes what a claim was charged, if no other caller has changed anything since.
-
-        `told` are the records after and before, as acquire.lua tells them.
-        """
-        keys, records, writes, usages, at = list(plan.keys[: len(plan.scopes)]), [], [], [], 0
-        for codec, scope in zip(plan.codecs, plan.scopes, strict=True):
-            after, before = told[at : at + codec.size], told[at + codec.size : at + 2 * codec.size]
-            at += 2 * codec.size
-            kept_until = codec.kept_until(before)
-            kept_ms = 0 if kept_until == _ALWAYS else max(kept_until * 1000 - claim.decided_at // 1000, 1)
-            records += [after, before if kept_until else b"", b"%d" % kept_ms]
-            amounts = [
-                -scope.schema.milli(limit.index, claim.amounts[limit.place])
-                for limit in plan.limits
-                if limit.scope is scope
-            ]
-            if scope.schema.counts_usage:
-                limit_keys = [limit.rule.key for limit in plan.limits if limit.scope is scope]
-                usages += [
-                    label_of(scope.scope, limit_keys),
-                    pack(f"<{1 + len(amounts)}d", hour_of(claim.decided_at), *amounts),
-                ]
-        for limit in plan.permits:
-            keys.append(self._names.leases(plan.shorts[plan.position(limit.scope_index)], limit.rule.key))
-            writes += [b"ZREM", b"%d" % len(keys), lease_member(holder, claim, limit)[0], b""]
-        keys += self._names.finished_usage(plan.tag)
-        head = pack("<dd", len(plan.scopes), len(usages) // 2)
-        return self._calls.script("swap", keys, head, *records, *usages, *writes, tag=plan.tag, once=True)
 
     def reset(self, short: bytes, keys: Collection[str] | None) -> Generator[Any, Any, None]:
         """Forget what was used of the limits `keys` of a scope, or of all."""

@@ -1,13 +1,25 @@
 -- Change what a request has charged, and return its permits.
 --
 -- The plan: what is done (0 settle, 1 credit, 2 undo), and the request as in acquire.lua. The numbers: the changes.
--- ARGV[3]: the holder of permits, 16 bytes; ARGV[4]: the channel on which returned amounts are announced.
+-- ARGV[3]: the holder of permits, 16 bytes; ARGV[4]: the channel on which returned amounts are announced; ARGV[5]: of a
+-- request that is undone, its records after and before, as acquire.lua tells them: where they are still the ones after,
+-- those before are stored again.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
 local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
 local scopes, limits, at = load_scopes(9, 1, charged_at)
 if not scopes then return 'C' end
 calendars_at = numbers_at + limits * 8
+
+if action == UNDO then
+  local told = 1
+  for index = 1, #scopes do
+    local record = scopes[index].record
+    local after, before = told + #record - 1, told + 2 * #record - 1
+    if sub(ARGV[5], told, after) == record then scopes[index].restored = sub(ARGV[5], after + 1, before) end
+    told = before + 1
+  end
+end
 
 for _ = 1, limits do
   local change, name, scope_number, place, a, b, c, key, usage, parts, _
@@ -35,6 +47,7 @@ for index = 1, #scopes do
       add_finished_usage(unpack_from('s', plan, scope.label_at), scope.sums)
       scope.counts = false
     end
+    scope.record = scope.restored or scope.record
     save(scope)
     local watched_until = call('HGET', scope.key, 'w')
     if watched_until and tonumber(watched_until) > now then call('PUBLISH', ARGV[4], scope.key) end

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from limits_app.core.clock import Clock, as_clock
-from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
@@ -135,7 +134,8 @@ class RedisStore:
         self._acquires_in_doubt: InDoubt[Claim, tuple[ScriptCall, Sequence[Claim], Sequence[PreparedPlan]]] = InDoubt()
         self._settlements_in_doubt: InDoubt[tuple[Claim, PreparedPlan], ScriptCall] = InDoubt()
         self._settling = Settling()
-        self._usage = UsageCollector(self._connections.run, self._calls, self._names, self._clock)
+        usage = UsageCollector(self._connections.run, self._calls, self._names, self._clock)
+        self.collect_counts, self.forget_counts = usage.collect, usage.forget
         self._waking = Waking(self._connections, self._calls, self._names, self._rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -160,14 +160,7 @@ class RedisStore:
 
     def acquire(self, claim: Claim) -> bool:
         """See Store."""
-        if claim.plan.version is None and self._rejections.reject(claim):
-            return False
-        self._settle_doubts()
-        try:
-            return self._run(self._acquire_one(claim))
-        except BaseException:
-            self._leave_doubts([claim])
-            raise
+        return self.acquire_first((claim,)) is not None
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
@@ -194,13 +187,13 @@ class RedisStore:
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         """See Store."""
-        return self._renew(claims, None) if claims else []
-
-    def _renew(self, claims: Sequence[Claim], tag: bytes | None) -> list[Claim]:
-        call, owners = self._calls.renew(claims, tag)
-        reply = self._connections.run(call)
-        lost = {id(owner) for owner, renewed in zip(owners, reply, strict=True) if renewed != ord("1")}
-        return [claim for claim in claims if id(claim) in lost]
+        lost = set[Claim]()
+        for tag in self._names.tags_of(short for claim in claims for short in claim.plan.short_keys()):
+            call, owners = self._calls.renew(claims, tag)
+            if owners:
+                reply = self._connections.run(call)
+                lost.update(owner for owner, renewed in zip(owners, reply, strict=True) if renewed != ord("1"))
+        return [claim for claim in claims if claim in lost]
 
     def peek(self, claim: Claim) -> None:
         """See Store."""
@@ -230,21 +223,10 @@ class RedisStore:
         self._connections.run(self._waking.announcement())
         return version
 
-    def collect_counts(self) -> Batch | None:
-        """See CountingStore."""
-        return self._usage.collect()
-
-    def forget_counts(self, name: str) -> None:
-        """See CountingStore."""
-        self._usage.forget(name)
-
     def eviction_policy(self) -> str | None:
         """Return what the server evicts when its memory is full, such as `noeviction`; None where it is unknown."""
-        for line in bytes(self._connections.run(Command("INFO", "memory"))).decode().splitlines():
-            name, _, value = line.partition(":")
-            if name == "maxmemory_policy":
-                return value
-        return None
+        lines = bytes(self._connections.run(Command("INFO", "memory"))).decode().splitlines()
+        return dict(line.partition(":")[::2] for line in lines).get("maxmemory_policy")
 
     def close(self) -> None:
         """Close idle connections; later calls open others."""
@@ -256,16 +238,7 @@ class RedisStore:
 
     async def aacquire(self, claim: Claim) -> bool:
         """See RemoteStore."""
-        if claim.plan.version is None and self._rejections.reject(claim):
-            return False
-        try:
-            return await self._arun(self._acquire_one(claim))
-        except asyncio.CancelledError:
-            self._settle_in_thread([claim])
-            raise
-        except BaseException:
-            self._leave_doubts([claim])
-            raise
+        return await self.aacquire_first((claim,)) is not None
 
     async def aacquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
@@ -288,7 +261,7 @@ class RedisStore:
         try:
             await self._arun(self._settle(claim, changes))
         except asyncio.CancelledError:
-            self._in_thread(lambda: self._settle_begun(claim, changes), claim, changes)
+            self._in_thread(partial(self._settle_begun, claim, changes), claim, changes)
             raise
         except BaseException:
             self._settling.end(claim)
@@ -301,10 +274,9 @@ class RedisStore:
 
     # The verbs themselves.
 
-    def _acquire_one(self, claim: Claim) -> Steps[bool]:
+    def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
         plan = self._prepared(claim.plan)
-        decision = yield from self._decide([claim], [plan], plan.acquire)
-        return decision.claim is not None
+        return (yield from self._decide([claim], [plan], plan.acquire)).claim
 
     def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if len(claims) > 1:
@@ -312,12 +284,12 @@ class RedisStore:
             acquire = self._choice(plans, emptiest_first=emptiest_first, failover=failover)
             if acquire is not None:
                 return (yield from self._decide(claims, plans, acquire)).claim
-        if emptiest_first:
-            for claim in claims:
-                yield from self._peek(claim)
-            claims = sorted(claims, key=Claim.load)
+            if emptiest_first:
+                for claim in claims:
+                    yield from self._peek(claim)
+                claims = sorted(claims, key=Claim.load)
         for claim in claims if failover else claims[:1]:
-            if (yield from self._acquire_one(claim)):
+            if (yield from self._acquire_one(claim)) is not None:
                 return claim
         return None
 
@@ -377,7 +349,9 @@ class RedisStore:
         if lease_was_lost:
             claim.lose_lease()
 
-    def _settle_plan(self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE) -> Steps[bool]:
+    def _settle_plan(  # noqa: PLR0917 - as settle.lua has them
+        self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE, records: bytes = b""
+    ) -> Steps[bool]:
         """Settle a claim once, in the scopes of a prepared plan; return whether a lease had run out."""
         key = (claim, plan)
         earlier = self._settlements_in_doubt.take(key) if self._settlements_in_doubt else None
@@ -390,7 +364,7 @@ class RedisStore:
             if reply != WITHDRAWN:
                 return reply[0] == _LEASE_LOST
         while True:
-            call = self._calls.settle(claim, changes, plan, action)
+            call = self._calls.settle(claim, changes, plan, action, records)
             reply = yield from self._send_settlement(key, call)
             if reply[0] == _OTHER_CALENDARS:
                 self._clock.learn(int(_HEAD.unpack_from(reply)[1]))
@@ -513,16 +487,14 @@ class RedisStore:
 
     def _run(self, steps: Steps[R]) -> R:
         """Send the calls of a verb from this thread."""
-        run = self._connections.run
+        run, resume, reply = self._connections.run, steps.send, None
         try:
-            call = next(steps)
             while True:
+                call = resume(reply)
                 try:
-                    reply = run(call)
+                    reply, resume = run(call), steps.send
                 except StoreUnavailable as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
+                    reply, resume = error, steps.throw
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # the result of the generator
         finally:
@@ -530,16 +502,14 @@ class RedisStore:
 
     async def _arun(self, steps: Steps[R]) -> R:
         """Send the calls of a verb from this task."""
-        run = self._tasks.run
+        run, resume, reply = self._tasks.run, steps.send, None
         try:
-            call = next(steps)
             while True:
+                call = resume(reply)
                 try:
-                    reply = await run(call)
+                    reply, resume = await run(call), steps.send
                 except StoreUnavailable as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(reply)
+                    reply, resume = error, steps.throw
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # the result of the generator
         finally:

@@ -1,7 +1,7 @@
 -- Replace records that are still what they were when they were loaded (compare and swap).
 --
--- The plan: how many records, and how much finished usage. ARGV from 3 on: of each record the old and the new one ('':
--- none), and for how many milliseconds it is kept (0: indefinitely); of each usage its label, and hour and sums as in
+-- The plan: how many records, and how much finished usage. ARGV from 3 on: of each record the old and the new one,
+-- and for how many milliseconds it is kept (0: indefinitely); of each usage its label, and hour and sums as in
 -- count_usage(); then writes: a command, the number of its key, and two arguments.
 -- Replies: A done, C a record was changed by another caller.
 local records, usages = unpack_from('<dd', plan)
@@ -16,12 +16,8 @@ for index = 1, records do
   local label = usage and call('HGET', KEYS[#KEYS - 2], 'o' .. key)
   if label then add_finished_usage(label, usage) end
   if usage then call('HDEL', key, 'c') end
-  if record == '' then
-    call('DEL', key)
-  else
-    call('HSET', key, 's', record)
-    if kept_ms == '0' then call('PERSIST', key) else call('PEXPIRE', key, kept_ms) end
-  end
+  call('HSET', key, 's', record)
+  if kept_ms == '0' then call('PERSIST', key) else call('PEXPIRE', key, kept_ms) end
 end
 
 local at = records * 3 + 3

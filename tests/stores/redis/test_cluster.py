@@ -21,6 +21,7 @@ from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
+from limits_app.stores.redis.calls import UNDO
 from limits_app.stores.redis.keys import tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
@@ -83,13 +84,13 @@ def test_what_somebody_else_has_used_meanwhile_stays_used(
     family, single = LimitSet.composed(parts, store), [LimitSet.composed([part], store) for part in parts]
     first, last = sorted(single, key=lambda one: tag_of(short_key(one.scoped[0].scope.key)))
     assert last.try_acquire({"tokens": 10, "db": 0})
-    restore = store._restore
+    undo = store._undo
 
     def after_another_caller(*given: Any) -> Any:
         assert first.try_acquire({"tokens": 2, "db": 0})
-        return (yield from restore(*given))
+        return (yield from undo(*given))
 
-    monkeypatch.setattr(store, "_restore", after_another_caller)
+    monkeypatch.setattr(store, "_undo", after_another_caller)
     assert not family.try_acquire({"tokens": 3})
     assert used(first, "tokens") == pytest.approx(2, abs=0.1)
     assert used(first, "db") == 0
@@ -389,13 +390,13 @@ def test_what_cannot_be_given_back_stays_spent_and_is_logged(
     family, (first, last) = pair
     assert first.try_acquire({"tokens": 1})
     assert last.try_acquire({"tokens": 90})
-    restore = store._restore
+    undo = store._undo
 
     def without_memory(*given: Any) -> Any:
         with full(store, first):
-            return (yield from restore(*given))
+            return (yield from undo(*given))
 
-    monkeypatch.setattr(store, "_restore", without_memory)
+    monkeypatch.setattr(store, "_undo", without_memory)
     assert not family.try_acquire({"tokens": 20})
     assert "could not be refunded" in caplog.text
     assert used(first, "tokens") == pytest.approx(21, abs=0.1)
