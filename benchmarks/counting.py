@@ -40,7 +40,7 @@ def _counting(effort: Effort, *, three: bool) -> Iterable[Line]:
     for kind, opened in _STORES.items():
         with opened() as store:
             samples = take_turns(_pair(store, three=three), effort)
-        yield Line(f"{kind} store", samples.ratio("counted", "plain"), "x uncounted", at_most(1.1))
+        yield Line(f"{kind} store", samples.ratio("counted", "plain"), "x uncounted", at_most(1.2))
 
 
 ROWS: Final = (

@@ -43,7 +43,7 @@ def _in_memory(effort: Effort) -> Iterable[Line]:
                 added = _added_by_each(store, limits, _traced_bytes, effort)
             finally:
                 tracemalloc.stop()
-        yield Line(f"{OURS}, {label}", absolute([added]), "bytes", at_most(700))
+        yield Line(f"{OURS}, {label}", absolute([added]), "bytes", at_most(900))
 
 
 def _in_process_store(effort: Effort) -> Iterable[Line]:

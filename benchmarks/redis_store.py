@@ -58,7 +58,7 @@ def _four_limits(effort: Effort) -> Iterable[Line]:
 def _three_limits(effort: Effort) -> Iterable[Line]:
     with _beside() as (reference, store):
         samples = take_turns([reference, three_limits(limits_of(THREE, store))], effort)
-    yield Line(OURS, samples.ratio(OURS, REF_REDIS), _X_REDIS, at_most(2.2))
+    yield Line(OURS, samples.ratio(OURS, REF_REDIS), _X_REDIS, at_most(2.7))
 
 
 def _refused(effort: Effort) -> Iterable[Line]:
@@ -90,7 +90,7 @@ def _counted(effort: Effort) -> Iterable[Line]:
         silent, counting = (_one_and_three(store, counts=counts) for counts in (False, True))
         samples = take_turns([*silent, *counting], effort)
     for one, other in zip(counting, silent, strict=True):
-        yield Line(f"{OURS}, {one.name}", samples.ratio(one.name, other.name), "x uncounted", at_most(1.1))
+        yield Line(f"{OURS}, {one.name}", samples.ratio(one.name, other.name), "x uncounted", at_most(1.2))
 
 
 def _one_and_three(store: Store, *, counts: bool) -> tuple[Contender, Contender]:

@@ -47,7 +47,7 @@ def _acquire(effort: Effort) -> Iterable[Line]:
         by_name()
         samples = take_turns([ref(), Contender("set", by_set), Contender(OURS, by_name)], effort)
     more = samples.ratio(OURS, REF, over="set")
-    yield Line(f"{OURS}, limits.acquire(...) more than its limit set", more, "x ref more", at_most(4))
+    yield Line(f"{OURS}, limits.acquire(...) more than its limit set", more, "x ref more", at_most(6))
     yield Line(f"  {OURS}, limits.acquire(...)", samples.ratio(OURS, REF), "x ref")
     yield Line(f"  {OURS}, the limit set", samples.ratio("set", REF), "x ref")
 
