@@ -52,6 +52,9 @@ _FILES: Final[Mapping[str, str]] = {
 }
 """The file of each algorithm, by the name in `Rule.lua`."""
 
+Pack = Callable[..., Sequence[bytes]]
+"""The method of connections of redis-py that packs a command."""
+
 _NUMBER_BYTES: Final = 8
 _HEADER_NUMBERS: Final = 6
 """How many numbers every call starts with: its own and the attempt, and those of `ServerClock.header`."""
@@ -96,8 +99,10 @@ class Command:
     def was_refused(self, slots: Slots) -> None:
         """Note that the server has not executed it."""
 
-    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:  # noqa: ARG002
-        """Return what is sent; `pack_command` is that of a connection."""
+    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:  # noqa: ARG002
+        """Return what is sent, with the text of the script or its digest; `pack_command` is that of a connection."""
+        if with_text and self.script is not None:
+            return pack_command("EVAL", self.script.text, *self._words[2:])
         return pack_command(*self._words)
 
 
@@ -127,12 +132,13 @@ class Prepared:
         self.head = ("EVALSHA", chosen.digest, len(keys) + (reply_key is not None), *keys)
         self._pieces: list[bytes] = []
 
-    def packed(self, pack_command: Callable[..., Sequence[bytes]], slot: bytes, *arguments: bytes) -> Sequence[bytes]:
+    def packed(self, pack_command: Pack, slot: bytes, *arguments: bytes, with_text: bool) -> Sequence[bytes]:
         """Return the command with the name of a slot and arguments."""
+        head = ("EVAL", self.script.text, *self.head[2:]) if with_text else self.head
         if self.reply_key is None:
-            return pack_command(*self.head, self.plan, *arguments)
-        if not self.is_repeated:
-            return pack_command(*self.head, self.reply_key + slot, self.plan, *arguments)
+            return pack_command(*head, self.plan, *arguments)
+        if with_text or not self.is_repeated:
+            return pack_command(*head, self.reply_key + slot, self.plan, *arguments)
         fields = (slot, *arguments)
         if not self._pieces:
             # What redis-py packs around random fields of the same lengths is the same around others.
@@ -176,11 +182,11 @@ class ScriptCall(Command):
         slots.release(self.slot)
         self.slot = None
 
-    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:
+    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:
         """See Command."""
-        slot, numbers = self.slot, self._numbers
-        data = pack(f"<{len(numbers) + 2}d", self.number, attempt, *numbers)
-        return self._prepared.packed(pack_command, b"" if slot is None else slot.name, data, *self._arguments)
+        slot = b"" if self.slot is None else self.slot.name
+        data = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
+        return self._prepared.packed(pack_command, slot, data, *self._arguments, with_text=with_text)
 
     def withdrawal(self) -> Command:
         """Return the call that withdraws this one; the reply is `W`, or that to this call if it was executed."""

@@ -233,7 +233,7 @@ class RedisStore:
     def close(self) -> None:
         """Close idle connections; later calls open others."""
         self._waking.close()
-        self._tasks.close()
+        self._tasks.after_fork()
         self._connections.close()
 
     # The verbs for tasks.
