@@ -1,10 +1,10 @@
 -- Charge the first of several requests that fits, each completely or not at all; mostly there is one.
 --
 -- The plan: how many requests there are, whether the emptiest goes first, whether the others follow when the first is
--- rejected, and whether admitted requests may be undone; of each request where its keys start, the version of the configuration that it was made for (-1: any), and
--- where in the plan it is described: its scopes, and of each limit the algorithm, the scope, the place in the record,
--- three parameters, the number of its key (0: none), whether it is soft, the number of its usage, and the parts of a unit
--- (0: not counted). KEYS[1] is the version of the configuration.
+-- rejected, and whether admitted requests may be undone; of each request where its keys start, the version of the
+-- configuration that it was made for (-1: any), and where it is described: its scopes, and of each limit the algorithm,
+-- the scope, the place in the record, three parameters, the number of its key (0: none), whether it is soft, the number
+-- of its usage, and the parts of a unit (0: not counted). KEYS[1] is the version of the configuration.
 -- The numbers: the requests in the order in which they are tried, and where the amounts of each start.
 -- ARGV[3]: the holder of permits of each, 16 bytes, in that order.
 -- Replies: S stale configuration, C the record has another schema, T other calendars are needed, or D and for each
@@ -31,19 +31,13 @@ local function rejection(at, first_key, amounts_at)
   return table.concat(reply)
 end
 
-local function has_written_log()
-  for index = 1, #writes do
-    if writes[index][1] == 'APPEND' or writes[index][1] == 'SET' then return true end
-  end
-end
-
 -- Decide on one request. The reply is its decision, or S or C.
 local function decide(place, first_key, version, amounts_at)
   if version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= version then return 'S' end
   local scopes, limits, at = load_scopes(place, first_key, now)
   if not scopes then return 'C' end
   local states, number_at = '', amounts_at
-  writes, calendars_at = {}, amounts_at + limits * 8
+  writes, log_was_written, calendars_at = {}, false, amounts_at + limits * 8
   local before = may_be_undone > 0 and {}
   for index = 1, before and #scopes or 0 do before[index] = scopes[index].record end
   for _ = 1, limits do
@@ -70,7 +64,7 @@ local function decide(place, first_key, version, amounts_at)
     if scope.counts and scope.starts_hour then start_hour(scope) end
     save(scope)
   end
-  if before and not has_written_log() then
+  if before and not log_was_written then
     for index = 1, #scopes do states = states .. scopes[index].record .. before[index] end
   end
   return (scopes.has_new and 'N' or 'A') .. pack('<d', now) .. states

@@ -30,9 +30,7 @@ local function settle_bucket(state, change, rate, tick_us)
   return fill(state, level, tick, change, rate, tick_us)
 end
 
-local function share_of_bucket(state, rate, tick_us, full)
-  return drained(state, rate, tick_us) / full
-end
+local function share_of_bucket(state, rate, tick_us, full) return drained(state, rate, tick_us) / full end
 
 algorithms.token_bucket = {
   format = '<I8I8', take = take_from_bucket, settle = settle_bucket, share = share_of_bucket,
@@ -40,7 +38,5 @@ algorithms.token_bucket = {
 
 algorithms.leaky_bucket = {
   format = '<I8I8', take = take_from_bucket, credit = settle_bucket, share = share_of_bucket,
-  settle = function(state, change, rate, tick_us)
-    return change < 0 and 0 or settle_bucket(state, change, rate, tick_us)
-  end,
+  settle = function(state, change, ...) return change < 0 and 0 or settle_bucket(state, change, ...) end,
 }

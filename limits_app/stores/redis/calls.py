@@ -40,17 +40,8 @@ UNDO: Final = 2
 
 _FOLDER: Final = Path(__file__).parent
 
-_FILES: Final[Mapping[str, str]] = {
-    "token_bucket": "buckets",
-    "leaky_bucket": "buckets",
-    "gcra": "gcra",
-    "sliding_window": "sliding_window",
-    "fixed_window": "fixed_window",
-    "quota": "quota",
-    "permits": "permits",
-    "blocked": "blocked",
-}
-"""The file of each algorithm, by the name in `Rule.lua`."""
+_FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
+"""The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
 Pack = Callable[..., Sequence[bytes]]
 """The method of connections of redis-py that packs a command."""
@@ -74,8 +65,8 @@ class Script:
 @lru_cache(maxsize=1024)
 def script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
     """Return the script of a verb for limits of these algorithms."""
-    needed = sorted({_FILES[name] for name in algorithms})
-    return Script(["prelude", *needed, verb])
+    needed = {_FILES.get(name, name) for name in algorithms} - {"prelude"}
+    return Script(["prelude", *sorted(needed), verb])
 
 
 _WITHDRAW_SCRIPT: Final = Script(["prelude"])

@@ -4,8 +4,8 @@
 -- ARGV[3] is the step:
 --   look    the plan: how many fit into a batch, and when collecting began: later usage does not make a batch full.
 --           The reply: the batch, or '', whether more than one batch is left, and the fields to take; or nothing.
---   take    ARGV[4] is the name of the new batch, ARGV[5] follows it; from ARGV[6] on the fields, first those of scopes,
---           whose keys are in the same order. The reply: the batch, or nothing where there was no usage.
+--   take    ARGV from 4 on: the name of the new batch, what follows it, and the fields, first those of scopes, whose
+--           keys are in the same order. The reply: the batch, or nothing where there was no usage.
 --   forget  ARGV[4] is the name of the batch.
 local finished, hours, batch = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
 

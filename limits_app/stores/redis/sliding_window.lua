@@ -1,5 +1,5 @@
--- Sliding window, as core/algorithms/sliding_window.py. The log is a string under `key`: pairs of time and running total.
--- The fields of a state: its log has ENTRIES that count, from HEAD on, and is kept until the second KEPT_UNTIL.
+-- Sliding window, as core/algorithms/sliding_window.py. The log is a string of pairs of time and running total.
+-- The fields of a state: ENTRIES of the log count, from HEAD on; it is kept until the second KEPT_UNTIL.
 local FORGOTTEN, TOTAL, OPENED, LAST, OLDEST, HEAD, ENTRIES, KEPT_UNTIL = 1, 2, 3, 4, 5, 6, 7, 8
 
 -- Entries of the log; nil where it was evicted. Then all that it held counts until the last amount expires.
@@ -67,7 +67,7 @@ local function close_entry(state, time, window, key)
     state[FORGOTTEN], state[TOTAL], state[HEAD], state[KEPT_UNTIL] = 0, state[TOTAL] - state[FORGOTTEN], 0, 0
     write_later('SET', key, table.concat(rebased) .. pack('<dd', state[LAST], state[TOTAL]))
   end
-  state[ENTRIES] = entries + 1
+  state[ENTRIES], log_was_written = entries + 1, true
   if state[KEPT_UNTIL] * 1000000 < time + 2 * window then
     state[KEPT_UNTIL] = floor((time + idle_us(window)) / 1000000)
     write_later('PEXPIRE', key, milliseconds(idle_us(window)))
