@@ -24,8 +24,8 @@ local function rejection(at, first_key, amounts_at)
     amount, amounts_at = unpack_from('<d', ARGV[2], amounts_at)
     local algorithm = algorithms[name]
     local state = {unpack_from(algorithm.format, scopes[scope].record, place)}
-    local time, total
-    if algorithm.rejected then time, total = algorithm.rejected(state, amount, a, b, c, KEYS[first_key + key - 1]) end
+    local tell, time, total = algorithm.rejected, nil, nil
+    if tell then time, total = tell(state, amount, a, b, c, KEYS[first_key + key - 1]) end
     reply[#reply + 1] = pack(algorithm.format, unpack(state)) .. (time and pack('<dd', time, total) or '')
   end
   return table.concat(reply)
@@ -91,13 +91,11 @@ if emptiest_first > 0 then
   for turn = 1, requests do
     local request = unpack_from('<d', ARGV[2], numbers_at + turn * 16 - 16)
     local first_key, _, place = unpack_from('<ddd', plan, 33 + request * 24)
-    local load = load_of(place, first_key)
-    if not load then return 'C' end
-    turns[turn] = {turn = turn, load = load}
+    turns[turn] = {turn = turn, load = load_of(place, first_key)}
+    if not turns[turn].load then return 'C' end
   end
   table.sort(turns, function(one, other)
-    if one.load == other.load then return one.turn < other.turn end
-    return one.load < other.load
+    return one.load < other.load or one.load == other.load and one.turn < other.turn
   end)
 end
 

@@ -35,7 +35,6 @@ local function share_of_bucket(state, rate, tick_us, full) return drained(state,
 algorithms.token_bucket = {
   format = '<I8I8', take = take_from_bucket, settle = settle_bucket, share = share_of_bucket,
 }
-
 algorithms.leaky_bucket = {
   format = '<I8I8', take = take_from_bucket, credit = settle_bucket, share = share_of_bucket,
   settle = function(state, change, ...) return change < 0 and 0 or settle_bucket(state, change, ...) end,

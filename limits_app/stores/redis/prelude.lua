@@ -28,21 +28,15 @@ if now < 0 then
 end
 
 local MOST_DEBT = 4503599627370496 -- as DEBT_PARTS in core/algorithms/rule.py
-local HOUR_US = 3600000000
-local USAGE_KEPT_US = 694800000000 -- KEPT_HOURS of core/counting.py, and an hour
+local HOUR_US, USAGE_KEPT_US = 3600000000, 694800000000 -- the second: KEPT_HOURS of core/counting.py, and an hour
 local ALWAYS = 4294967295 -- the second until which records are kept that do not expire
 local NEVER = 9007199254740992 -- as NEVER_US in core/algorithms/rule.py
 
--- An integer as text: tostring() would lose digits.
+-- An integer as text (tostring() loses digits); how long state is kept that equals unused state after `us`;
+-- milliseconds for an expiry (servers reject more than 30,000 years); a text with other bytes at a place.
 local function whole(value) return string.format('%.0f', value) end
-
--- How long state is kept that equals unused state again after `us`.
 local function idle_us(us) return max(us * idle_factor, least_idle_us) end
-
--- At most 30,000 years: servers reject more.
 local function milliseconds(us) return min(floor(us / 1000) + 1, 1000000000000000) end
-
--- A text with other bytes at a place.
 local function put(text, place, bytes) return sub(text, 1, place - 1) .. bytes .. sub(text, place + #bytes) end
 
 -- Every algorithm adds a table: how a state is packed, and functions. `state` is a list of the packed numbers, which
@@ -60,8 +54,7 @@ local algorithms = {
   -- As BlockedRule in core/algorithms/rule.py: every request is rejected.
   blocked = {format = '<', take = function() end, settle = function() return 0 end, share = function() return 0 end},
 }
-local calendars_at -- where the numbers have the boundaries of calendars, see quota.lua
-local lease_was_lost = false -- see permits.lua
+local calendars_at, lease_was_lost = nil, false -- see quota.lua and permits.lua
 
 -- Logs and leases are written after everything was decided.
 local writes, log_was_written = {}, false
@@ -107,8 +100,8 @@ local function count_usage(scope, usage, amount, parts)
   scope.sums, scope.counts = put(scope.sums, place, pack('<d', sum)), true
 end
 
--- KEYS ends with a hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key of
--- a scope that counts, with the label of it.
+-- KEYS ends with a hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key
+-- of a scope that counts, with the label of it.
 local function keep_usage(field, value, hour)
   local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
   call('HSET', finished, field, value)

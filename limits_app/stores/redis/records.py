@@ -193,7 +193,8 @@ class Records:
             for stored, scope in zip(found, scopes, strict=True):
                 if stored.raw is not None and (stored.record is None or stored.record.schema is not scope.schema):
                     record = _migrated(stored, scope.schema, now)
-                    engine.reclaim(record, now)
+                    # The states do not count expired leases, so that these must not be returned any more.
+                    record.leases = {key: lease for key, lease in record.leases.items() if lease.expires_at > now}
                     changed.append((stored, record, scope))
             if not changed or (yield from self._swapped(changed, now)):
                 return

@@ -10,7 +10,6 @@ local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
 local scopes, limits, at = load_scopes(9, 1, charged_at)
 if not scopes then return 'C' end
 calendars_at = numbers_at + limits * 8
-
 if action == UNDO then
   local told = 1
   for index = 1, #scopes do
@@ -38,7 +37,6 @@ for _ = 1, limits do
   end
 end
 write_now()
-
 for index = 1, #scopes do
   local scope = scopes[index]
   if scope.is_changed then

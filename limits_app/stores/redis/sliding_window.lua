@@ -29,7 +29,7 @@ local function drop_entries(state, log, count)
   end
 end
 
--- Forget what is as old as the window; returns the time, which is never before that of the last amount, and what is used.
+-- Forget what is as old as the window; returns the time, at least that of the last amount, and what is used.
 local function forget(state, window, key)
   local time = max(now, state[LAST])
   local oldest = time - window + 1
