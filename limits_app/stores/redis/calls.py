@@ -6,7 +6,7 @@ A script is prelude.lua, the algorithms that it needs, and the file of its verb,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -208,13 +208,9 @@ class PreparedPlan:
         self.calendars = Calendars(self.limits)
         self.version = -1 if plan.version is None else plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
-        self.keys = [names.scope(short) for short in self.shorts]
-        self._key_numbers: dict[PlannedLimit, int] = {}
-        for limit in self.limits:
-            if limit.rule.has_log or limit.rule.is_permit:
-                name = names.log if limit.rule.has_log else names.leases
-                self.keys.append(name(self.shorts[self.position(limit.scope_index)], limit.rule.key))
-                self._key_numbers[limit] = len(self.keys)
+        apart = [limit for limit in self.limits if limit.rule.has_log or limit.rule.is_permit]
+        self.keys = [*map(names.scope, self.shorts), *map(self._key_of, apart)]
+        self._key_numbers = {limit: len(self.shorts) + number for number, limit in enumerate(apart, 1)}
         self.description = self._description(plan)
         self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False, may_be_undone=tag is not None)
         self._settle = _CREDIT if plan.is_credit else SETTLE
@@ -223,6 +219,11 @@ class PreparedPlan:
     def position(self, scope_index: int) -> int:
         """Return the position, among these scopes, of a scope of the plan."""
         return self.scope_indexes.index(scope_index)
+
+    def _key_of(self, limit: PlannedLimit) -> bytes:
+        """Return the key of the log or the leases of a limit."""
+        name = self.names.log if limit.rule.has_log else self.names.leases
+        return name(self.shorts[self.position(limit.scope_index)], limit.rule.key)
 
     def amounts(self, amounts: Amounts) -> Amounts:
         """Return the amounts of these limits."""
@@ -314,8 +315,8 @@ class Calls:
     """Builds the calls of one process."""
 
     def __init__(self, names: Keys, clock: ServerClock) -> None:
-        self._names = names
-        self._clock = clock
+        self.names = names
+        self.clock = clock
         self.after_fork()
         on_fork(self)
 
@@ -336,10 +337,10 @@ class Calls:
             rows += (acquire.numbers[plan], place + len(amounts) * _NUMBER_BYTES)
             amounts += plan.amounts(claim.amounts)
             if plan.calendars.size:
-                told = plan.calendars.around(self._clock.estimate() if now is None else now)
+                told = plan.calendars.around(self.clock.estimate() if now is None else now)
                 amounts += told.boundaries
                 known.append(told.known)
-        numbers = [*self._clock.header(0, now), *rows, *amounts]
+        numbers = [*self.clock.header(0, now), *rows, *amounts]
         if acquire.has_quotas:
             numbers += [max([start for start, _ in known]), min([end for _, end in known])]
         holders = b""
@@ -351,11 +352,11 @@ class Calls:
         self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE, records: bytes = b""
     ) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges."""
-        numbers: list[float] = [*self._clock.header(claim.decided_at), *plan.amounts(changes)]
+        numbers: list[float] = [*self.clock.header(claim.decided_at), *plan.amounts(changes)]
         if plan.has_quotas:
-            told = plan.calendars.around(self._clock.estimate())
+            told = plan.calendars.around(self.clock.estimate())
             numbers += [*told.boundaries, *told.known]
-        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self._names.channel, records))
+        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self.names.channel, records))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""
@@ -364,9 +365,9 @@ class Calls:
             shorts = claim.plan.short_keys()
             for limit in claim.plan.permits:
                 short = shorts[limit.scope_index]
-                if self._names.tag(short) == tag:
+                if self.names.tag(short) == tag:
                     member, ends = lease_member(self.holder(claim), claim, limit)
-                    keys += [self._names.leases(short, limit.rule.key), self._names.scope(short)]
+                    keys += [self.names.leases(short, limit.rule.key), self.names.scope(short)]
                     plan.append(pack("<dd", limit.rule.lease_us, ends))
                     members.append(member)
                     owners.append(claim)
@@ -375,25 +376,25 @@ class Calls:
 
     def watch(self, scope: bytes) -> ScriptCall:
         """Return the call that notes, for a while, that a thread waits for a scope."""
-        key = self._names.scope(scope)
+        key = self.names.scope(scope)
         prepared = Prepared(script("renew"), [key, key], pack("<dd", 0, 0))
         return ScriptCall(prepared, self._unnumbered(), [b""])
 
     def raise_version(self, tag: bytes, *, step: int, least: int) -> ScriptCall:
         """Return the call that raises the version of the configuration."""
         plan = pack("<dd", step, least)
-        prepared = Prepared(script("version"), [self._names.version(tag)], plan)
+        prepared = Prepared(script("version"), [self.names.version(tag)], plan)
         return ScriptCall(prepared, self._unnumbered())
 
     def definitions(self, name: bytes) -> Command:
         """Return the call that reads the definitions of a schema."""
-        return Command("GET", self._names.definitions(name))
+        return Command("GET", self.names.definitions(name))
 
     def script(
         self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, tag: bytes, once: bool = False
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        prepared = Prepared(script(verb), keys, plan, self._names.reply(b"", tag) if once else None)
+        prepared = Prepared(script(verb), keys, plan, self.names.reply(b"", tag) if once else None)
         return ScriptCall(prepared, self._unnumbered(), arguments)
 
     def holder(self, claim: Claim) -> bytes:
@@ -401,4 +402,4 @@ class Calls:
         return self._process + claim.number.to_bytes(8, "little")
 
     def _unnumbered(self) -> Sequence[float]:
-        return self._clock.header(0)
+        return self.clock.header(0)

@@ -150,16 +150,16 @@ class Connections:
         return connection
 
 
-def _execute(connection: Any, call: Command, attempt: int) -> Any:
+def _execute(connection: Any, call: Command, attempt: int, *, with_text: bool = False) -> Any:
     """Send a call, with the text of the script where the server does not know it, and return the reply."""
-    for with_text in (False, True):
-        packed = call.packed(connection.pack_command, attempt, with_text=with_text)
-        connection.send_packed_command(packed, check_health=False)
-        try:
-            return connection.read_response(disable_decoding=True)
-        except exceptions.NoScriptError:
-            if with_text:
-                raise
+    packed = call.packed(connection.pack_command, attempt, with_text=with_text)
+    connection.send_packed_command(packed, check_health=False)
+    try:
+        return connection.read_response(disable_decoding=True)
+    except exceptions.NoScriptError:
+        if with_text:
+            raise
+    return _execute(connection, call, attempt, with_text=True)
 
 
 _TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
@@ -231,15 +231,15 @@ class TaskConnections:
         return connection
 
 
-async def _execute_in_task(connection: Any, call: Command) -> Any:
-    for with_text in (False, True):
-        packed = call.packed(connection.pack_command, FIRST, with_text=with_text)
-        await connection.send_packed_command(packed, check_health=False)
-        try:
-            return await connection.read_response(disable_decoding=True)
-        except exceptions.NoScriptError:
-            if with_text:
-                raise
+async def _execute_in_task(connection: Any, call: Command, *, with_text: bool = False) -> Any:
+    packed = call.packed(connection.pack_command, FIRST, with_text=with_text)
+    await connection.send_packed_command(packed, check_health=False)
+    try:
+        return await connection.read_response(disable_decoding=True)
+    except exceptions.NoScriptError:
+        if with_text:
+            raise
+    return await _execute_in_task(connection, call, with_text=True)
 
 
 class _LoopConnections:

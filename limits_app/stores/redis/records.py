@@ -27,12 +27,10 @@ from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.definitions import definitions_of, layout_from
-from limits_app.stores.redis.keys import Keys
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.calls import Calls, ScriptCall
     from limits_app.stores.redis.exactly_once import Slots
-    from limits_app.stores.redis.hints import ServerClock
 
 __all__ = ["Codec", "Codecs", "Records", "StatesReader", "Stored", "lease_member"]
 
@@ -61,7 +59,7 @@ _MOST_ATTEMPTS: Final = 50
 
 
 class StatesReader:
-    """Reads the states in the replies of acquire.lua. Of a log they have at most one entry, see tell() of the algorithm."""
+    """Reads the states in the replies of acquire.lua. They have at most one entry of a log."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         formats = [_FORMATS[rule.lua[0]] + ("dd" if rule.has_log else "") for rule in rules]
@@ -165,12 +163,11 @@ class Stored:
 class Records:
     """Loads records and stores them again."""
 
-    def __init__(self, names: Keys, codecs: Codecs, clock: ServerClock, calls: Calls, slots: Slots) -> None:
-        self._names = names
-        self._codecs = codecs
-        self._clock = clock
+    def __init__(self, calls: Calls, codecs: Codecs, slots: Slots) -> None:
         self._calls = calls
+        self._codecs = codecs
         self._slots = slots
+        self._names = calls.names
 
     def peek(self, claim: Claim, groups: Sequence[Sequence[int]]) -> Generator[Any, Any, None]:
         """Fill in the time, and the states of a claim under the present limits; scopes are loaded in `groups`."""
@@ -201,12 +198,7 @@ class Records:
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
     def settled(
-        self,
-        claim: Claim,
-        changes: Amounts,
-        scope_indexes: Sequence[int],
-        found: tuple[int, Sequence[Stored]],
-        holder: bytes,
+        self, claim: Claim, changes: Amounts, scope_indexes: Sequence[int], found: tuple[int, Sequence[Stored]]
     ) -> tuple[ScriptCall, bool]:
         """Settle a claim in what was loaded for some scopes of its plan; return the call that stores the result.
 
@@ -216,7 +208,6 @@ class Records:
         records = [new_record(scope.schema) for scope in claim.plan.scopes]
         for index, stored in zip(scope_indexes, loaded, strict=True):
             records[index] = stored.record or records[index]
-        claim.holder = holder
         kept_leases = engine.settle(claim, records, changes, now)
         changed = [
             (stored, records[index], claim.plan.scopes[index])
@@ -249,20 +240,22 @@ class Records:
                 raise StaleConfiguration
             now, rest = int(Struct("<d").unpack(reply[0])[0]), iter(reply[1:])
             found = [_stored(short, list(codecs.values()), rest) for short, codecs in known.items()]
+            strangers = [one for one in found if one.raw and one.raw[:NAME_LENGTH] not in known[one.short]]
             has_more = False
-            for stored in found:
-                name = (stored.raw or b"")[:NAME_LENGTH]
-                if name and name not in known[stored.short]:
-                    definitions = None
-                    codec_or_none = self._codecs.named(name)
-                    if codec_or_none is None:
-                        definitions = yield self._calls.definitions(name)
-                        codec_or_none = self._codecs.defined(definitions)
-                    if codec_or_none is not None:
-                        known[stored.short][codec_or_none.name] = codec_or_none
-                        has_more = codec_or_none.name == name or has_more
+            for stored in strangers:
+                found_codec = yield from self._find((stored.raw or b"")[:NAME_LENGTH])
+                if found_codec is not None:
+                    known[stored.short][found_codec.name] = found_codec
+                    has_more = True
             if not has_more:
                 return now, found
+
+    def _find(self, name: bytes) -> Generator[Any, Any, Codec | None]:
+        """Return the codec of the schema with a name, of which the definitions are stored."""
+        codec = self._codecs.named(name)
+        if codec is None:
+            codec = self._codecs.defined((yield self._calls.definitions(name)))
+        return codec if codec is not None and codec.name == name else None
 
     def _swapped(
         self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int
@@ -288,7 +281,7 @@ class Records:
         records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
         for stored, record, scope in changed:
             is_lasting = stored.is_lasting if scope is None else scope.lasting
-            lives = self._clock.idle_us(_full_at(record, now) - now)
+            lives = self._calls.clock.idle_us(_full_at(record, now) - now)
             kept_until = _ALWAYS if is_lasting else min((now + lives) // 1_000_000, _ALWAYS - 1)
             encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
             kept_ms = b"%d" % (lives // 1000 + 1)
@@ -301,8 +294,8 @@ class Records:
                 if lease_id not in record.leases:
                     keys.append(self._names.leases(stored.short, lease_id[0]))
                     writes += [b"ZREM", b"%d" % len(keys), member, b""]
-            for finished in record.finished if scope is not None else ():
-                label = label_of(scope.scope, list(finished.amounts))
+            for finished in record.finished:
+                label = b"" if scope is None else label_of(scope.scope, list(finished.amounts))
                 sums = finished.amounts.values()
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
         tag = self._names.tag(changed[0][0].short)

@@ -129,16 +129,16 @@ class RedisStore:
         self._tasks = TaskConnections(self._connections)
         self._codecs = Codecs()
         self._calls = Calls(self._names, self._clock)
-        self._records = Records(self._names, self._codecs, self._clock, self._calls, self._slots)
+        self._records = Records(self._calls, self._codecs, self._slots)
         self._choices: dict[tuple[frozenset[PreparedPlan], bool, bool], PreparedAcquire] = {}
         self._defined: dict[bytes, float] = {}
         self._rejections = Rejections()
         self._acquires_in_doubt: InDoubt[Claim, tuple[ScriptCall, Sequence[Claim], Sequence[PreparedPlan]]] = InDoubt()
         self._settlements_in_doubt: InDoubt[tuple[Claim, PreparedPlan], ScriptCall] = InDoubt()
         self._settling = Settling()
-        usage = UsageCollector(self._connections.run, self._calls, self._names, self._clock)
+        usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts = usage.collect, usage.forget
-        self._waking = Waking(self._connections, self._calls, self._names, self._rejections.forget)
+        self._waking = Waking(self._connections, self._calls, self._rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -383,9 +383,8 @@ class RedisStore:
         """Settle a claim in scopes of which one has other limits by now."""
         for _ in range(_MOST_ATTEMPTS):
             found = yield from self._records.load(plan.shorts, plan.scopes, None)
-            call, kept_leases = self._records.settled(
-                claim, changes, plan.scope_indexes, found, self._calls.holder(claim)
-            )
+            claim.holder = self._calls.holder(claim)
+            call, kept_leases = self._records.settled(claim, changes, plan.scope_indexes, found)
             if (yield from self._send_settlement((claim, plan), call)) == b"A":
                 return not kept_leases
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
