@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -259,4 +260,5 @@ class _LoopConnections:
         finally:
             self.is_closed = True
             while self.idle:
-                await self.idle.pop().disconnect(nowait=True)
+                with suppress(*LOST):
+                    await self.idle.pop().disconnect()
