@@ -10,7 +10,7 @@ local function drained(state, rate, tick_us)
   return level, last
 end
 
--- Add to the level. What is charged to a level that may run dry within this tick drains from the next whole tick on.
+-- Add to the level. Amounts on a level that may run dry within this tick drain from the next whole tick on.
 local function fill(state, level, tick, amount, rate, tick_us)
   if amount > 0 and level < rate then tick = max(tick, -floor(-now / tick_us)) end
   level = min(max(level + amount, 0), MOST_DEBT)

@@ -1,4 +1,4 @@
-"""Calls: what is sent to a server for a request, worked out once for each plan. No input or output here.
+"""Calls: the commands for a request, prepared once for each plan. No input or output here.
 
 A script is prelude.lua, the algorithms that it needs, and the file of its verb, concatenated in this order.
 """
@@ -91,7 +91,7 @@ class Command:
         """Note that the server has not executed it."""
 
     def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:  # noqa: ARG002
-        """Return what is sent, with the text of the script or its digest; `pack_command` is that of a connection."""
+        """Return the packed command, with the text of the script or its digest; `pack_command` is that of a connection."""
         if with_text and self.script is not None:
             return pack_command("EVAL", self.script.text, *self._words[2:])
         return pack_command(*self._words)

@@ -180,7 +180,7 @@ class RedisClusterStore(RedisStore):
         return None
 
     def _undo(self, claim: Claim, charged: Sequence[Charged]) -> Steps[None]:
-        """Refund what was charged a moment ago; what cannot be refunded now stays charged."""
+        """Refund the charges of a moment ago; those that cannot be refunded now stay."""
         changes = [-amount for amount in claim.amounts]
         for group, charged_at, records in charged:
             claim.decided_at = charged_at

@@ -1,6 +1,6 @@
 -- The start of every script. The algorithms that the script needs follow, and then the file of the verb.
 --
--- ARGV[1] is the plan: what is the same in every call. ARGV[2] are the numbers of this call. Both are packed,
+-- ARGV[1] is the plan, the same in every call. ARGV[2] are the numbers of this call. Both are packed,
 -- little-endian; numbers are doubles, which hold every integer below 2^53 exactly. Times are microseconds.
 local floor, max, min, sub = math.floor, math.max, math.min, string.sub
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
@@ -46,7 +46,7 @@ local function put(text, place, bytes) return sub(text, 1, place - 1) .. bytes .
 --                                        that the caller receives, where another one is stored
 --   settle(state, change, a, b, c, key)  charge a positive change, refund a negative one where the algorithm can
 --   credit(state, change, ...)           a negative change that no claim holds (settle where it is not defined)
---   undo(state, change, ...)             refund what was charged a moment ago (credit where it is not defined)
+--   undo(state, change, ...)             refund the charge of a moment ago (credit where it is not defined)
 --   share(state, a, b, c, key)           the share of the limit that is in use
 --   rejected(state, amount, ...)         change the state to what the caller receives; for a log, also return the time
 --                                        and the total of the entry with which the amount fits again
@@ -129,7 +129,7 @@ local function add_finished_usage(label, usage)
 end
 
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
--- is finished. What was not collected for too long is dropped.
+-- is finished. Usage that was not collected for too long is dropped.
 local function start_hour(scope)
   local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
   if scope.has_usage then add_finished_usage(label, scope.has_usage) end

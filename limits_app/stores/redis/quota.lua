@@ -22,7 +22,7 @@ local function credit_period(state, change)
 end
 
 local function settle_period(state, change, _, session_us, calendar)
-  -- What was charged in an earlier period is not refunded.
+  -- Amounts of an earlier period are not refunded.
   if change <= 0 then return charged_at < state[1] and 0 or credit_period(state, change) end
   local start, ends, count = current_period(state, session_us, calendar)
   state[1], state[2], state[3] = min(start, now), ends, min(count + change, MOST_DEBT)

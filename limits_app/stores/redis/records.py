@@ -1,7 +1,7 @@
 """Records: how the state of a scope is stored, and the changes of it that are computed by the engine.
 
 A record is the name of its schema, the second until which it is kept, and the integers of all states. Logs of sliding
-windows are strings, and leases are sorted sets, under keys of their own. Scripts decide on requests. Here is what they
+windows are strings, and leases are sorted sets, under separate keys. Scripts decide on requests. Here is what they
 leave to the engine: records that were written under another schema, and resets. Such records are loaded, changed, and
 stored if no other caller has changed them in the meantime.
 
@@ -151,7 +151,7 @@ class Codecs:
 
 @dataclass(slots=True)
 class Stored:
-    """What is stored for a scope: the record as bytes, and decoded; None where it cannot be read."""
+    """The stored data of a scope: the record as bytes, and decoded; None where it cannot be read."""
 
     short: bytes
     raw: bytes | None
@@ -183,7 +183,7 @@ class Records:
     def migrate(
         self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None
     ) -> Generator[Any, Any, None]:
-        """Change records to the present limits of their scopes; what was used is kept."""
+        """Change records to the present limits of their scopes; recorded use is kept."""
         for _ in range(_MOST_ATTEMPTS):
             now, found = yield from self.load(shorts, scopes, version)
             changed = []
@@ -200,7 +200,7 @@ class Records:
     def settled(
         self, claim: Claim, changes: Amounts, scope_indexes: Sequence[int], found: tuple[int, Sequence[Stored]]
     ) -> tuple[ScriptCall, bool]:
-        """Settle a claim in what was loaded for some scopes of its plan; return the call that stores the result.
+        """Settle a claim in the loaded records of some scopes of its plan; return the call that stores the result.
 
         Says also whether no lease had run out.
         """
@@ -216,7 +216,7 @@ class Records:
         return self._swap(changed, now), kept_leases
 
     def reset(self, short: bytes, keys: Collection[str] | None) -> Generator[Any, Any, None]:
-        """Forget what was used of the limits `keys` of a scope, or of all."""
+        """Forget the use of the limits `keys` of a scope, or of all."""
         for _ in range(_MOST_ATTEMPTS):
             now, (stored,) = yield from self.load([short], (), None)
             if stored.record is None:
@@ -229,7 +229,7 @@ class Records:
     def load(
         self, shorts: Sequence[bytes], scopes: Sequence[ScopedLimits], version: int | None
     ) -> Generator[Any, Any, tuple[int, list[Stored]]]:
-        """Return the time, and what is stored for scopes. Raises StaleConfiguration."""
+        """Return the time, and the stored data of scopes. Raises StaleConfiguration."""
         known: dict[bytes, dict[bytes, Codec]] = {short: {} for short in shorts}
         for short, scope in zip(shorts, scopes, strict=False):
             codec = self._codecs.of(scope.schema)
@@ -276,7 +276,7 @@ class Records:
         return self._calls.script("load", keys, b"".join(plan), tag=tag)
 
     def _swap(self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int) -> ScriptCall:
-        """Return the call that stores records in the place of what was loaded."""
+        """Return the call that replaces the loaded records."""
         keys = [self._names.scope(stored.short) for stored, _, _ in changed]
         records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
         for stored, record, scope in changed:

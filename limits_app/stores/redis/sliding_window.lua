@@ -29,7 +29,7 @@ local function drop_entries(state, log, count)
   end
 end
 
--- Forget what is as old as the window; returns the time, at least that of the last amount, and what is used.
+-- Forget amounts as old as the window; returns the time, at least that of the last amount, and the amount in use.
 local function forget(state, window, key)
   local time = max(now, state[LAST])
   local oldest = time - window + 1
@@ -74,7 +74,7 @@ local function close_entry(state, time, window, key)
   end
 end
 
--- Charge an amount to a state that has forgotten what is too old.
+-- Charge an amount to a state that has forgotten old amounts.
 local function charge(state, time, amount, window, step, key)
   if state[TOTAL] == state[FORGOTTEN] then
     state[FORGOTTEN], state[TOTAL], state[HEAD], state[ENTRIES] = 0, 0, 0, 0
@@ -95,7 +95,7 @@ algorithms.sliding_window = {
       if used + amount > capacity then return nil end
       return charge(state, time, amount, window, step, key)
     end
-    -- Nothing is charged, so what is forgotten is not stored: a clock may be set back.
+    -- Nothing is charged, so nothing is stored: a clock may be set back.
     local told = {unpack(state, 1, KEPT_UNTIL)}
     local _, used = forget(told, window, key)
     return used <= capacity and 0 or nil, told
@@ -113,7 +113,7 @@ algorithms.sliding_window = {
     if log then drop_entries(state, log, first_entry(log, state[ENTRIES], 8, state[FORGOTTEN] + 1)) end
     return state[LAST] + window
   end,
-  -- What was closed in the meantime stays spent.
+  -- Entries that were closed in the meantime stay spent.
   undo = function(state, change, _, window, _, key)
     local time, used = forget(state, window, key)
     if used == 0 then return 0 end

@@ -152,7 +152,7 @@ class RedisStore:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._now is not None:
-            raise NotShareable("a store with a clock of its own cannot be sent to another process: leave clock= out")
+            raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
         return open_store, (type(self), *self._source.address(), self._options)
 
     def __repr__(self) -> str:
@@ -456,7 +456,7 @@ class RedisStore:
         claim.decided_at, claim.states = int(now), plan.states.read(reply, at + _HEAD.size)
         claim.admitted = status != _REJECTED
 
-    # What is computed once.
+    # Prepared plans.
 
     def _prepared(self, plan: Plan) -> PreparedPlan:
         prepared = plan.store_cache
