@@ -10,7 +10,7 @@ from tests.stores.support import limits_of
 
 
 def claim() -> Claim:
-    return limits_of(MemoryStore(), RateLimit("tpm", 10, 60)).claim({"tpm": 1})
+    return limits_of(MemoryStore(), RateLimit("tpm", 10, 60)).prepare({"tpm": 1}).claim
 
 
 def test_one_settles_and_others_may_when_that_has_failed() -> None:

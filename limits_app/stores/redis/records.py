@@ -26,7 +26,7 @@ from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.definitions import definitions_of
+from limits_app.stores.codecs import definitions_of, schema_from
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.calls import Calls, ScriptCall
