@@ -57,7 +57,8 @@ def names_of(path: str) -> list[str]:
         module = importlib.import_module(path)
     except ModuleNotFoundError:
         return []
-    return [name for name, value in vars(module).items() if getattr(value, "__module__", "").startswith("limits_app")]
+    names = vars(module).get("__all__")
+    return names or [name for name, value in vars(module).items() if isinstance(value, type) and name[0] != "_"]
 
 
 def test_the_page_of_exit_codes_says_what_the_code_says() -> None:

@@ -296,5 +296,5 @@ def test_counts_of_more_than_64_bits_are_added_up_elsewhere(process_store: Proce
     batch = process_store.collect_counts()
     assert batch is not None
     counted = sum(count.amounts["bytes"] for count in batch.counts)
-    parts = 3 * (2**62 + schema.rules[0].parts_per_unit)
-    assert parts * 1000 // schema.rules[0].parts_per_unit - 6 <= counted <= parts * 1000 // schema.rules[0].parts_per_unit
+    expected = 3 * (2**62 + schema.rules[0].parts_per_unit) * 1000 // schema.rules[0].parts_per_unit
+    assert expected - 6 <= counted <= expected, "each count is rounded down"
