@@ -79,7 +79,7 @@ class Command:
         """Note that the server has not executed it."""
 
     def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:  # noqa: ARG002
-        """Return the packed command, with the text of the script or its digest; `pack_command` is that of a connection."""
+        """Return the command, with the text of the script or its digest; `pack_command` is that of a connection."""
         if with_text and self.script is not None:
             return pack_command("EVAL", self.script.text, *self._words[2:])
         return pack_command(*self._words)
@@ -325,9 +325,9 @@ class Calls:
             rows += (acquire.numbers[plan], place + len(amounts) * _NUMBER_BYTES)
             amounts += plan.amounts(claim.amounts)
             if plan.calendars.size:
-                told = plan.calendars.around(self.clock.estimate() if now is None else now)
-                amounts += told.boundaries
-                known.append(told.known)
+                boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
+                amounts += boundaries
+                known.append(right)
         numbers = [*self.clock.header(0, now), *rows, *amounts]
         if acquire.has_quotas:
             numbers += [max([start for start, _ in known]), min([end for _, end in known])]
@@ -342,8 +342,8 @@ class Calls:
         """Return the call that settles a claim, or undoes its charges."""
         numbers: list[float] = [*self.clock.header(claim.decided_at), *plan.amounts(changes)]
         if plan.has_quotas:
-            told = plan.calendars.around(self.clock.estimate())
-            numbers += [*told.boundaries, *told.known]
+            boundaries, right = plan.calendars.around(self.clock.estimate())
+            numbers += [*boundaries, *right]
         return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self.names.channel, records))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:

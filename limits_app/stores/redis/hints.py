@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic_ns, time_ns
-from typing import Final, NamedTuple
+from typing import Final
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.rule import NEVER_US
@@ -52,41 +52,29 @@ class ServerClock:
         return monotonic_ns() // 1000 + self._offset_us
 
 
-class Boundaries(NamedTuple):
-    """The calendar boundaries of limits: right for times in `known`, and not recomputed for times in `period`."""
-
-    boundaries: tuple[int, ...]
-    period: tuple[int, int]
-    known: tuple[int, int]
-
-
 class Calendars:
-    """The calendars of limits; their boundaries are recomputed when the first of the periods ends."""
+    """The calendars of limits, whose boundaries scripts receive; they are computed again when a period ends."""
 
     def __init__(self, limits: Sequence[PlannedLimit]) -> None:
         self._limits = [limit for limit in limits if limit.rule.boundaries(0, 1)]
         self.size = 2 * _COUNT * len(self._limits)
-        """How many boundaries scripts receive."""
-        self._last = Boundaries((), (0, 0) if self._limits else ALWAYS, ALWAYS)
+        """How many boundaries there are."""
+        self._last: tuple[range, tuple[int, ...], tuple[int, int]] = (range(0), (), ALWAYS)
 
     def offset(self, limit: PlannedLimit) -> int:
         """Return the place of the boundaries of a limit among all, in bytes; 0 where it has none."""
         return self._limits.index(limit) * 2 * _COUNT * 8 if limit in self._limits else 0
 
-    def around(self, now: int) -> Boundaries:
-        """Return the boundaries around a time."""
-        last = self._last  # read once: other threads may replace it
-        if not last.period[0] <= now < last.period[1]:
-            last = self._last = self._compute(now)
-        return last
-
-    def _compute(self, now: int) -> Boundaries:
-        found = [limit.rule.boundaries(now, _COUNT) for limit in self._limits]
-        return Boundaries(
-            boundaries=tuple([boundary for some in found for boundary in some]),
-            period=(max([some[_COUNT - 1] for some in found]), min([some[_COUNT] for some in found])),
-            known=(max([some[0] for some in found]), min([some[-1] for some in found])),
-        )
+    def around(self, now: int) -> tuple[tuple[int, ...], tuple[int, int]]:
+        """Return the boundaries around a time, and the time in which they are right."""
+        period, boundaries, known = self._last  # read once: other threads may replace it
+        if self._limits and now not in period:
+            found = [limit.rule.boundaries(now, _COUNT) for limit in self._limits]
+            period = range(max(some[_COUNT - 1] for some in found), min(some[_COUNT] for some in found))
+            boundaries = tuple([boundary for some in found for boundary in some])
+            known = max(some[0] for some in found), min(some[-1] for some in found)
+            self._last = period, boundaries, known
+        return boundaries, known
 
 
 class Rejections:

@@ -121,6 +121,12 @@ class RedisStore:
         self._clock = ServerClock(clock, self._options["idle_factor"], GRACE_US)
         self.clock = Clock(self._clock.estimate) if clock is None else as_clock(clock)
         self.lease_us = lease_us_of(self._options["lease_seconds"])
+        self._open()
+        self.line = self._waking.line
+        self.renewer = Renewer(self.clock, self.lease_us, self.renew)
+        self.clock.attach(self.line)
+
+    def _open(self) -> None:
         self._names = self._keys()
         self._slots = Slots()
         self._connections = self._connect()
@@ -137,9 +143,6 @@ class RedisStore:
         usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts = usage.collect, usage.forget
         self._waking = Waking(self._connections, self._calls, self._rejections.forget)
-        self.line = self._waking.line
-        self.renewer = Renewer(self.clock, self.lease_us, self.renew)
-        self.clock.attach(self.line)
 
     def _keys(self) -> Keys:
         return Keys(self._options["prefix"])
