@@ -83,7 +83,8 @@ def _entities(place: str, full: int) -> Callable[[Effort], Iterable[Line]]:
             )
         unit = f"x {_HOT_ENTITIES:,} seen"
         regulars = samples.ratio("many", "few")
-        yield Line(f"{OURS}, after {many:,}, one of {_HOT_ENTITIES:,}", regulars, unit, at_most(1.5 if place == "process store" else 1.2))
+        bar = at_most(1.5 if place == "process store" else 1.2)
+        yield Line(f"{OURS}, after {many:,}, one of {_HOT_ENTITIES:,}", regulars, unit, bar)
         newcomers = samples.ratio("many, newcomer", "few, newcomer")
         yield Line(f"  {OURS}, after {many:,}, one never seen before", newcomers, unit)
 

@@ -50,7 +50,8 @@ STORES: Final = Key[Mapping[str, StoreSettings]](
     "limits_app.E011",
     expects="dict of alias to {'KIND': 'process' or 'memory' or 'redis' or 'database', ...}",
     doc="Where the state of limits lives; a process store may have a STATE_DIR and MAP_MEGABYTES of its own, "
-    "a Redis store has either a CACHE (the alias of a Redis cache of Django or django-redis) or a URL, with which it may be a CLUSTER, "
+    "a Redis store has either a CACHE (the alias of a Redis cache of Django or django-redis) or a URL, "
+    "with which it may be a CLUSTER, "
     "and may have a PREFIX for all its keys, an IDLE_FACTOR of its own, "
     "CONNECT_TIMEOUT_SECONDS (0.2 by default) and REPLY_TIMEOUT_SECONDS (0.1), "
     "and a database store may say USING which alias of DATABASES, and LOCK_TIMEOUT_SECONDS (1) "
