@@ -56,13 +56,11 @@ class RoundRobin(Balancer):
         self._next = worker_index
 
     def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`."""
         turn = next(self._turns)
         self._next = turn + 1
         return _rotated(candidates, turn)
 
     def preview(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.preview`."""
         return _rotated(candidates, self._next)
 
 
@@ -76,7 +74,6 @@ class Random(Balancer):
     """A random order, which cannot be predicted."""
 
     def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`."""
         return sorted(candidates, key=lambda _: random())
 
 
@@ -84,7 +81,7 @@ class Weighted(Balancer):
     """A random order in which each set is first in proportion to its weight."""
 
     def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`. Sorts by exponential times with the weights as rates."""
+        """Sorts by exponential times with the weights as rates."""
         return sorted(candidates, key=lambda index: -log(1 - random()) / self.weights[index])
 
     def preview(self, candidates: Candidates) -> Candidates:
@@ -138,11 +135,9 @@ class BalancerState:
         """By name: the end of the cool-down, in microseconds of the clock of the set's store."""
 
     def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`."""
         return self._balancer.order(candidates)
 
     def preview(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.preview`."""
         return self._balancer.preview(candidates)
 
     def cool_down(self, name: Hashable, duration_us: int, store: Store) -> None:
