@@ -18,8 +18,7 @@ from limits_app.core.algorithms.calendar import Calendar, Period
 from limits_app.core.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.core.amounts import to_milli
 from limits_app.core.clock import zone_of
-from limits_app.core.limits import QuotaLimit
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import QuotaLimit, QuotaPeriod
 
 
 class Quota(Rule):
