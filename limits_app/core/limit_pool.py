@@ -166,7 +166,9 @@ class LimitPool:
             refused = self._try(requested, order)
             if refused or seconds == 0:
                 return _admitted(refused)
-        return _tracked(wait_in_thread(run(self._alternatives(requested, order, refused)), seconds))
+        admitted = wait_in_thread(run(self._alternatives(requested, order, refused)), seconds)
+        admitted.track()
+        return admitted
 
     async def atry_acquire(self, requested: Requested = None) -> Acquisition:
         """`try_acquire` for asyncio."""
@@ -179,7 +181,9 @@ class LimitPool:
             refused = await self._atry(requested, order)
             if refused or seconds == 0:
                 return _admitted(refused)
-        return _tracked(await wait_in_task(await run_in_task(self._alternatives(requested, order, refused)), seconds))
+        admitted = await wait_in_task(await run_in_task(self._alternatives(requested, order, refused)), seconds)
+        admitted.track()
+        return admitted
 
     def cool_down(self, index: int, seconds: float) -> None:
         """Do not use a set for so many seconds of its store's clock, as after an upstream failure; 0 ends a cool-down.
@@ -258,7 +262,8 @@ class LimitPool:
             alternatives = Alternatives(wanted, emptiest_first=self._balancer.emptiest_first, failover=self.failover)
             admitted = yield from alternatives.acquire(wanted)
             if admitted is not None:
-                return _tracked(admitted)
+                admitted.track()
+                return admitted
             refused += [one for one in wanted if one.claim.admitted is False]
         return refused_shortest(refused)
 
@@ -320,13 +325,6 @@ def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:
         if not isinstance(one, LimitSet):
             raise InvalidRequest(f"limit_sets must be limit sets, not {shown(one)}")
     return sets
-
-
-def _tracked(acquisition: Acquisition) -> Acquisition:
-    """The admitted acquisition, whose permits are renewed from now on."""
-    if acquisition.claim.plan.permits:
-        acquisition.track()
-    return acquisition
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:
