@@ -159,15 +159,14 @@ class Acquisition:
     ) -> None:
         if self.claim.plan.permits:
             leave_block(self)
-        if kind is None:
-            self._release(give_back=False)
-            if self.claim.plan.must_report:
-                self._check_reported()
-            return
         try:
-            self._release(give_back=True)
+            self._release(give_back=kind is not None)
         except Exception:
+            if kind is None:
+                raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
+        if kind is None and self.claim.plan.must_report:
+            self._check_reported()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -278,11 +277,6 @@ class FreeAcquisition(Acquisition):
     def update(self, usage: Mapping[str, Amount]) -> None:
         """Record nothing; InvalidRequest for invalid usage."""
         check_amounts("usage", usage)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the block; there is nothing to release."""
 
     def _release(self, *, give_back: bool) -> None:
         """Release nothing."""

@@ -98,6 +98,9 @@ class LimitPool:
 
     def _share(self, balancer: Balancer, names: Iterable[Hashable]) -> None:
         self._balancer = balancer
+        self.load_balancing = balancer.load_balancing
+        self.worker_index = balancer.worker_index
+        self.weights = balancer.weights
         self._names = dict(zip(self._sets, names, strict=True))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -107,21 +110,6 @@ class LimitPool:
 
     def __setstate__(self, cooling_until: Mapping[Hashable, int]) -> None:
         self._balancer.cooling_until.update(cooling_until)
-
-    @property
-    def load_balancing(self) -> str:
-        """The name of the balancer."""
-        return self._balancer.load_balancing
-
-    @property
-    def worker_index(self) -> int:
-        """The index at which the balancer started."""
-        return self._balancer.worker_index
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """One weight for each set."""
-        return self._balancer.weights
 
     @overload
     def __getitem__(self, which: int) -> LimitSet: ...

@@ -227,10 +227,9 @@ class Claim:
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
-        used = [
-            (limit.rule.used(state, self.decided_at), limit.rule.ceiling_parts) for limit, _, state in self.limits()
-        ]
-        return max([parts / ceiling for parts, ceiling in used], default=0.0)
+        now = self.decided_at
+        loads = [limit.rule.used(state, now) / limit.rule.ceiling_parts for limit, _, state in self.limits()]
+        return max(loads, default=0.0)
 
     def refusal(self) -> tuple[list[Bucket], int]:
         """Return the buckets that rejected, and after how many microseconds all of them would admit."""
