@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
-from limits_app.core.leases import enter_block, leave_block, report_lost_lease
+from limits_app.core.leases import enter_block, leave_block
 from limits_app.core.limits import MeteredLimit
+from limits_app.core.modes import HOOKS
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit, parts_of
 from limits_app.core.store import is_remote
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("limits_app")
 
+_REPORTING: Final = Lock()
 _NOT_REFUNDED: Final = "the amounts of a block that raised could not be refunded"
 
 
@@ -45,13 +48,13 @@ class Acquisition:
     __slots__ = (
         "__weakref__",
         "_cancelled",
+        "_lost_lease",
         "_outcome",
         "_settling",
         "_used",
         "block_owner",
         "claim",
         "limit_set",
-        "lost_lease_reported",
     )
 
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
@@ -61,7 +64,7 @@ class Acquisition:
         self._outcome: tuple[object, Outcome] | None = None
         self._cancelled = False
         self._settling = False
-        self.lost_lease_reported = False
+        self._lost_lease = False
         self.block_owner: object = None
         """The thread or task that runs the block of this acquisition."""
 
@@ -156,15 +159,14 @@ class Acquisition:
     ) -> None:
         if self.claim.plan.permits:
             leave_block(self)
-        if kind is None:
-            self._release(give_back=False)
-            if self.claim.plan.must_report:
-                self._check_reported()
-            return
         try:
-            self._release(give_back=True)
+            self._release(give_back=kind is not None)
         except Exception:
+            if kind is None:
+                raise
             logger.warning(_NOT_REFUNDED, exc_info=True)
+        if kind is None and self.claim.plan.must_report:
+            self._check_reported()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -184,12 +186,23 @@ class Acquisition:
             self._check_reported()
 
     def track(self) -> None:
-        """Renew the permits that the store has just leased, until they are returned."""
-        self.limit_set.store.renewer.add(self.claim)
+        """Renew the permits that the store has just leased, if any, until they are returned."""
+        if self.claim.plan.permits:
+            self.limit_set.store.renewer.add(self.claim)
 
     def on_lease_lost(self) -> None:
-        """Report that other holders may have had the permits while this acquisition held them."""
-        report_lost_lease(self)
+        """Warn once that a lease ran out while it was held, and call the hooks."""
+        with _REPORTING:
+            if self._lost_lease:
+                return
+            self._lost_lease = True
+        keys = ", ".join(sorted(self.claim.plan.permit_keys))
+        logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
+        for hook in HOOKS.lease_lost:
+            try:
+                hook(self)
+            except Exception:
+                logger.exception("a lease_lost hook failed")
 
     def _release(self, *, give_back: bool) -> None:
         claim = self.claim
@@ -234,10 +247,9 @@ class Acquisition:
         """Raise UsageNotReported where usage had to be reported and was not."""
         if self.claim.admitted and not self._cancelled:
             used = self._used
-            for limit in self.claim.plan.reporting:
-                if not used or used[limit.place] < 0:
-                    missing = {one.key for one in self.claim.plan.reporting if not used or used[one.place] < 0}
-                    raise UsageNotReported(sorted(missing))
+            missing = {limit.key for limit in self.claim.plan.reporting if not used or used[limit.place] < 0}
+            if missing:
+                raise UsageNotReported(sorted(missing))
 
     def _check_overuse(self, limit: PlannedLimit, amount: int, used: Amount) -> None:
         requested = units_of(limit.rule, amount)
@@ -265,11 +277,6 @@ class FreeAcquisition(Acquisition):
     def update(self, usage: Mapping[str, Amount]) -> None:
         """Record nothing; InvalidRequest for invalid usage."""
         check_amounts("usage", usage)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the block; there is nothing to release."""
 
     def _release(self, *, give_back: bool) -> None:
         """Release nothing."""

@@ -18,7 +18,7 @@ MILLI: Final = 1000
 MAX_AMOUNT: Final = 10**12
 MULTIPLES: Final[Mapping[str, int]] = {"G": 10**9, "M": 10**6, "k": 10**3, "": 1}
 """Suffixes of numbers, the largest first."""
-EXACT: Final = Context(prec=100)
+_EXACT: Final = Context(prec=100)
 """A decimal context that does not depend on the precision that the surrounding program has set."""
 
 
@@ -67,6 +67,11 @@ def from_milli(milli: int) -> Amount:
     """Return thousandths as a whole number where they are one, else as a float."""
     whole, rest = divmod(milli, MILLI)
     return whole if rest == 0 else milli / MILLI
+
+
+def exact_product(digits: str, factor: int | Decimal) -> Amount:
+    """Return a number in text, times a factor; ValueError as for `to_milli`."""
+    return from_milli(to_milli(_EXACT.multiply(Decimal(digits), factor), decimals=True))
 
 
 def shown(value: object) -> str:

@@ -1,8 +1,8 @@
 """Back-off: how long to wait before the next attempt.
 
 `delay` computes the wait, `jittered` spreads it at random. Both work in any unit of time, and return the same unit.
-Used for retries of outbound requests and of workers' calls, for the time that a circuit breaker stays open,
-for the probes of an unavailable store, and for Celery tasks that wait for a permit.
+Used for retries, for the time that a circuit breaker stays open, for the probes of an unavailable store, and for Celery
+tasks that wait for a permit.
 
 Why jitter: clients that failed together would otherwise come back together, and overload the server again. See
 "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
@@ -33,47 +33,28 @@ class RetryAlgorithm(StrEnum):
     """1, 1, 2, 3, 5"""
 
 
-def delay(
-    attempt: int,
-    *,
-    first: float,
-    algorithm: str = RetryAlgorithm.EXPONENTIAL,
-    cap: float = inf,
-) -> float:
+def delay(attempt: int, *, first: float, algorithm: str = RetryAlgorithm.EXPONENTIAL, cap: float = inf) -> float:
     """Return the delay after an attempt, which is counted from 1: `first` after the first one, at most `cap`.
 
     `algorithm` is a value of RetryAlgorithm. Raises ValueError for any other.
     """
-    return min(first * _factor(RetryAlgorithm(algorithm), attempt), cap)
+    step = min(attempt, _LAST_STEP)
+    factor = 1.0
+    match RetryAlgorithm(algorithm):
+        case RetryAlgorithm.LINEAR:
+            factor = attempt
+        case RetryAlgorithm.EXPONENTIAL:
+            factor = 2.0 ** (step - 1)
+        case RetryAlgorithm.FIBONACCI:
+            following = 1.0
+            for _ in range(step - 1):
+                factor, following = following, factor + following
+    return min(first * factor, cap)
 
 
-def jittered(
-    value: float,
-    *,
-    below: float = 0.0,
-    above: float = 0.0,
-    random: Callable[[], float] = uniform,
-) -> float:
+def jittered(value: float, *, below: float = 0.0, above: float = 0.0, random: Callable[[], float] = uniform) -> float:
     """Return a value between `value - below` and `value + above`, evenly distributed.
 
-    `below` and `above` are in the unit of the value. `random` returns numbers from 0 up to 1.
+    `random` returns numbers from 0 up to 1.
     """
     return value - below + random() * (below + above)
-
-
-def _factor(algorithm: RetryAlgorithm, attempt: int) -> float:
-    """The delay after an attempt in units of the first one."""
-    step = min(attempt, _LAST_STEP)
-    if algorithm is RetryAlgorithm.LINEAR:
-        return attempt
-    if algorithm is RetryAlgorithm.EXPONENTIAL:
-        return 2.0 ** (step - 1)
-    return _fibonacci(step) if algorithm is RetryAlgorithm.FIBONACCI else 1
-
-
-def _fibonacci(number: int) -> float:
-    """The Fibonacci number at a position, counted from 1."""
-    current, following = 1.0, 1.0
-    for _ in range(number - 1):
-        current, following = following, current + following
-    return current

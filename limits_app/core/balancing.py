@@ -1,6 +1,6 @@
 """Load balancing: in which order the sets of a pool are tried.
 
-A new balancer is one class here and one entry in the table.
+A new balancer is one class here and one entry in `_BALANCERS`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ Candidates = Sequence[int]
 
 
 class Balancer:
-    """Orders candidates: the first one is chosen, and the others follow when it refuses. Thread safe.
+    """Orders candidates, the first one is tried first; and knows which sets cool down. Thread safe.
 
     `weights` has one entry for each set; workers with different indexes start at different sets.
     With `emptiest_first` the store orders them by load, and the balancer only decides between equal loads.
+    Pools with the same sets, each known by a name, may share a balancer.
     This one, `failover`, keeps the order of the pool.
     """
 
+    load_balancing = "failover"
     emptiest_first = False
 
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
-        self.weights = weights
+    def __init__(self, weights: Sequence[float], worker_index: int = 0) -> None:
+        self.weights = tuple(weights)
         self.worker_index = worker_index
+        self.cooling_until: MutableMapping[Hashable, int] = {}
+        """By name: the end of the cool-down, in microseconds of the clock of the set's store."""
 
     def order(self, candidates: Candidates) -> Candidates:
         """The candidates in the order in which they are tried."""
@@ -46,45 +50,63 @@ class Balancer:
         """The order of the next request, as far as it can be known; changes nothing."""
         return candidates
 
+    def cool_down(self, name: Hashable, duration_us: int, store: Store) -> None:
+        """Do not use a set for so many microseconds."""
+        self.cooling_until[name] = store.clock() + duration_us
+
+    def cooling_us(self, name: Hashable, store: Store) -> int:
+        """Microseconds until a set has cooled down; 0 where it is in use."""
+        until = self.cooling_until.get(name)
+        if until is None:
+            return 0
+        left_us = max(until - store.clock(), 0)
+        if not left_us:
+            self.cooling_until.pop(name, None)
+        return left_us
+
 
 class RoundRobin(Balancer):
     """Each set in turn, starting at the worker's index."""
 
-    def __init__(self, weights: Sequence[float], worker_index: int) -> None:
+    load_balancing = "round_robin"
+
+    def __init__(self, weights: Sequence[float], worker_index: int = 0) -> None:
         super().__init__(weights, worker_index)
         self._turns = count(worker_index)  # `next` of it is atomic
         self._next = worker_index
 
     def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`."""
         turn = next(self._turns)
         self._next = turn + 1
         return _rotated(candidates, turn)
 
     def preview(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.preview`."""
         return _rotated(candidates, self._next)
 
 
 class LeastLoaded(RoundRobin):
     """The set with the largest free share; equal ones in turn."""
 
+    load_balancing = "least_loaded"
     emptiest_first = True
 
 
 class Random(Balancer):
     """A random order, which cannot be predicted."""
 
+    load_balancing = "random"
+
     def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`."""
         return sorted(candidates, key=lambda _: random())
 
 
 class Weighted(Balancer):
     """A random order in which each set is first in proportion to its weight."""
 
+    load_balancing = "weighted"
+
     def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`. Sorts by exponential times with the weights as rates."""
+        """Sorts by exponential times with the weights as rates."""
         return sorted(candidates, key=lambda index: -log(1 - random()) / self.weights[index])
 
     def preview(self, candidates: Candidates) -> Candidates:
@@ -97,13 +119,7 @@ def _rotated(candidates: Candidates, turn: int) -> Candidates:
     return (*candidates[start:], *candidates[:start]) if start else candidates
 
 
-_BALANCERS: Final[Mapping[str, type[Balancer]]] = {
-    "round_robin": RoundRobin,
-    "random": Random,
-    "weighted": Weighted,
-    "least_loaded": LeastLoaded,
-    "failover": Balancer,
-}
+_BALANCERS: Final = {one.load_balancing: one for one in (RoundRobin, Random, Weighted, LeastLoaded, Balancer)}
 
 
 def balancer_named(name: str) -> type[Balancer]:
@@ -123,42 +139,6 @@ def checked_weights(weights: Sequence[float] | None, count_of_sets: int) -> tupl
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= float_info.max:
             raise InvalidRequest(f"a weight must be a number above 0, not {shown(weight)}")
     return given
-
-
-class BalancerState:
-    """A balancer and the cool-downs of its sets; pools with the same sets, each known by a name, may share one."""
-
-    def __init__(self, load_balancing: str, weights: Sequence[float], worker_index: int = 0) -> None:
-        self.load_balancing = load_balancing
-        self.weights = tuple(weights)
-        self.worker_index = worker_index
-        self._balancer = balancer_named(load_balancing)(self.weights, worker_index)
-        self.emptiest_first = self._balancer.emptiest_first
-        self.cooling_until: MutableMapping[Hashable, int] = {}
-        """By name: the end of the cool-down, in microseconds of the clock of the set's store."""
-
-    def order(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.order`."""
-        return self._balancer.order(candidates)
-
-    def preview(self, candidates: Candidates) -> Candidates:
-        """See `Balancer.preview`."""
-        return self._balancer.preview(candidates)
-
-    def cool_down(self, name: Hashable, duration_us: int, store: Store) -> None:
-        """Do not use a set for so many microseconds."""
-        self.cooling_until[name] = store.clock() + duration_us
-
-    def cooling_us(self, name: Hashable, store: Store) -> int:
-        """Microseconds until a set has cooled down; 0 where it is in use."""
-        until = self.cooling_until.get(name)
-        if until is None:
-            return 0
-        left = until - store.clock()
-        if left <= 0:
-            self.cooling_until.pop(name, None)
-            return 0
-        return left
 
 
 class EligibleSets:

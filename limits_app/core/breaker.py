@@ -7,7 +7,6 @@ The states, as in Michael Nygard's *Release It!* and in resilience4j:
 - half open: a few calls pass. When enough of them succeed the breaker closes; when one fails it opens again,
   for a longer time if the policy says so.
 
-One class for every use: stores (`limits_app.stores.resilient`) and outbound clients (`limits_app.outbound.breaker`).
 Times are whole microseconds of a Clock.
 """
 
@@ -16,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from threading import RLock
 from typing import Final, NamedTuple
 
@@ -24,7 +24,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.runtime import on_fork
 
 _SLICES: Final = 10
-"""Recent calls are forgotten by tenths of the interval."""
+"""Into how many parts the interval is divided; calls are forgotten part by part."""
 
 
 class BreakerState(StrEnum):
@@ -62,14 +62,6 @@ class BreakerPolicy:
     """How many calls must succeed before it closes."""
 
 
-class _Slice(NamedTuple):
-    """The calls that ended within a tenth of the interval; `number` counts tenths."""
-
-    number: int
-    calls: int
-    failures: int
-
-
 class _Phase:
     """The time between two changes of state, with everything that is counted in it."""
 
@@ -79,7 +71,8 @@ class _Phase:
         self.state = state
         self.until = until
         """The end of an open phase; None: it ends only by `half_open`."""
-        self.slices: tuple[_Slice, ...] = ()
+        self.slices: dict[int, tuple[int, int]] = {}
+        """The calls that have ended and those that failed, by part of the interval."""
         self.running: tuple[int, ...] = ()
         """When the calls began that run in a half open phase."""
         self.successes = 0
@@ -135,8 +128,8 @@ class CircuitBreaker:
             before = self._phase
             if before.until is not None and now >= before.until:
                 self._phase = _Phase(BreakerState.HALF_OPEN)
-            entry = self._enter(self._phase, now)
             after = self._phase
+            entry = self._enter(after, now)
         self._report(before, after)
         return entry
 
@@ -186,7 +179,11 @@ class CircuitBreaker:
     def has_recent_failures(self) -> bool:
         """Whether calls have failed within the interval, in a closed breaker."""
         oldest = self._slice_number(self._clock()) - _SLICES
-        return any(part.failures and part.number > oldest for part in self._phase.slices)
+        return any(failures and number > oldest for number, (_, failures) in self._phase.slices.items())
+
+    def _report(self, before: _Phase, after: _Phase) -> None:
+        if self._on_change is not None and before.state is not after.state:
+            self._on_change(before.state, after.state)
 
     def _enter(self, phase: _Phase, now: int) -> Entry | None:
         if phase.state is BreakerState.OPEN:
@@ -215,30 +212,21 @@ class CircuitBreaker:
 
     def _fails_too_often(self, phase: _Phase, now: int, *, failed: bool) -> bool:
         """Count a call of a closed phase; a success never opens the breaker."""
-        number = self._slice_number(now)
-        current = _Slice(number, 1, int(failed))
-        kept = []
-        for part in phase.slices:
-            if part.number == number:
-                current = _Slice(number, part.calls + 1, part.failures + failed)
-            elif part.number > number - _SLICES:
-                kept.append(part)
-        phase.slices = (*kept, current)
-        calls = sum(part.calls for part in phase.slices)
-        failures = sum(part.failures for part in phase.slices)
+        current = self._slice_number(now)
+        slices = {number: counts for number, counts in phase.slices.items() if number > current - _SLICES}
+        calls, failures = slices.get(current, (0, 0))
+        slices[current] = calls + 1, failures + failed
+        phase.slices = slices
+        calls, failures = map(sum, zip(*slices.values(), strict=True))
         return failed and calls >= self._policy.min_calls and failures >= calls * self._policy.failure_ratio
 
     def _open(self, now: int) -> None:
         until = None
         if self._policy.open_us is not None:
-            longest = float("inf") if self._policy.max_open_us is None else self._policy.max_open_us
+            longest = inf if self._policy.max_open_us is None else self._policy.max_open_us
             until = now + round(delay(self._times_opened + 1, first=self._policy.open_us, cap=longest))
         self._times_opened += 1
         self._phase = _Phase(BreakerState.OPEN, until)
 
     def _slice_number(self, now: int) -> int:
         return now * _SLICES // self._policy.interval_us
-
-    def _report(self, before: _Phase, after: _Phase) -> None:
-        if self._on_change is not None and before.state is not after.state:
-            self._on_change(before.state, after.state)

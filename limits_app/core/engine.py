@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from limits_app.core.algorithms import State
+from limits_app.core.algorithms.permits import may_have_expired
 from limits_app.core.algorithms.rule import NEVER_US, Rule
 from limits_app.core.counting import hour_ends, hour_of, is_in_hour
 from limits_app.core.plan import Claim, Plan, PlannedLimit
@@ -131,7 +132,12 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
 def peek(claim: Claim, records: Sequence[Record], now: int) -> None:
     """Fill in the time and the states of a claim, without expired leases; changes nothing else."""
     claim.decided_at = now
-    claim.states = [_current_state(records[limit.scope_index], limit.index, now) for limit in claim.plan.limits]
+    claim.states = states = []
+    for limit in claim.plan.limits:
+        record, rule = records[limit.scope_index], limit.rule
+        state = record.states[limit.index]
+        expired = rule.is_permit and may_have_expired(state, now)
+        states.append(_counted_permits(rule, state, record, now) if expired else state)
 
 
 def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
@@ -142,7 +148,7 @@ def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
     schema, reclaimed = record.schema, False
     for index in schema.permits:
         rule, state = schema.rules[index], record.states[index]
-        if not state[0] or (is_gone is None and not _may_have_expired(state, now)):
+        if not state[0] or (is_gone is None and not may_have_expired(state, now)):
             continue
         for lease_id, lease in list(record.leases.items()):
             if lease_id[0] == rule.key and (lease.expires_at <= now or (is_gone is not None and is_gone(lease_id[1]))):
@@ -166,11 +172,11 @@ def restored_at(record: Record) -> int:
     return latest
 
 
-def close_usage(record: Record) -> None:
-    """Move the counted usage to `finished`; counting starts again with the next admitted request."""
+def close_usage(record: Record, until: int = 0) -> None:
+    """Move the counted usage to `finished`, and count on until `until` (0: from the next admitted request on)."""
     record.finished += _usage_of(record)
     if record.usage is not None:
-        record.usage = HourlyUsage(0, [0] * len(record.schema.rules))
+        record.usage = HourlyUsage(until, [0] * len(record.schema.rules))
     record.changed = True
 
 
@@ -189,17 +195,14 @@ def _reject(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone |
 def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:
     """Add admitted amounts to the usage of the current hour; an hour that has ended is finished first."""
     for record in records:
-        usage = record.usage
-        if usage is not None and now >= usage.until:
-            close_usage(record)
-            record.usage = HourlyUsage(hour_ends(now), [0] * len(record.schema.rules))
+        if record.usage is not None and now >= record.usage.until:
+            close_usage(record, hour_ends(now))
     for limit in plan.limits:
-        record = records[limit.scope_index]
-        if record.usage is not None:
-            record.usage.amounts[limit.index] += amounts[limit.place]
-            if record.usage.amounts[limit.index] > _FULL_USAGE_PARTS:
-                record.finished += _usage_of(record)
-                record.usage = HourlyUsage(record.usage.until, [0] * len(record.schema.rules))
+        usage = records[limit.scope_index].usage
+        if usage is not None:
+            usage.amounts[limit.index] += amounts[limit.place]
+            if usage.amounts[limit.index] > _FULL_USAGE_PARTS:
+                close_usage(records[limit.scope_index], usage.until)
 
 
 def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int], taken_at: int) -> None:
@@ -209,8 +212,8 @@ def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int]
         if not change or limit.rule.is_permit or not scope.schema.counts_usage:
             continue
         record = records[limit.scope_index]
-        usage = record.usage
-        counts = usage is not None and record.schema is scope.schema and is_in_hour(usage.until, taken_at)
+        usage = record.usage if record.schema is scope.schema else None
+        counts = usage is not None and is_in_hour(usage.until, taken_at)
         if usage is not None and counts and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS:
             usage.amounts[limit.index] += change
         else:
@@ -245,20 +248,6 @@ def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, *, now: 
         states[index] = rule.credit(states[index], now, -change)
     else:
         states[index] = rule.settle(states[index], now, change, taken_at)
-
-
-def _current_state(record: Record, index: int, now: int) -> State:
-    rule, state = record.schema.rules[index], record.states[index]
-    if rule.is_permit and _may_have_expired(state, now):
-        return _counted_permits(rule, state, record, now)
-    return state
-
-
-def _may_have_expired(state: State, now: int) -> bool:
-    """Whether a lease of these permits may have run out."""
-    held: int = state[0]
-    earliest: int = state[3]
-    return held > 0 and earliest <= now
 
 
 def _counted_permits(rule: Rule, state: State, record: Record, now: int) -> State:

@@ -1,21 +1,4 @@
-"""Every error that the package raises on purpose.
-
-LimitsError
-├── InvalidLimit        (ValueError)    an invalid definition
-├── InvalidRequest      (ValueError)    invalid amounts or keys
-├── LimitExceeded                       rejected; carries the outcome
-│   ├── LimitTimeout    (TimeoutError)  still rejected when the time was up
-│   └── NeverAdmissible (ValueError)    more than the limit can ever admit
-├── UsageNotReported    (RuntimeError)  a block ended without `update`
-├── AlreadyReleased     (RuntimeError)  `update` after `release`
-├── NotShareable        (TypeError)     private state cannot be sent to another process
-├── UnknownPool         (LookupError)   no pool has that name
-├── CannotRevert        (RuntimeError)  a change that can no longer be reverted
-├── StoreUnavailable                    the store cannot answer
-│   └── StoreBlocked                    a transaction of the caller blocks it
-│       └── RecordUnavailable           the stored data of one scope cannot be used
-└── StaleConfiguration                  the caller's limits are older than the configuration
-"""
+"""Every error that the package raises on purpose."""
 
 from __future__ import annotations
 

@@ -16,14 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from limits_app.core.amounts import shown
-from limits_app.core.errors import InvalidLimit, InvalidRequest
+from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
 
 RESOURCE_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./-]{0,63}")
 MAX_ENTITY_LENGTH: Final = 255
 IDEMPOTENCY_LEVEL: Final = "idempotency"
 """The level of the limit that admits an idempotency key once."""
-_VERSION: Final = "v1"
-_NO_ENTITY: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,8 @@ class Scope:
 
 def scope_of(resource: str, entity: str | None) -> Scope:
     """Return the scope of an entity on a resource; both must be valid."""
-    who = _NO_ENTITY if entity is None else _digest(entity)
-    return Scope(f"{_VERSION}:{resource}:{who}", resource, entity)
+    who = "-" if entity is None else _digest(entity)
+    return Scope(f"v1:{resource}:{who}", resource, entity)
 
 
 def shared_scope(resource: str, key: str) -> Scope:
@@ -57,7 +55,7 @@ def shared_scope(resource: str, key: str) -> Scope:
 
 def member_scope(pool: str, member: str) -> Scope:
     """Return the scope of a member of a pool, shared by all its requests."""
-    return Scope(f"{_VERSION}:+{pool}:{_digest(member)}", pool, shared=True, member=member)
+    return Scope(f"v1:+{pool}:{_digest(member)}", pool, shared=True, member=member)
 
 
 def shadow_scope(scope: Scope) -> Scope:
@@ -82,7 +80,7 @@ def idempotency_scope(resource: str, entity: str | None, key: str, *others: str)
 
 def private_scope() -> Scope:
     """Return a scope that no other limit set has."""
-    return Scope(f"{_VERSION}::{unique_name()}")
+    return Scope(f"v1::{unique_name()}")
 
 
 def unique_name() -> str:
@@ -101,29 +99,27 @@ def check_resource(name: object) -> str:
 
 def check_entity(identifier: object) -> str:
     """Return an entity's identifier, or raise InvalidLimit with the rule."""
-    if not isinstance(identifier, str) or not 0 < len(identifier) <= MAX_ENTITY_LENGTH:
-        raise InvalidLimit(f"entity {shown(identifier)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
-    return identifier
+    return _checked_text("entity", identifier, InvalidLimit)
 
 
 def check_idempotency_key(key: object) -> str:
     """Return an idempotency key, or raise InvalidRequest with the rule."""
-    if not isinstance(key, str) or not 0 < len(key) <= MAX_ENTITY_LENGTH:
-        raise InvalidRequest(f"idempotency key {shown(key)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
-    return key
+    return _checked_text("idempotency key", key, InvalidRequest)
+
+
+def _checked_text(name: str, text: object, error: type[LimitsError]) -> str:
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_ENTITY_LENGTH:
+        raise error(f"{name} {shown(text)} must be text of 1 to {MAX_ENTITY_LENGTH} characters")
+    return text
 
 
 def short_key(key: str) -> bytes:
     """Return the key of a scope as 16 bytes, for stores in which long keys cost."""
-    return _hashed(key.encode())
-
-
-def _digest(entity: str) -> str:
-    return _hashed(entity.encode("utf-8", "surrogatepass")).hex()
-
-
-def _hashed(text: bytes) -> bytes:
     # Imported on use, which shortens the import of the package.
     from hashlib import blake2b
 
-    return blake2b(text, digest_size=16).digest()
+    return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _digest(entity: str) -> str:
+    return short_key(entity).hex()

@@ -18,7 +18,6 @@ from weakref import ref
 
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.modes import HOOKS
 from limits_app.core.plan import Bucket, Claim
 from limits_app.core.runtime import on_fork, start_thread
 
@@ -30,8 +29,6 @@ logger = logging.getLogger("limits_app")
 
 _RENEWALS_PER_LEASE: Final = 3
 _IDLE_ROUNDS: Final = 3
-_NOTHING_HELD: Final[frozenset[Bucket]] = frozenset()
-_REPORTING: Final = Lock()
 
 
 class Renewer:
@@ -42,22 +39,19 @@ class Renewer:
         self._period_us = lease_us // _RENEWALS_PER_LEASE
         self._renew = renew
         self._held: dict[int, Claim] = {}
-        self._reset()
+        self.after_fork()
         clock.attach(self)
         on_fork(self)
-
-    def _reset(self) -> None:
-        self.running = False
-        """Whether renewal was started and permits were held since."""
-        self._lock = Lock()
-        self._ran_at = 0
 
     def after_fork(self) -> None:
         """Drop what the parent process holds: a child neither renews nor loses it."""
         for claim in self.held():
             claim.owner = None
-        self._held = {}
-        self._reset()
+        self._held.clear()
+        self.running = False
+        """Whether renewal was started and permits were held since."""
+        self._lock = Lock()
+        self._ran_at = 0
 
     def add(self, claim: Claim) -> None:
         """Renew the permits of a claim until they are returned, or nothing refers to their acquisition any more."""
@@ -125,8 +119,8 @@ class Renewer:
 
     def _pause_us(self) -> int:
         """Return how long to sleep until the next round; a clock that was set back does not make that longer."""
-        left = self._due(self.held()) - self._clock()
-        return min(max(left, 0), self._period_us)
+        left_us = self._due(self.held()) - self._clock()
+        return min(max(left_us, 0), self._period_us)
 
     def _retire(self) -> bool:
         """Stop the thread unless permits are held again; an acquisition that comes later checks `running`."""
@@ -134,21 +128,6 @@ class Renewer:
             self.running = False
             self.running = bool(self.held())
             return not self.running
-
-
-def report_lost_lease(acquisition: Acquisition) -> None:
-    """Warn that a lease ran out while it was held, and call the hooks, once for each acquisition."""
-    with _REPORTING:
-        if acquisition.lost_lease_reported:
-            return
-        acquisition.lost_lease_reported = True
-    keys = ", ".join(sorted(acquisition.claim.plan.permit_keys))
-    logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
-    for hook in HOOKS.lease_lost:
-        try:
-            hook(acquisition)
-        except Exception:
-            logger.exception("a lease_lost hook failed")
 
 
 _BLOCKS: Final[ContextVar[tuple[ref[Acquisition], ...]]] = ContextVar("limits_app_blocks", default=())
@@ -183,7 +162,7 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
     """
     blocks = _BLOCKS.get()
     if not blocks:
-        return _NOTHING_HELD
+        return frozenset()
     running, now = _running(), limit_set.store.clock()
     held: set[Bucket] = set()
     for block in blocks:

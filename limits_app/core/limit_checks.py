@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
-from limits_app.core.amounts import EXACT, MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
+from limits_app.core.amounts import MILLI, MULTIPLES, Amount, exact_product, from_milli, shown, to_milli
 from limits_app.core.errors import InvalidLimit
 
-KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 MAX_WINDOW_MILLI: Final = 366 * 86_400 * MILLI
 _RATE_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*(\d+(?:\.\d+)?)?\s*([A-Za-z]+)\s*", re.ASCII)
 _SECONDS: Final = {
@@ -26,7 +26,7 @@ UNITS: Final = {name: seconds for seconds, names in _SECONDS.items() for name in
 
 def check_key(key: object) -> None:
     """Raise InvalidLimit unless `key` is a letter and up to 63 letters, digits, `_`, `.` or `-`."""
-    if not isinstance(key, str) or not KEY_PATTERN.fullmatch(key):
+    if not isinstance(key, str) or not _KEY_PATTERN.fullmatch(key):
         raise InvalidLimit(
             f"limit key {shown(key)} must be a letter followed by at most 63 letters, digits, '_', '.' or '-'"
         )
@@ -90,9 +90,7 @@ def parse_rate(text: str) -> tuple[Amount, float]:
         raise InvalidLimit(
             f"rate {shown(text)} must look like '1000/min', '30/10s' or '5/2h' (units: ms, s, min, h, d)"
         )
-    seconds = EXACT.multiply(Decimal(match[3] or 1), unit)
-    capacity = EXACT.multiply(Decimal(match[1]), MULTIPLES[match[2]])
     try:
-        return from_milli(to_milli(capacity, decimals=True)), from_milli(to_milli(seconds, decimals=True))
+        return exact_product(match[1], MULTIPLES[match[2]]), exact_product(match[3] or "1", unit)
     except ValueError as error:
         raise InvalidLimit(f"rate {shown(text)}: {error}") from None

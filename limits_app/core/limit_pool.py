@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self, overload
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Requested, shown
-from limits_app.core.balancing import BalancerState, Candidates, EligibleSets, checked_weights
+from limits_app.core.balancing import Balancer, Candidates, EligibleSets, balancer_named, checked_weights
 from limits_app.core.blocking import checked_timeout, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
@@ -79,56 +79,37 @@ class LimitPool:
         if isinstance(worker_index, bool) or not isinstance(worker_index, int) or worker_index < 0:
             raise InvalidRequest(f"worker_index must be a whole number, 0 or more, not {shown(worker_index)}")
         self.failover = failover
-        state = BalancerState(load_balancing, checked_weights(weights, len(self._sets)), worker_index)
-        self._share(state, self._sets)
+        make_balancer = balancer_named(load_balancing)
+        self._share(make_balancer(checked_weights(weights, len(self._sets)), worker_index), self._sets)
         self._stores = tuple(dict.fromkeys([one.store for one in self._sets]))
         # A remote store tries all sets in one round trip.
         self._remote = any(store.remote for store in self._stores)
-        self._first_alone = not self._remote and not self._state.emptiest_first
+        self._first_alone = not self._remote and not self._balancer.emptiest_first
         self._eligible = EligibleSets(self._sets)
 
     @classmethod
     def at(
-        cls, state: BalancerState, limit_sets: Iterable[LimitSet], names: Iterable[Hashable], *, failover: bool = True
+        cls, balancer: Balancer, limit_sets: Iterable[LimitSet], names: Iterable[Hashable], *, failover: bool = True
     ) -> Self:
-        """A pool that shares a balancer state with others; `names` identify its sets there."""
-        pool = cls(limit_sets, state.load_balancing, weights=state.weights, failover=failover)
-        pool._share(state, names)
+        """A pool that shares a balancer with others; `names` identify its sets there."""
+        pool = cls(limit_sets, balancer.load_balancing, weights=balancer.weights, failover=failover)
+        pool._share(balancer, names)
         return pool
 
-    def _share(self, state: BalancerState, names: Iterable[Hashable]) -> None:
-        self._state = state
+    def _share(self, balancer: Balancer, names: Iterable[Hashable]) -> None:
+        self._balancer = balancer
+        self.load_balancing = balancer.load_balancing
+        self.worker_index = balancer.worker_index
+        self.weights = balancer.weights
         self._names = dict(zip(self._sets, names, strict=True))
 
     def __reduce__(self) -> tuple[object, ...]:
-        state = self._state
-        make = partial(
-            LimitPool,
-            self._sets,
-            state.load_balancing,
-            state.worker_index,
-            weights=state.weights,
-            failover=self.failover,
-        )
-        return make, (), dict(state.cooling_until)
+        options = {"weights": self.weights, "failover": self.failover}
+        make = partial(LimitPool, self._sets, self.load_balancing, self.worker_index, **options)  # type: ignore[arg-type]
+        return make, (), dict(self._balancer.cooling_until)
 
     def __setstate__(self, cooling_until: Mapping[Hashable, int]) -> None:
-        self._state.cooling_until.update(cooling_until)
-
-    @property
-    def load_balancing(self) -> str:
-        """The name of the balancer."""
-        return self._state.load_balancing
-
-    @property
-    def worker_index(self) -> int:
-        """The index at which the balancer started."""
-        return self._state.worker_index
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """One weight for each set."""
-        return self._state.weights
+        self._balancer.cooling_until.update(cooling_until)
 
     @overload
     def __getitem__(self, which: int) -> LimitSet: ...
@@ -173,7 +154,9 @@ class LimitPool:
             refused = self._try(requested, order)
             if refused or seconds == 0:
                 return _admitted(refused)
-        return _tracked(wait_in_thread(run(self._alternatives(requested, order, refused)), seconds))
+        admitted = wait_in_thread(run(self._alternatives(requested, order, refused)), seconds)
+        admitted.track()
+        return admitted
 
     async def atry_acquire(self, requested: Requested = None) -> Acquisition:
         """`try_acquire` for asyncio."""
@@ -186,7 +169,9 @@ class LimitPool:
             refused = await self._atry(requested, order)
             if refused or seconds == 0:
                 return _admitted(refused)
-        return _tracked(await wait_in_task(await run_in_task(self._alternatives(requested, order, refused)), seconds))
+        admitted = await wait_in_task(await run_in_task(self._alternatives(requested, order, refused)), seconds)
+        admitted.track()
+        return admitted
 
     def cool_down(self, index: int, seconds: float) -> None:
         """Do not use a set for so many seconds of its store's clock, as after an upstream failure; 0 ends a cool-down.
@@ -196,12 +181,12 @@ class LimitPool:
         limit_set, duration = self._set_at(index), checked_timeout(seconds, "seconds must be a number")
         if duration is None:
             raise InvalidRequest(f"seconds must be a number, 0 or more, not {shown(seconds)}")
-        self._state.cool_down(self._names[limit_set], round(duration * _SECOND), limit_set.store)
+        self._balancer.cool_down(self._names[limit_set], round(duration * _SECOND), limit_set.store)
 
     def cooling_seconds(self, index: int) -> float:
         """Seconds until a set has cooled down; 0 where it is in use."""
         limit_set = self._set_at(index)
-        return self._state.cooling_us(self._names[limit_set], limit_set.store) / _SECOND
+        return self._balancer.cooling_us(self._names[limit_set], limit_set.store) / _SECOND
 
     def peek(self, requested: Requested = None) -> Outcome:
         """The outcome of `try_acquire` at this time; charges nothing and takes no turn.
@@ -220,12 +205,12 @@ class LimitPool:
         """
         eligible = self._eligible.find(requested)
         in_use = self._in_use(eligible, requested)
-        wanted = self._prepare(requested, self._state.preview(in_use))
+        wanted = self._prepare(requested, self._balancer.preview(in_use))
         others = self._prepare(requested, [index for index in eligible if index not in in_use])
         for one in [*wanted, *others]:
             one.limit_set.store.peek(one.claim)
         tried = [one for one in wanted if one.claim.plan.can_fit(one.claim.amounts)]
-        if self._state.emptiest_first:
+        if self._balancer.emptiest_first:
             tried.sort(key=lambda one: one.claim.load())
         return Foreseen(tuple(tried if self.failover else tried[:1]), (*wanted, *others))
 
@@ -262,10 +247,11 @@ class LimitPool:
         refused = [] if first is None else [first]
         if first is None or any(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
             wanted = yield from admissible(wanted)
-            alternatives = Alternatives(wanted, emptiest_first=self._state.emptiest_first, failover=self.failover)
+            alternatives = Alternatives(wanted, emptiest_first=self._balancer.emptiest_first, failover=self.failover)
             admitted = yield from alternatives.acquire(wanted)
             if admitted is not None:
-                return _tracked(admitted)
+                admitted.track()
+                return admitted
             refused += [one for one in wanted if one.claim.admitted is False]
         return refused_shortest(refused)
 
@@ -279,8 +265,8 @@ class LimitPool:
         others = [index for index in eligible if index not in order]
         wanted = yield from admissible(self._prepare(requested, [*order, *others]))
         if self.failover:
-            return Alternatives(wanted, emptiest_first=self._state.emptiest_first, cooling_us=self._cooling_us)
-        if self._state.emptiest_first:
+            return Alternatives(wanted, emptiest_first=self._balancer.emptiest_first, cooling_us=self._cooling_us)
+        if self._balancer.emptiest_first:
             wanted = yield from sorted_by_load(wanted)
         return Alternatives(wanted[:1])
 
@@ -296,8 +282,8 @@ class LimitPool:
 
     def _ordered(self, requested: Requested) -> Candidates:
         """The sets to try now, in the balancer's order."""
-        eligible, state = self._eligible.find(requested), self._state
-        return state.order(self._in_use(eligible, requested) if state.cooling_until else eligible)
+        eligible, balancer = self._eligible.find(requested), self._balancer
+        return balancer.order(self._in_use(eligible, requested) if balancer.cooling_until else eligible)
 
     def _in_use(self, eligible: Candidates, requested: Requested) -> Candidates:
         """The sets that do not cool down, or all where none of them can ever admit as much."""
@@ -309,7 +295,7 @@ class LimitPool:
 
     def _cooling_us(self, acquisition: Acquisition) -> int:
         limit_set = acquisition.limit_set
-        return self._state.cooling_us(self._names[limit_set], limit_set.store)
+        return self._balancer.cooling_us(self._names[limit_set], limit_set.store)
 
     def _busy(self) -> bool:
         """Whether others wait already."""
@@ -327,13 +313,6 @@ def _checked_sets(limit_sets: object) -> tuple[LimitSet, ...]:
         if not isinstance(one, LimitSet):
             raise InvalidRequest(f"limit_sets must be limit sets, not {shown(one)}")
     return sets
-
-
-def _tracked(acquisition: Acquisition) -> Acquisition:
-    """The admitted acquisition, whose permits are renewed from now on."""
-    if acquisition.claim.plan.permits:
-        acquisition.track()
-    return acquisition
 
 
 def _admitted(acquisition: Acquisition) -> Acquisition:

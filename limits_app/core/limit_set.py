@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, Self
 from weakref import ref
 
@@ -55,7 +56,7 @@ class LimitSet:
             check_store(store)
         chosen = store_for(checked) if store is None else store
         schema = schema_of(checked_limits(limits), chosen.lease_us)
-        self._compose((ScopedLimits(private_scope(), schema),) if schema.rules else (), chosen, config, None)
+        self._compose([ScopedLimits(private_scope(), schema)] if schema.rules else [], chosen, config, None)
 
     @classmethod
     def composed(
@@ -68,32 +69,32 @@ class LimitSet:
     ) -> Self:
         """Make a set of the limits of several scopes; `version` is the configuration that they come from."""
         limit_set = cls.__new__(cls)
-        limit_set._compose(tuple(scoped), store, config, version)
+        limit_set._compose(scoped, store, config, version)
         return limit_set
 
     def _compose(
         self,
-        scoped: tuple[ScopedLimits, ...],
+        scoped: Iterable[ScopedLimits],
         store: Store,
         config: Mapping[str, object] | None,
         version: int | None,
     ) -> None:
         self.store = store
-        self.scoped = scoped
+        self.scoped = tuple(scoped)
         self.version = version
         self.changes_at: float | None = None
         self.resource: str | None = None
         self._config: dict[str, object] = {} if config is None else _copied_config(config)
         self._warned: set[object] = set()
-        self._plans = Plans(scoped, version, self.skip_unknown)
+        self._plans = Plans(self.scoped, version, self.skip_unknown)
         self.ones: Mapping[str, Amount] | None = dict.fromkeys(self._plans.rates, 1) or None
         """A request for 1 of every limit, not to be changed; None where there are no rates."""
         # Without limits, and without a configuration that may add some, the store is not asked.
-        is_free = not scoped and version is None
+        is_free = not self.scoped and version is None
         self._free = FreeAcquisition(self, self._plans.all()) if is_free else None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restored, (self.scoped, self.store, self._config, self.version)
+        return partial(LimitSet.composed, config=self._config, version=self.version), (self.scoped, self.store)
 
     def __getitem__(self, key: str) -> AnyLimit:
         try:
@@ -133,17 +134,14 @@ class LimitSet:
 
     def is_same(self, other: LimitSet) -> bool:
         """Return whether permits of this set need not be taken again from the other one."""
-        return other is self or (self.is_private and (other.store, other.scopes) == (self.store, self.scopes))
+        # Only copies of a set with private scopes have the same ones.
+        is_private = all(scope.resource is None for scope in self.scopes)
+        return other is self or (is_private and (other.store, other.scopes) == (self.store, self.scopes))
 
     @property
     def scopes(self) -> list[Scope]:
         """The scopes of its limits."""
         return [one.scope for one in self.scoped]
-
-    @property
-    def is_private(self) -> bool:
-        """Whether only copies of this set have the same scopes."""
-        return all(scope.resource is None for scope in self.scopes)
 
     def try_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
         """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
@@ -177,8 +175,7 @@ class LimitSet:
             if seconds == 0:
                 raise LimitTimeout.of(acquisition)
             wait_in_thread(Alternatives([acquisition]), seconds)
-        if acquisition.claim.plan.permits:
-            acquisition.track()
+        acquisition.track()
         return acquisition
 
     async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:
@@ -187,7 +184,7 @@ class LimitSet:
         if self._free is not None or not is_remote(store):
             return self.try_acquire(requested)
         acquisition = await self._aprepare(requested, store)
-        if await store.aacquire(acquisition.claim) and acquisition.claim.plan.permits:
+        if await store.aacquire(acquisition.claim):
             acquisition.track()
         return acquisition
 
@@ -198,20 +195,16 @@ class LimitSet:
         if self._free is not None:
             return self._acquire_free(self._free, requested, timeout)
         store, seconds = self.store, checked_timeout(timeout)
-        if is_remote(store):
-            acquisition = await self._aprepare(requested, store)
-            may_try = seconds == 0 or not must_wait(acquisition)
-            admitted = may_try and await store.aacquire(acquisition.claim)
-        else:
-            acquisition = self.prepare(requested)
-            may_try = seconds == 0 or not must_wait(acquisition)
-            admitted = may_try and store.acquire(acquisition.claim)
+        acquisition = await self._aprepare(requested, store) if is_remote(store) else self.prepare(requested)
+        admitted = False
+        if seconds == 0 or not must_wait(acquisition):
+            claim = acquisition.claim
+            admitted = await store.aacquire(claim) if is_remote(store) else store.acquire(claim)
         if not admitted:
             if seconds == 0:
                 raise LimitTimeout.of(acquisition)
             await wait_in_task(Alternatives([acquisition]), seconds)
-        if acquisition.claim.plan.permits:
-            acquisition.track()
+        acquisition.track()
         return acquisition
 
     def peek(self, requested: Mapping[str, Amount] | None = None) -> Outcome:
@@ -313,9 +306,3 @@ def _copied(value: object) -> object:
     if type(value) is dict:
         return {key: _copied(one) for key, one in value.items()}
     return [_copied(one) for one in value] if type(value) is list else value
-
-
-def _restored(
-    scoped: tuple[ScopedLimits, ...], store: Store, config: Mapping[str, object], version: int | None
-) -> LimitSet:
-    return LimitSet.composed(scoped, store, config=config, version=version)

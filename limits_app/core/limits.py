@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self, TypedDict, Unpack
 
-from limits_app.core.amounts import MILLI, Amount, shown
+from limits_app.core.amounts import MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
+from limits_app.core.clock import DEFAULT_ZONE, zone_of
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import (
     check_differ,
@@ -19,7 +22,8 @@ from limits_app.core.limit_checks import (
     keep_plain,
     parse_rate,
 )
-from limits_app.core.quota import QuotaLimit as QuotaLimit
+
+_QUOTA_PATTERN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMG]?)\s*/\s*([A-Za-z]+)\s*(?:@\s*(\S+)\s*)?", re.ASCII)
 
 
 class RateLimitAlgorithm(StrEnum):
@@ -45,6 +49,14 @@ class RateLimitAlgorithm(StrEnum):
     def refunds(self) -> bool:
         """Whether unused amounts are refunded."""
         return self in (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
+
+
+class RateOptions(TypedDict, total=False):
+    """The fields of rates and call limits that have defaults."""
+
+    algorithm: RateLimitAlgorithm
+    burst: Amount | None
+    soft: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +85,34 @@ class RateLimit:
         return self.capacity if self.burst is None else self.burst
 
     @classmethod
-    def per_second(cls, key: str, capacity: Amount, **options: object) -> Self:
-        """At most `capacity` per second; `options` are `algorithm`, `burst` and `soft`."""
-        return cls(key, capacity, 1, **options)  # type: ignore[arg-type]  # checked when made
+    def per_second(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` per second."""
+        return cls(key, capacity, 1, **options)
 
     @classmethod
-    def per_minute(cls, key: str, capacity: Amount, **options: object) -> Self:
+    def per_minute(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per minute."""
-        return cls(key, capacity, 60, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(key, capacity, 60, **options)
 
     @classmethod
-    def per_hour(cls, key: str, capacity: Amount, **options: object) -> Self:
+    def per_hour(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per hour."""
-        return cls(key, capacity, 3600, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(key, capacity, 3600, **options)
 
     @classmethod
-    def per_day(cls, key: str, capacity: Amount, **options: object) -> Self:
+    def per_day(cls, key: str, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` per day of 24 hours."""
-        return cls(key, capacity, 86_400, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(key, capacity, 86_400, **options)
 
     @classmethod
-    def parse(cls, text: str, key: str = "rate", **options: object) -> Self:
+    def parse(cls, text: str, key: str = "rate", **options: Unpack[RateOptions]) -> Self:
         """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit called `key`.
 
         Units are ms, s, min (or m), h and d, or their names in full; `k`, `M` and `G` are thousands, millions and
         thousands of them.
         """
         capacity, window_seconds = parse_rate(text)
-        return cls(key, capacity, window_seconds, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(key, capacity, window_seconds, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +138,131 @@ class CallLimit:
         return self.capacity if self.burst is None else self.burst
 
     @classmethod
-    def per_second(cls, capacity: Amount, **options: object) -> Self:
-        """At most `capacity` calls per second; `options` are `algorithm`, `burst` and `soft`."""
-        return cls(capacity, 1, **options)  # type: ignore[arg-type]  # checked when made
+    def per_second(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
+        """At most `capacity` calls per second."""
+        return cls(capacity, 1, **options)
 
     @classmethod
-    def per_minute(cls, capacity: Amount, **options: object) -> Self:
+    def per_minute(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per minute."""
-        return cls(capacity, 60, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(capacity, 60, **options)
 
     @classmethod
-    def per_hour(cls, capacity: Amount, **options: object) -> Self:
+    def per_hour(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per hour."""
-        return cls(capacity, 3600, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(capacity, 3600, **options)
 
     @classmethod
-    def per_day(cls, capacity: Amount, **options: object) -> Self:
+    def per_day(cls, capacity: Amount, **options: Unpack[RateOptions]) -> Self:
         """At most `capacity` calls per day of 24 hours."""
-        return cls(capacity, 86_400, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(capacity, 86_400, **options)
 
     @classmethod
-    def parse(cls, text: str, **options: object) -> Self:
+    def parse(cls, text: str, **options: Unpack[RateOptions]) -> Self:
         """Read `"1000/min"`, `"30/10s"` or `"5/2h"` as a limit on calls."""
         capacity, window_seconds = parse_rate(text)
-        return cls(capacity, window_seconds, **options)  # type: ignore[arg-type]  # checked when made
+        return cls(capacity, window_seconds, **options)
+
+
+class QuotaPeriod(StrEnum):
+    """Calendar periods after which a quota starts again; weeks start on Monday."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """At most `capacity` units per period; requests name their amount and report the usage.
+
+    The period is a calendar period (`period`: hour, day, week or month, as clocks in `time_zone` show it),
+    or a session of `session_seconds`, which starts with the first use.
+    At its end all of the capacity is available again; before that only unused amounts are refunded.
+    A `soft` quota rejects nothing: over-use is recorded as debt, and the outcome has `overdrawn`.
+    Raises InvalidLimit (a ValueError) that names the limit and the field.
+    """
+
+    key: str
+    capacity: int
+    period: str | None = None
+    time_zone: str = DEFAULT_ZONE
+    session_seconds: float | None = None
+    soft: bool = False
+
+    def __post_init__(self) -> None:
+        check_key(self.key)
+        check_positive(self.key, "capacity", self.capacity, decimals=False)
+        check_soft(self.key, self.soft)
+        if (self.period is None) is (self.session_seconds is None):
+            raise InvalidLimit(f"limit {self.key!r}: period or session_seconds must be given, and only one of them")
+        if self.session_seconds is None:
+            self._check_calendar()
+        else:
+            self._check_session()
+        keep_plain(self, "capacity", "session_seconds")
+
+    @property
+    def ceiling(self) -> int:
+        """The largest amount that can be admitted at one time."""
+        return self.capacity
+
+    @classmethod
+    def per_hour(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` per full hour of the clock."""
+        return cls(key, capacity, QuotaPeriod.HOUR, time_zone, soft=soft)
+
+    @classmethod
+    def per_day(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` from midnight to midnight."""
+        return cls(key, capacity, QuotaPeriod.DAY, time_zone, soft=soft)
+
+    @classmethod
+    def per_week(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` from Monday to Sunday."""
+        return cls(key, capacity, QuotaPeriod.WEEK, time_zone, soft=soft)
+
+    @classmethod
+    def per_month(cls, key: str, capacity: int, time_zone: str = DEFAULT_ZONE, *, soft: bool = False) -> Self:
+        """At most `capacity` per month of the calendar."""
+        return cls(key, capacity, QuotaPeriod.MONTH, time_zone, soft=soft)
+
+    @classmethod
+    def per_session(cls, key: str, capacity: int, session_seconds: float, *, soft: bool = False) -> Self:
+        """At most `capacity` within `session_seconds` from the first use on."""
+        return cls(key, capacity, session_seconds=session_seconds, soft=soft)
+
+    @classmethod
+    def parse(cls, text: str, key: str = "quota", *, soft: bool = False) -> Self:
+        """Read `"1000/day"` or `"5M/month@Europe/Berlin"` as a limit called `key`.
+
+        The periods are hour, day, week and month; `k`, `M` and `G` are thousands, millions and thousands of them.
+        """
+        match = _QUOTA_PATTERN.fullmatch(text) if isinstance(text, str) and len(text) <= 128 else None
+        if match is None:
+            raise InvalidLimit(f"quota {shown(text)} must look like '1000/day' or '5M/month@Europe/Berlin'")
+        number, multiple, period, zone = match.groups()
+        try:
+            capacity = from_milli(to_milli(Decimal(number), decimals=True) * MULTIPLES[multiple])
+        except ValueError as error:
+            raise InvalidLimit(f"quota {shown(text)}: {error}") from None
+        return cls(key, capacity, period.lower(), zone or DEFAULT_ZONE, soft=soft)  # type: ignore[arg-type]  # checked when made
+
+    def _check_calendar(self) -> None:
+        periods = ", ".join(QuotaPeriod)
+        if not isinstance(self.period, str) or self.period not in tuple(QuotaPeriod):
+            raise InvalidLimit(f"limit {self.key!r}: period must be one of {periods}, not {shown(self.period)}")
+        if zone_of(self.time_zone) is None:
+            raise InvalidLimit(
+                f"limit {self.key!r}: time_zone {shown(self.time_zone)} is not known here: "
+                "use an IANA name such as 'Europe/Berlin', and install tzdata where the system has no time zones"
+            )
+
+    def _check_session(self) -> None:
+        check_seconds(self.key, "session_seconds", self.session_seconds)
+        if self.time_zone != DEFAULT_ZONE:
+            raise InvalidLimit(f"limit {self.key!r}: time_zone goes with a period; leave it out for a session")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +334,7 @@ def _check_rate(limit: RateLimit | CallLimit) -> None:
     check_seconds(key, "window_seconds", limit.window_seconds)
     check_soft(key, limit.soft)
     if limit.burst is not None:
-        _check_burst(limit, limit.burst)
+        if not algorithm.takes_burst:
+            raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
+        check_positive(key, "burst", limit.burst, decimals=algorithm.takes_decimals)
     keep_plain(limit, "capacity", "window_seconds", "burst")
-
-
-def _check_burst(limit: RateLimit | CallLimit, burst: Amount) -> None:
-    key, algorithm = limit.key, limit.algorithm
-    if not algorithm.takes_burst:
-        raise InvalidLimit(f"limit {key!r}: a {algorithm} has no burst; leave it out")
-    check_positive(key, "burst", burst, decimals=algorithm.takes_decimals)

@@ -31,22 +31,14 @@ class Hooks:
     """Callables that the surrounding program plugs into the engine; `apps` does so for Django."""
 
     def __init__(self) -> None:
-        self.unknown_keys_raise: Callable[[], bool] = _false
+        self.unknown_keys_raise: Callable[[], bool] = lambda: False
         """Whether a requested key that the set does not have is an error instead of a warning."""
-        self.process_store: Callable[[], Store | None] = _none
+        self.process_store: Callable[[], Store | None] = lambda: None
         """The store of limit sets in mode `process`; None for the default one."""
-        self.shared_store: Callable[[], Store | None] = _none
+        self.shared_store: Callable[[], Store | None] = lambda: None
         """The store of limit sets in modes `celery`, `distributed` and `ray`; None for the default one."""
         self.lease_lost: list[Callable[[Acquisition], None]] = []
         """Called with each acquisition whose lease ran out while it was held."""
-
-
-def _false() -> bool:
-    return False
-
-
-def _none() -> None:
-    return None
 
 
 HOOKS: Final = Hooks()

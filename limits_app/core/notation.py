@@ -18,15 +18,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Final, NamedTuple, assert_never
 
-from limits_app.core.amounts import EXACT, MILLI, MULTIPLES, Amount, from_milli, shown, to_milli
+from limits_app.core.amounts import MILLI, MULTIPLES, Amount, exact_product, shown, to_milli
 from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.limit_checks import UNITS
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.quota import QuotaLimit
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 
 CALLS: Final = "calls"
 """The key of call limits in text."""
@@ -91,11 +89,11 @@ def limit_text(limit: Limit, *, shared: bool = False) -> str:
     match limit:
         case ResourceLimit(key=key, capacity=capacity, max_hold_seconds=hold):
             held = "" if hold is None else f"hold={seconds_text(hold)}"
-            words = [_amount(capacity), _if(key in _CALL_KEYS, "permits"), held]
+            words = [amount_text(capacity), _if(key in _CALL_KEYS, "permits"), held]
         case QuotaLimit(key=key, capacity=capacity, period=str(period), time_zone=zone):
-            words = [f"{_amount(capacity)}/{period}@{zone}"]
+            words = [f"{amount_text(capacity)}/{period}@{zone}"]
         case QuotaLimit(key=key, capacity=capacity, session_seconds=session):
-            words = [f"{_amount(capacity)}/{_window(session or 0)}", "session"]
+            words = [f"{amount_text(capacity)}/{_window(session or 0)}", "session"]
         case CallLimit():
             key, words = CALLS, _rate_words(limit)
         case RateLimit(key=key):
@@ -111,14 +109,9 @@ def parse_amount(text: str) -> Amount:
     if match is None:
         raise InvalidLimit(f"amount {shown(text)} must be a number such as 1000, 2.5, 400k, 5M or 1G")
     try:
-        return from_milli(to_milli(EXACT.multiply(Decimal(match[1]), MULTIPLES[match[2]]), decimals=True))
+        return exact_product(match[1], MULTIPLES[match[2]])
     except ValueError as error:
         raise InvalidLimit(f"amount {shown(text)} {error}") from None
-
-
-def amount_text(amount: Amount) -> str:
-    """Write an amount so that `parse_amount` reads the same one."""
-    return _amount(amount)
 
 
 def parse_seconds(text: str) -> float:
@@ -128,7 +121,7 @@ def parse_seconds(text: str) -> float:
     if match is None or unit is None:
         raise InvalidLimit(f"time {shown(text)} must look like 10s, min, 2h or 1d (units: ms, s, min, h, d)")
     try:
-        return from_milli(to_milli(EXACT.multiply(Decimal(match[1] or 1), unit), decimals=True))
+        return exact_product(match[1] or "1", unit)
     except ValueError as error:
         raise InvalidLimit(f"time {shown(text)} {error}") from None
 
@@ -199,9 +192,9 @@ def _options(said: list[str]) -> dict[str, str]:
 def _rate_words(limit: RateLimit | CallLimit) -> list[str]:
     """Return the common parts of rates and calls; empty parts are left out."""
     return [
-        f"{_amount(limit.capacity)}/{_window(limit.window_seconds)}",
+        f"{amount_text(limit.capacity)}/{_window(limit.window_seconds)}",
         _if(limit.algorithm is not RateLimitAlgorithm.TOKEN_BUCKET, str(limit.algorithm)),
-        "" if limit.burst is None else f"burst={_amount(limit.burst)}",
+        "" if limit.burst is None else f"burst={amount_text(limit.burst)}",
     ]
 
 
@@ -215,7 +208,8 @@ def _window(seconds: float) -> str:
     return text[1:] if text[0] == "1" and text[1:].isalpha() else text
 
 
-def _amount(amount: Amount) -> str:
+def amount_text(amount: Amount) -> str:
+    """Write an amount so that `parse_amount` reads the same one."""
     milli = to_milli(amount, decimals=True)
     for suffix, size in MULTIPLES.items():
         if milli >= _LEAST_MULTIPLE and milli % (size * MILLI) == 0:

@@ -111,6 +111,11 @@ def outcome_of(claim: Claim) -> Outcome:
 def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rejected: bool) -> LimitStatus:
     rule, now, scope = limit.rule, claim.decided_at, limit.scope.scope
     never = amount > rule.most_parts
+    retry_after: float | None = 0.0
+    if never or (rejected and (rule.is_permit or isinstance(rule.limit, Blocked))):
+        retry_after = None
+    elif rejected:
+        retry_after = rule.wait(state, now, amount) / _SECOND
     return LimitStatus(
         key=rule.key,
         resource=scope.resource,
@@ -119,7 +124,7 @@ def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rej
         capacity=rule.limit.ceiling,
         requested=units_of(rule, amount),
         remaining=remaining(rule, state, now),
-        retry_after=_retry_after(rule, state, now, amount) if rejected and not never else (None if never else 0.0),
+        retry_after=retry_after,
         reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
         never=never,
         overdrawn=_overdrawn(rule, state if claim.admitted else rule.charged(state, now, amount), now),
@@ -147,10 +152,6 @@ def reset_seconds(rule: Rule, state: State, now: int) -> int | None:
     if rule.is_permit:
         return None
     return max(-((now - rule.restored_at(state)) // _SECOND), 0)
-
-
-def _retry_after(rule: Rule, state: State, now: int, amount: int) -> float | None:
-    return None if rule.is_permit or isinstance(rule.limit, Blocked) else rule.wait(state, now, amount) / _SECOND
 
 
 def units_of(rule: Rule, parts: int) -> Amount:

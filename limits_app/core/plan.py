@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from limits_app.core.algorithms import Rule, State
@@ -15,14 +15,16 @@ from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, short_key
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
 from limits_app.core.record import Holder, Schema
 
+if TYPE_CHECKING:
+    from limits_app.core.acquisition import Acquisition
+
 Amounts = Sequence[int]
 """Amounts, or changes of amounts, in parts: one for each limit of a plan."""
 
 Bucket = tuple[str, str]
 """The key of a scope and the key of a limit."""
 
-next_number: Final = count(1).__next__
-"""Returns a number that no other claim of this process has."""
+_next_number: Final = count(1).__next__
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +192,6 @@ class Plan:
         return changes
 
 
-class ClaimOwner(Protocol):
-    """The acquisition that a claim belongs to."""
-
-    def on_lease_lost(self) -> None:
-        """Be notified that a lease of the claim had run out."""
-
-
 class Claim:
     """The amounts that one request wants, in the order of `plan.limits`, and the decision of a store.
 
@@ -215,9 +210,9 @@ class Claim:
         self.settled = False
         self.decided_at = 0
         self.states: Sequence[State] = ()
-        self.number = next_number() if plan.permits else 0
+        self.number = _next_number() if plan.permits else 0
         self.holder: Holder = self.number
-        self.owner: ref[ClaimOwner] | None = None
+        self.owner: ref[Acquisition] | None = None
 
     def lose_lease(self) -> None:
         """Notify the owner, if it still exists, that a lease of the claim had run out; stores call it outside locks."""
@@ -232,9 +227,8 @@ class Claim:
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""
-        loads = [
-            limit.rule.used(state, self.decided_at) / limit.rule.ceiling_parts for limit, _, state in self.limits()
-        ]
+        now = self.decided_at
+        loads = [limit.rule.used(state, now) / limit.rule.ceiling_parts for limit, _, state in self.limits()]
         return max(loads, default=0.0)
 
     def refusal(self) -> tuple[list[Bucket], int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from limits_app.core.algorithms import Rule
 from limits_app.core.amounts import MILLI, Amount, check_amounts, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
@@ -65,8 +64,9 @@ class Plans:
             else:
                 check_amounts("requested", {key: amount})
                 self._on_unknown(key)
-        permit_keys = set(self._permits.values())
-        left_out = frozenset([key for key in named if key in permit_keys and _is_zero(requested[key])])
+        permit_keys = frozenset(self._permits.values())
+        zeros = [key for key in named if requested[key] == 0 and not isinstance(requested[key], bool)]
+        left_out = permit_keys.intersection(zeros)
         named = [key for key in named if key not in left_out or not isinstance(self.limits[key], ResourceLimit)]
         held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
         many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
@@ -91,10 +91,9 @@ class Plans:
             if len(self._by_form) >= _MOST_PLANS:
                 self._by_form.clear()
                 self.by_keys.clear()
-            plan = plan_for(
+            plan = self._by_form[form] = plan_for(
                 self._scoped, named, version=self._version, left_out=left_out, held=held, many_calls=many_calls
             )
-            self._by_form[form] = plan
         return plan
 
     def _is_many_calls(self, key: str, amount: object) -> bool:
@@ -128,7 +127,13 @@ def plan_for(
         before = len(limits)
         for index, rule in enumerate(scope.schema.rules):
             key = scope.prefix + rule.key
-            if _is_requested(rule, key, named, left_out) and (key in named or (scope.key, rule.key) not in held):
+            if key in named:
+                is_requested = not (rule.is_permit and key in left_out)
+            else:
+                # Rates and quotas are taken from only when they are named.
+                is_free = key not in left_out and (scope.key, rule.key) not in held
+                is_requested = is_free and not isinstance(rule.limit, MeteredLimit)
+            if is_requested:
                 limits.append(PlannedLimit(scope, len(scopes), index, len(limits), is_credit=is_credit))
         if len(limits) > before:
             scopes.append(scope)
@@ -138,14 +143,3 @@ def plan_for(
 def nothing_requested(names: str) -> InvalidRequest:
     """Return the error for a request that leaves out amounts that have no default."""
     return InvalidRequest(f"nothing is requested of {names}: rates and quotas need {{key: amount}}")
-
-
-def _is_requested(rule: Rule, key: str, named: Collection[str], left_out: Collection[str]) -> bool:
-    """Return whether a request takes from a limit; rates and quotas are taken from only when they are named."""
-    if key in left_out:
-        return key in named and not rule.is_permit
-    return key in named or not isinstance(rule.limit, MeteredLimit)
-
-
-def _is_zero(amount: object) -> bool:
-    return amount == 0 and not isinstance(amount, bool)

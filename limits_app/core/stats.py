@@ -51,14 +51,6 @@ def stats_of(claim: Claim) -> dict[str, Stats]:
     return {key: _binding(same) for key, same in buckets.items()}
 
 
-def stats_by_scope(claim: Claim) -> dict[str, dict[str, Stats]]:
-    """Return the same fields for each bucket, by key of the scope and then by key of the limit."""
-    stats: dict[str, dict[str, Stats]] = {}
-    for limit, _, state in claim.limits():
-        stats.setdefault(limit.scope.key, {})[limit.rule.key] = _stats(limit, state, claim.decided_at)
-    return stats
-
-
 def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) -> dict[str, dict[str, Stats]]:
     """Read different scopes in one step of the store; return statistics by key of the scope and key of the limit.
 
@@ -71,27 +63,23 @@ def survey(scoped: Iterable[ScopedLimits], store: Store, version: int | None) ->
         return {}
     claim = Claim(plan, [0] * len(plan.limits))
     store.peek(claim)
-    return stats_by_scope(claim)
+    stats: dict[str, dict[str, Stats]] = {}
+    for limit, _, state in claim.limits():
+        stats.setdefault(limit.scope.key, {})[limit.rule.key] = _stats(limit, state, claim.decided_at)
+    return stats
 
 
 def _binding(same: list[tuple[PlannedLimit, Stats]]) -> Stats:
     """Return the fields of the bucket that has the least available, and all buckets where there are several."""
-    binding = min([found for _, found in same], key=_available)
+    binding = min([found for _, found in same], key=lambda found: found["available"])
     if len(same) == 1:
         return binding
     listed = []
     for limit, found in same:
-        bucket = found.copy()
-        bucket["resource"], bucket["entity"] = limit.scope.scope.resource, limit.scope.scope.entity
-        bucket["level"] = limit.scope.level_of(limit.index)
-        listed.append(bucket)
-    binding = binding.copy()
-    binding["buckets"] = listed
-    return binding
-
-
-def _available(stats: Stats) -> Amount:
-    return stats["available"]
+        scope = limit.scope.scope
+        level = limit.scope.level_of(limit.index)
+        listed.append(Stats(**found, resource=scope.resource, entity=scope.entity, level=level))
+    return Stats(**binding, buckets=listed)
 
 
 def _stats(limit: PlannedLimit, state: State, now: int) -> Stats:

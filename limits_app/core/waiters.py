@@ -34,7 +34,6 @@ class ThreadWaiter:
         self._woken.acquire()
 
     def wake(self) -> None:
-        """See `Waiter.wake`."""
         try:
             self._woken.release()
         except RuntimeError:
@@ -62,7 +61,6 @@ class TaskWaiter:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """See `Waiter.wake`."""
         try:
             self._loop.call_soon_threadsafe(self._woken.set)
         except RuntimeError:

@@ -40,10 +40,6 @@ class _Place:
         return waiter if waiter is not None and waiter.is_waiting() else None
 
 
-def _do_nothing(scope: str) -> None:
-    """For stores that only this process uses."""
-
-
 class WaitingLine:
     """The waiters of one process for one store.
 
@@ -55,9 +51,8 @@ class WaitingLine:
     def __init__(
         self, watch: Callable[[str], None] | None = None, unwatch: Callable[[str], None] | None = None
     ) -> None:
-        self._watch = _do_nothing if watch is None else watch
-        self._unwatch = _do_nothing if unwatch is None else unwatch
-        self._announces = watch is not None or unwatch is not None
+        self._watch = watch
+        self._unwatch = unwatch
         self.after_fork()
         on_fork(self)
 
@@ -95,7 +90,7 @@ class WaitingLine:
                 scopes |= self._unsettled
                 self._unsettled -= scopes
                 self.busy = bool(self._queues)
-            if self._announces:
+            if self._watch is not None or self._unwatch is not None:
                 for scope in scopes:
                     self._announce(scope)
         except BaseException:
@@ -144,9 +139,7 @@ class WaitingLine:
         if not self.competitors:
             return False
         with self._lock:
-            for bucket, until in list(self.competitors.items()):
-                if until <= now:
-                    self.competitors.pop(bucket, None)
+            self.competitors = {bucket: until for bucket, until in self.competitors.items() if until > now}
             return any(bucket in self.competitors for bucket in buckets)
 
     def scopes(self) -> list[str]:
@@ -188,19 +181,14 @@ class WaitingLine:
         if number in queue:
             # Woken before the removal: if this is interrupted, repeating it wakes the next waiter again.
             if queue[0] == number:
-                self._wake_next(queue)
+                following = next(filter(None, map(self._waiter, queue[1:])), None)
+                if following is not None:
+                    following.wake()
             queue.remove(number)
         if not queue:
             keys.pop(key, None)
         if not keys:
             self._queues.pop(scope, None)
-
-    def _wake_next(self, queue: list[int]) -> None:
-        for number in queue[1:]:
-            waiter = self._waiter(number)
-            if waiter is not None:
-                waiter.wake()
-                return
 
     def _waiter(self, number: int) -> Waiter | None:
         place = self._places.get(number)
@@ -273,11 +261,10 @@ class WaitingLine:
 
     def _call(self, scope: str, *, waited: bool) -> None:
         """Call `watch` or `unwatch`."""
+        call = self._watch if waited else self._unwatch
         try:
-            if waited:
-                self._watch(scope)
-            else:
-                self._unwatch(scope)
+            if call is not None:
+                call(scope)
         except BaseException as error:
             self._watched[scope] = False  # another waiter may have finished a call meanwhile
             if waited or not isinstance(error, StoreUnavailable):

@@ -17,10 +17,9 @@ from django.http.response import HttpResponseBase
 from limits_app import conf
 from limits_app.conf import Headers
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.limits import AnyLimit, Blocked, CallLimit, RateLimit, ResourceLimit
+from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.core.outcome import remaining, reset_seconds
 from limits_app.core.plan import Claim
-from limits_app.core.quota import QuotaLimit
 
 __all__ = ["tell", "untell"]
 

@@ -13,9 +13,8 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.core.amounts import Amount
 from limits_app.core.clock import DEFAULT_ZONE, LONGEST_ZONE_NAME
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, QuotaPeriod, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit as Definition
-from limits_app.core.quota import QuotaPeriod
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_columns import COLUMNS, amount_of, definition_of

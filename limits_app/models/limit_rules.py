@@ -14,8 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.amounts import MAX_AMOUNT, MILLI
 from limits_app.core.limit_checks import MAX_WINDOW_MILLI
-from limits_app.core.limits import CallLimit, RateLimitAlgorithm
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import CallLimit, QuotaPeriod, RateLimitAlgorithm
 
 __all__ = ["CONSTRAINTS", "LimitKind", "wrong_fields"]
 

@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import Final, cast
 
-from limits_app.core.balancing import BalancerState, Candidates
+from limits_app.core.balancing import Balancer, Candidates
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
@@ -53,7 +53,7 @@ class JoinedSupply:
         }
 
     @property
-    def desk(self) -> BalancerState:
+    def desk(self) -> Balancer:
         """Where each pool says whose turn it is."""
         names = [list(supply.scoped) for supply in self.supplies]
         return _JoinedState([supply.desk for supply in self.supplies], names)
@@ -77,14 +77,15 @@ def joined_supply(supplies: Iterable[Supply]) -> Supplying | None:
     return JoinedSupply(pools) if len(pools) > 1 else next(iter(pools), None)
 
 
-class _JoinedState(BalancerState):
+class _JoinedState(Balancer):
     """The balancers of several pools as one; a combination cools down while one of its members does.
 
     Where one of the pools wants the emptiest member, the emptiest combination is wanted.
     """
 
-    def __init__(self, desks: Sequence[BalancerState], names: Sequence[Sequence[Hashable]]) -> None:
-        super().__init__(desks[0].load_balancing, [1] * prod(map(len, names)))
+    def __init__(self, desks: Sequence[Balancer], names: Sequence[Sequence[Hashable]]) -> None:
+        super().__init__([1] * prod(map(len, names)))
+        self.load_balancing = desks[0].load_balancing
         self._desks = desks
         self._names = names
         self._places = list(product(*[range(len(some)) for some in names]))
@@ -93,12 +94,11 @@ class _JoinedState(BalancerState):
         self.cooling_until = ChainMap(*[desk.cooling_until for desk in desks])
 
     def cooling_us(self, name: Hashable, store: Store) -> int:
-        """See `BalancerState.cooling_us`."""
         names = cast("tuple[Hashable, ...]", name)
         return max([self._cooling_us(*one, store) for one in zip(self._desks, self._names, names, strict=True)])
 
     @staticmethod
-    def _cooling_us(desk: BalancerState, names: Sequence[Hashable], name: Hashable, store: Store) -> int:
+    def _cooling_us(desk: Balancer, names: Sequence[Hashable], name: Hashable, store: Store) -> int:
         """Microseconds until a member has cooled down; 0 when all members of its pool cool down."""
         rest = desk.cooling_us(name, store)
         return rest if rest and not all(desk.cooling_us(one, store) for one in names) else 0

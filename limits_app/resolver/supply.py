@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, Protocol
 
-from limits_app.core.balancing import BalancerState
+from limits_app.core.balancing import Balancer, balancer_named
 from limits_app.core.keys import member_scope
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import ScopedLimits
@@ -43,7 +43,7 @@ class Supplying(Protocol):
         """What each member says to those whom it serves, with secrets by their names."""
 
     @property
-    def desk(self) -> BalancerState:
+    def desk(self) -> Balancer:
         """Where members take turns."""
 
     def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> Supplying:
@@ -86,7 +86,7 @@ class Supply:
         return {member.name: {**member.config, MEMBER: member.name} for member in members}
 
     @property
-    def desk(self) -> BalancerState:
+    def desk(self) -> Balancer:
         """Where its members take turns; all that use the pool in this process have it in common."""
         return desks.desk(self.definition)
 
@@ -100,10 +100,10 @@ class Desks:
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
-        self._by_pool: dict[str, BalancerState] = {}
+        self._by_pool: dict[str, Balancer] = {}
         self._lock = Lock()
 
-    def desk(self, definition: PoolDefinition) -> BalancerState:
+    def desk(self, definition: PoolDefinition) -> Balancer:
         """The desk of a pool; a new one when the way in which its members take turns has changed.
 
         Who was put aside stays so.
@@ -113,7 +113,7 @@ class Desks:
             desk = self._by_pool.get(definition.name)
             if desk is not None and (desk.load_balancing, desk.weights) == (definition.load_balancing, weights):
                 return desk
-            new = BalancerState(definition.load_balancing, weights)
+            new = balancer_named(definition.load_balancing)(weights)
             if desk is not None:
                 new.cooling_until = desk.cooling_until
             elif len(self._by_pool) >= self._most:

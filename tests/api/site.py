@@ -12,8 +12,7 @@ from rest_framework.test import APIClient
 
 from limits_app import services
 from limits_app.api.permissions import BOOST, RESET, TOP_UP
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import Endpoint, Entity, Limit, Period, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = ["ROOT", "allow", "as_user", "fill", "person", "used"]

@@ -25,8 +25,7 @@ from limits_app.api.serializers import changes, state
 from limits_app.api.serializers.configuration import EndpointSerializer, EntitySerializer, ResourceSerializer
 from limits_app.api.serializers.policies import PolicySerializer, PoolSerializer
 from limits_app.api.views.base import ApiView
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import Denial
 from tests.api import fuzz
 from tests.api.site import ROOT, as_user, fill, person

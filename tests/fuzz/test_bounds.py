@@ -13,9 +13,8 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.test import override_settings
 
-from limits_app.core.limits import CallLimit
+from limits_app.core.limits import CallLimit, QuotaLimit
 from limits_app.core.notation import parse_limit
-from limits_app.core.quota import QuotaLimit
 from limits_app.integrations.clients import client_of
 from limits_app.integrations.identity import entity_of_key, sound
 from limits_app.integrations.named import resource_named

@@ -15,8 +15,7 @@ from pytest_django import Settings
 
 from limits_app import services
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.quota import QuotaLimit
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.refusals import _report_once
 from limits_app.stores import registry

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from limits_app.core.algorithms.buckets import LeakyBucket, TokenBucket
-from limits_app.core.algorithms.fixed_window import FixedWindow
 from limits_app.core.algorithms.gcra import Gcra
 from limits_app.core.algorithms.permits import Permits
 from limits_app.core.algorithms.quota import Quota
 from limits_app.core.algorithms.rule import BlockedRule, Rule, State
-from limits_app.core.algorithms.sliding_window import SlidingWindow
+from limits_app.core.algorithms.windows import FixedWindow, SlidingWindow
 from limits_app.core.limits import (
     AnyLimit,
     Blocked,

@@ -16,12 +16,12 @@ forgets nothing; a token bucket has its burst less this level left.
 
 from __future__ import annotations
 
-from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, carried_parts
-from limits_app.core.algorithms.units import exact_units
+from limits_app.core.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
+from limits_app.core.algorithms.units import DrainingRule
 from limits_app.core.limits import CallLimit, RateLimit
 
 
-class TokenBucket(Rule):
+class TokenBucket(DrainingRule):
     """A level of use that drains; unused amounts are refunded.
 
     Most rates are exact in ticks of one microsecond. With longer ticks, an amount that is charged to a level that may
@@ -29,16 +29,10 @@ class TokenBucket(Rule):
     """
 
     def __init__(self, limit: RateLimit | CallLimit) -> None:
-        units = exact_units(limit)
-        super().__init__(limit, (0, 0), units.parts_per_unit, units.full_parts)
-        self._algorithm = str(limit.algorithm)
-        self._rate = units.parts_per_tick
-        self._tick_us = units.tick_us
+        super().__init__(limit, (0, 0))
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        """See Rule."""
-        level: int = state[0]
-        last: int = state[1]
+        level, last = state
         tick = now if self._tick_us == 1 else now // self._tick_us
         if tick > last:
             level -= (tick - last) * self._rate
@@ -49,18 +43,8 @@ class TokenBucket(Rule):
         level += amount
         return (level, last) if level <= self.ceiling_parts else None
 
-    def wait(self, state: State, now: int, amount: int) -> int:
-        """See Rule."""
-        excess = self.used(state, now) + amount - self.ceiling_parts
-        if excess <= 0:
-            return 0
-        last: int = max(now // self._tick_us, state[1])
-        return (last - (-excess // self._rate)) * self._tick_us - now
-
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        """See Rule."""
-        level: int = state[0]
-        last: int = state[1]
+        level, last = state
         if change > 0:
             level = self.used(state, now)
             last = max(now // self._tick_us, last)
@@ -72,41 +56,26 @@ class TokenBucket(Rule):
         return (level, last) if level < DEBT_PARTS else (DEBT_PARTS, last)
 
     def credit(self, state: State, now: int, parts: int) -> State:
-        """See Rule."""
         return max(state[0] - parts, 0), state[1]
 
     def used(self, state: State, now: int) -> int:
-        """See Rule."""
-        level: int = state[0]
+        level, last = state
         tick = now // self._tick_us
-        if tick > state[1]:
-            level -= (tick - state[1]) * self._rate
+        if tick > last:
+            level -= (tick - last) * self._rate
         return max(level, 0)
 
     def restored_at(self, state: State) -> int:
-        """See Rule."""
-        level: int = state[0]
-        last: int = state[1]
+        level, last = state
         return (last - (-level // self._rate)) * self._tick_us
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        """See Rule."""
         level = carried_parts(old, state, now, self.parts_per_unit)
         return (level, self._next_tick(now)) if level else (0, 0)
-
-    @property
-    def lua(self) -> LuaRule:
-        """See Rule."""
-        return self._algorithm, self._rate, self._tick_us, self.ceiling_parts
-
-    def _next_tick(self, now: int) -> int:
-        """Return the first whole tick that is not before now."""
-        return -(-now // self._tick_us)
 
 
 class LeakyBucket(TokenBucket):
     """A level of use that drains; unused amounts stay spent."""
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        """See Rule."""
         return state if change < 0 else super().settle(state, now, change, taken_at)

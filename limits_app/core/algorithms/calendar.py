@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 from limits_app.core.clock import EPOCH, MICROSECOND
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import QuotaPeriod
 
 Period = tuple[int, int]
 """From when until when, in microseconds since 1970; the end is the start of the next one."""

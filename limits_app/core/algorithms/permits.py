@@ -7,9 +7,15 @@ A fence only grows from grant to grant, so that a system elsewhere can reject a 
 
 from __future__ import annotations
 
-from limits_app.core.algorithms.rule import LuaRule, Rule, State
+from limits_app.core.algorithms.rule import NEVER_US, Rule, State
 from limits_app.core.amounts import to_milli
 from limits_app.core.limits import ResourceLimit
+
+
+def may_have_expired(state: State, now: int) -> bool:
+    """Return whether a lease of these permits may have run out."""
+    held, _, _, earliest = state
+    return held > 0 and earliest <= now
 
 
 class Permits(Rule):
@@ -19,30 +25,27 @@ class Permits(Rule):
 
     def __init__(self, limit: ResourceLimit, lease_us: int) -> None:
         super().__init__(limit, (0, 0, 0, 0), 1, int(limit.capacity))
-        self.lease_us = lease_us
-        self._max_hold_us = 0
-        if limit.max_hold_seconds is not None:
-            self._max_hold_us = self.hold_us = to_milli(limit.max_hold_seconds, decimals=True) * 1000
-            self.lease_us = min(lease_us, self.hold_us)
+        max_hold_us = to_milli(limit.max_hold_seconds or 0, decimals=True) * 1000
+        self.hold_us = max_hold_us or NEVER_US
+        self.lease_us = min(lease_us, self.hold_us)
+        self.lua = ("permits", self.ceiling_parts, self.lease_us, max_hold_us)
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        """See Rule. The fence is at least the clock, so that it still grows after idle state was removed."""
-        held: int = state[0] + amount
-        if held > self.ceiling_parts:
+        """The fence is at least the clock, so that it still grows after idle state was removed."""
+        held, holders, fence, earliest = state
+        if held + amount > self.ceiling_parts:
             return None
         ends = now + self.lease_us
-        earliest: int = state[3]
-        if state[0] == 0 or ends < earliest:
+        if held == 0 or ends < earliest:
             earliest = ends
-        fence: int = state[2] + 1
-        return held, state[1] + 1, max(now, fence), earliest
+        return held + amount, holders + 1, max(now, fence + 1), earliest
 
     def wait(self, state: State, now: int, amount: int) -> int:
-        """See Rule. No release can be foreseen, so this is when the next lease may run out."""
+        """No release can be foreseen, so this is when the next lease may run out."""
         return max(state[3] - now, 1) if state[0] + amount > self.ceiling_parts else 0
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        """See Rule. The change is minus the permits of one holder."""
+        """The change is minus the permits of one holder."""
         return state[0] + change, state[1] - 1, state[2], state[3]
 
     def credit(self, state: State, now: int, parts: int) -> State:
@@ -50,19 +53,10 @@ class Permits(Rule):
         return state
 
     def used(self, state: State, now: int) -> int:
-        """See Rule."""
-        held: int = state[0]
-        return held
+        return state[0]
 
     def restored_at(self, state: State) -> int:
-        """See Rule."""
         return state[3] if state[0] else 0
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        """See Rule."""
         return state if old.is_permit else (0, 0, 0, 0)
-
-    @property
-    def lua(self) -> LuaRule:
-        """See Rule."""
-        return "permits", self.ceiling_parts, self.lease_us, self._max_hold_us

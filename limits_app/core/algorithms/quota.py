@@ -15,11 +15,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from limits_app.core.algorithms.calendar import Calendar, Period
-from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, carried_parts
+from limits_app.core.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.core.amounts import to_milli
 from limits_app.core.clock import zone_of
-from limits_app.core.limits import QuotaLimit
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import QuotaLimit, QuotaPeriod
 
 
 class Quota(Rule):
@@ -30,12 +29,10 @@ class Quota(Rule):
         self._quota = limit
         self._calendar = _calendar(limit)
         self._session_us = _session_us(limit)
+        self.lua = ("quota", self.ceiling_parts, 0 if self._calendar else self._session_us)
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        """See Rule."""
-        start: int = state[0]
-        end: int = state[1]
-        count: int = state[2]
+        start, end, count = state
         if now >= end or not count:
             start, end = self._period_at(now)
             count = 0
@@ -44,14 +41,10 @@ class Quota(Rule):
         return (min(start, now), end, count) if count <= self.ceiling_parts else None
 
     def wait(self, state: State, now: int, amount: int) -> int:
-        """See Rule."""
         return state[1] - now if self.used(state, now) + amount > self.ceiling_parts else 0
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        """See Rule."""
-        start: int = state[0]
-        end: int = state[1]
-        count: int = state[2]
+        start, end, count = state
         if change <= 0:
             in_period = (now if taken_at is None else taken_at) >= start
             return (start, end, max(count + change, 0)) if in_period else state
@@ -61,20 +54,15 @@ class Quota(Rule):
         return min(start, now), end, min(count + change, DEBT_PARTS)
 
     def credit(self, state: State, now: int, parts: int) -> State:
-        """See Rule."""
         return state[0], state[1], max(state[2] - parts, 0)
 
     def used(self, state: State, now: int) -> int:
-        """See Rule."""
-        count: int = state[2]
-        return count if now < state[1] else 0
+        return state[2] if now < state[1] else 0
 
     def restored_at(self, state: State) -> int:
-        """See Rule."""
         return state[1] if state[2] else 0
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        """See Rule."""
         count = carried_parts(old, state, now, 1)
         if not count:
             return 0, 0, 0
@@ -93,13 +81,7 @@ class Quota(Rule):
             end = session_end if session_end > now else end
         return state[0], end, count
 
-    @property
-    def lua(self) -> LuaRule:
-        """See Rule."""
-        return "quota", self.ceiling_parts, 0 if self._calendar else self._session_us
-
     def boundaries(self, now: int, count: int) -> tuple[int, ...]:
-        """See Rule."""
         return () if self._calendar is None else self._calendar.boundaries(now, count)
 
     def _period_at(self, now: int) -> Period:

@@ -39,6 +39,8 @@ class Rule(ABC):
     """Whether amounts are held by leases and returned by release instead of by time."""
     has_log = False
     """Whether the last item of the state is a log."""
+    lua: LuaRule
+    """The name and the parameters that the Lua implementation needs to decide alike."""
 
     def __init__(self, limit: AnyLimit, start: State, parts_per_unit: int, ceiling_parts: int) -> None:
         self.limit = limit
@@ -91,11 +93,6 @@ class Rule(ABC):
     def carry(self, old: Rule, state: State, now: int) -> State:
         """Return the same use, recorded by another rule, as a state of this rule, rounded up."""
 
-    @property
-    @abstractmethod
-    def lua(self) -> LuaRule:
-        """The name and the parameters that the Lua implementation needs to decide alike."""
-
     def boundaries(self, now: int, count: int) -> tuple[int, ...]:
         """Return the last `count` calendar boundaries up to now and the next `count`; empty without a calendar."""
         return ()
@@ -106,39 +103,28 @@ class BlockedRule(Rule):
 
     def __init__(self, limit: Blocked) -> None:
         super().__init__(limit, (), 1, 1)
+        self.lua = ("blocked",)
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        """Reject."""
         return None
 
     def wait(self, state: State, now: int, amount: int) -> int:
-        """Return a time that never comes."""
         return NEVER_US
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        """Keep the empty state."""
         return ()
 
     def credit(self, state: State, now: int, parts: int) -> State:
-        """Keep the empty state."""
         return ()
 
     def used(self, state: State, now: int) -> int:
-        """Return 0: no amount is ever charged."""
         return 0
 
     def restored_at(self, state: State) -> int:
-        """Return 0: the state is always unused."""
         return 0
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        """Return the empty state: there is nothing to record use in."""
         return ()
-
-    @property
-    def lua(self) -> LuaRule:
-        """The name of the Lua implementation; it has no parameters."""
-        return ("blocked",)
 
 
 def carried_parts(old: Rule, state: State, now: int, parts_per_unit: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, lcm
 
-from limits_app.core.algorithms.rule import FULL_PARTS
+from limits_app.core.algorithms.rule import FULL_PARTS, Rule, State
 from limits_app.core.amounts import MILLI, to_milli
 from limits_app.core.limits import CallLimit, RateLimit
 
@@ -32,6 +32,28 @@ class Units:
 def window_us(limit: RateLimit | CallLimit) -> int:
     """The window in microseconds."""
     return to_milli(limit.window_seconds, decimals=True) * 1000
+
+
+class DrainingRule(Rule):
+    """A rule whose recorded use drains at the exact rate of its limit; the last item of its states is a tick."""
+
+    def __init__(self, limit: RateLimit | CallLimit, start: State) -> None:
+        units = exact_units(limit)
+        super().__init__(limit, start, units.parts_per_unit, units.full_parts)
+        self._rate = units.parts_per_tick
+        self._tick_us = units.tick_us
+        self.lua = (str(limit.algorithm), self._rate, self._tick_us, self.ceiling_parts)
+
+    def wait(self, state: State, now: int, amount: int) -> int:
+        excess = self.used(state, now) + amount - self.ceiling_parts
+        if excess <= 0:
+            return 0
+        last = max(now // self._tick_us, state[-1])
+        return (last - (-excess // self._rate)) * self._tick_us - now
+
+    def _next_tick(self, now: int) -> int:
+        """Return the first whole tick that is not before now."""
+        return -(-now // self._tick_us)
 
 
 def exact_units(limit: RateLimit | CallLimit) -> Units:

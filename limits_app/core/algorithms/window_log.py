@@ -23,12 +23,6 @@ class Log:
         self._fetch = fetch
 
     @classmethod
-    def unpack(cls, packed: bytes) -> Log:
-        """Read the bytes that `pack` wrote."""
-        half = len(packed) // 2
-        return cls(array("q", packed[:half]), array("q", packed[half:]))
-
-    @classmethod
     def stored(cls, fetch: Callable[[], bytes | None]) -> Log:
         """Make a log that calls `fetch` for its packed bytes (None: empty) when it is read for the first time."""
         return cls(array("q"), array("q"), fetch)

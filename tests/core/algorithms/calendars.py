@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from zoneinfo import ZoneInfo
 
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import QuotaPeriod
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -83,7 +83,7 @@ def test_it_finds_where_a_total_is_reached(total: int, expected: int) -> None:
 def test_what_is_packed_can_be_unpacked(log: Log) -> None:
     packed = log.pack()
     assert len(packed) == 16 * len(log)
-    assert entries(Log.unpack(packed)) == entries(log)
+    assert entries(Log.stored(lambda: packed)) == entries(log)
 
 
 TRAFFIC = {

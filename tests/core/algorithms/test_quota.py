@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from limits_app.core.algorithms.calendar import Calendar
 from limits_app.core.algorithms.rule import DEBT_PARTS
-from limits_app.core.limits import QuotaLimit, RateLimit, ResourceLimit
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from tests.core.algorithms.calendars import period_of, us
 from tests.core.algorithms.definitions import ALGORITHMS, examples
 from tests.core.algorithms.driven import NOW, SECOND, Driven

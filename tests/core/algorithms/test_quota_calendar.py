@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limits_app.core.algorithms.calendar import Calendar
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import QuotaPeriod
 from tests.core.algorithms.calendars import moment_of, period_of, us
 from tests.core.algorithms.definitions import examples
 

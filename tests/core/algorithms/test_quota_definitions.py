@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from limits_app.core.errors import InvalidLimit
-from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit
-from limits_app.core.quota import QuotaPeriod
+from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit
 
 
 @pytest.mark.parametrize(

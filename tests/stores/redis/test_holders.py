@@ -11,8 +11,7 @@ from threading import Event
 import pytest
 
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit
-from limits_app.core.quota import QuotaLimit
+from limits_app.core.limits import CallLimit, Limit, QuotaLimit
 from limits_app.core.store import Store
 from limits_app.stores.redis import RedisStore, hints, open_redis_store
 from tests.servers.redis import RedisServer

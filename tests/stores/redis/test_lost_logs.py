@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from redis import Redis
 
-from limits_app.core.algorithms.sliding_window import STEPS
+from limits_app.core.algorithms.windows import STEPS
 from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, RateLimitAlgorithm

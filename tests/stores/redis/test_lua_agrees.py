@@ -13,10 +13,17 @@ from hypothesis import strategies as st
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import (
+    CallLimit,
+    Limit,
+    QuotaLimit,
+    QuotaPeriod,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
 from limits_app.core.outcome import outcome_of
 from limits_app.core.plan import Claim, ScopedLimits
-from limits_app.core.quota import QuotaPeriod
 from limits_app.core.record import Schema, schema_of
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore

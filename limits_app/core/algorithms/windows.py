@@ -1,5 +1,13 @@
-"""Sliding window: never more than `capacity` within any window, exactly.
+"""Windows: at most `capacity` within one window of time.
 
+Fixed window: a window starts with the first admission after the last one ended.
+Unused amounts stay spent; over-use counts against the window in which it is reported.
+Weakness: up to twice the capacity is allowed within a short time across a boundary.
+Choose a sliding window where that matters.
+
+State: (start of the window, amount in it).
+
+Sliding window: never more than `capacity` within any window, exactly.
 A log of (time, amount); amounts that fall within a 1,024th of the window are merged at the later time,
 so that the log has at most 1,024 closed entries whatever the traffic,
 and capacity returns at most a 1,024th of the window late, never early.
@@ -16,14 +24,58 @@ from __future__ import annotations
 
 from typing import Final
 
-from limits_app.core.algorithms.rule import DEBT_PARTS, LuaRule, Rule, State, carried_parts
+from limits_app.core.algorithms.rule import DEBT_PARTS, Rule, State, carried_parts
 from limits_app.core.algorithms.units import window_us
-from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.algorithms.window_log import EMPTY_LOG
+from limits_app.core.limits import CallLimit, RateLimit
 
 STEPS: Final = 1024
 _REBASE_AT: Final = 2**51
 _START: Final[State] = (0, 0, 0, 0, 0, EMPTY_LOG)
+
+
+class FixedWindow(Rule):
+    """A count that starts again with each window."""
+
+    def __init__(self, limit: RateLimit | CallLimit) -> None:
+        super().__init__(limit, (0, 0), 1, int(limit.capacity))
+        self._window_us = window_us(limit)
+        self.lua = (str(limit.algorithm), self.ceiling_parts, self._window_us)
+
+    def take(self, state: State, now: int, amount: int) -> State | None:
+        start, count = state
+        if count == 0 or now - start >= self._window_us:
+            start, count = now, 0
+        count += amount
+        return (start, count) if count <= self.ceiling_parts else None
+
+    def wait(self, state: State, now: int, amount: int) -> int:
+        is_full = self.used(state, now) + amount > self.ceiling_parts
+        return max(state[0] + self._window_us - now, 0) if is_full else 0
+
+    def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
+        if change <= 0:
+            return state
+        start, count = state
+        if count == 0 or now - start >= self._window_us:
+            start, count = now, 0
+        return start, min(count + change, DEBT_PARTS)
+
+    def credit(self, state: State, now: int, parts: int) -> State:
+        return state[0], max(state[1] - parts, 0)
+
+    def used(self, state: State, now: int) -> int:
+        start, count = state
+        return count if now - start < self._window_us else 0
+
+    def restored_at(self, state: State) -> int:
+        return state[0] + self._window_us if state[1] else 0
+
+    def carry(self, old: Rule, state: State, now: int) -> State:
+        if isinstance(old, FixedWindow):
+            return state
+        count = carried_parts(old, state, now, 1)
+        return (now, count) if count else (0, 0)
 
 
 class SlidingWindow(Rule):
@@ -35,87 +87,67 @@ class SlidingWindow(Rule):
         super().__init__(limit, _START, 1, int(limit.capacity))
         self._window_us = window_us(limit)
         self._step_us = self._window_us // STEPS
+        self.lua = (str(limit.algorithm), self.ceiling_parts, self._window_us, self._step_us)
 
     def take(self, state: State, now: int, amount: int) -> State | None:
-        """See Rule."""
         now = max(now, state[3])
-        total: int = state[1]
-        if total - self._expired(state, now) + amount > self.ceiling_parts:
+        if state[1] - self._expired(state, now) + amount > self.ceiling_parts:
             return None
         return self._charged(state, now, amount) if amount else state
 
     def wait(self, state: State, now: int, amount: int) -> int:
-        """See Rule."""
-        log: Log = state[5]
-        expired = self._expired(state, max(now, state[3]))
-        excess: int = state[1] - expired + amount - self.ceiling_parts
+        last, log = state[3], state[5]
+        expired = self._expired(state, max(now, last))
+        excess = state[1] - expired + amount - self.ceiling_parts
         if excess <= 0:
             return 0
         index = log.first_with(expired + excess)
-        frees_at: int = log.time(index) if index < len(log) else state[3]
+        frees_at = log.time(index) if index < len(log) else last
         return frees_at + self._window_us - now
 
     def settle(self, state: State, now: int, change: int, taken_at: int | None = None) -> State:
-        """See Rule."""
         now = max(now, state[3])
         change = min(change, DEBT_PARTS - self.used(state, now))
         return self._charged(state, now, change) if change > 0 else state
 
     def credit(self, state: State, now: int, parts: int) -> State:
-        """See Rule."""
-        log: Log = state[5]
-        oldest: int = state[4]
-        forgotten: int = min(self._expired(state, max(now, state[3])) + parts, state[1])
+        _, total, opened, last, oldest, log = state
+        forgotten = min(self._expired(state, max(now, last)) + parts, total)
         gone = log.first_with(forgotten + 1)
         if gone:
             log = log.without(gone)
-            oldest = log.time(0) if len(log) else state[3]
-        return forgotten, state[1], state[2], state[3], oldest, log
+            oldest = log.time(0) if len(log) else last
+        return forgotten, total, opened, last, oldest, log
 
     def used(self, state: State, now: int) -> int:
-        """See Rule."""
-        total: int = state[1]
-        return total - self._expired(state, max(now, state[3]))
+        return state[1] - self._expired(state, max(now, state[3]))
 
     def restored_at(self, state: State) -> int:
-        """See Rule."""
         return state[3] + self._window_us if state[1] > state[0] else 0
 
     def carry(self, old: Rule, state: State, now: int) -> State:
-        """See Rule."""
         if isinstance(old, SlidingWindow):
             return state
         amount = carried_parts(old, state, now, 1)
         return self._charged(_START, now, amount) if amount else _START
 
-    @property
-    def lua(self) -> LuaRule:
-        """See Rule."""
-        return str(RateLimitAlgorithm.SLIDING_WINDOW), self.ceiling_parts, self._window_us, self._step_us
-
     def _expired(self, state: State, now: int) -> int:
         """Return the running total of all amounts that are as old as the window."""
         until = now - self._window_us
-        forgotten: int = state[0]
-        if state[4] > until:
+        forgotten, total, _, last, oldest, log = state
+        if oldest > until:
             return forgotten
-        if state[3] <= until:
-            total: int = state[1]
+        if last <= until:
             return total
-        log: Log = state[5]
         gone = log.count_until(until)
         return log.total(gone - 1) if gone else forgotten
 
     def _charged(self, state: State, now: int, amount: int) -> State:
-        forgotten: int = state[0]
-        total: int = state[1]
-        opened: int = state[2]
-        last: int = state[3]
-        log: Log = state[5]
+        forgotten, total, opened, last, oldest, log = state
         if last <= now - self._window_us or total == forgotten:
             return 0, amount, now, now, now, EMPTY_LOG
         if now - opened <= self._step_us:
-            return forgotten, total + amount, opened, now, state[4], log
+            return forgotten, total + amount, opened, now, oldest, log
         gone = log.count_until(now - self._window_us)
         if gone:
             forgotten = log.total(gone - 1)
