@@ -80,7 +80,7 @@ local function load_of(at, first_key)
     name, scope, place, a, b, c, key, _, _, _, at = unpack_from('<sddddddddd', plan, at)
     local algorithm = algorithms[name]
     local state = {unpack_from(algorithm.format, scopes[scope].record, place)}
-    largest = max(largest, algorithm.share(state, a, b, c, KEYS[first_key + key - 1]))
+    largest = math.max(largest, algorithm.share(state, a, b, c, KEYS[first_key + key - 1]))
   end
   return largest
 end
@@ -104,9 +104,9 @@ for index = 1, failover > 0 and requests or 1 do
   local turn = turns and turns[index].turn or index
   local request, amounts_at = unpack_from('<dd', ARGV[2], numbers_at + turn * 16 - 16)
   local first_key, version, place = unpack_from('<ddd', plan, 33 + request * 24)
-  holder = sub(holders, turn * 16 - 15, turn * 16)
+  holder = string.sub(holders, turn * 16 - 15, turn * 16)
   local decision = decide(place, first_key, version, amounts_at)
-  local status = sub(decision, 1, 1)
+  local status = string.sub(decision, 1, 1)
   if status == 'S' or status == 'C' then return decision end
   reply = reply .. pack('<dd', turn, #decision) .. decision
   if status ~= 'R' then return reply_once(reply) end

@@ -5,15 +5,15 @@ local function drained(state, rate, tick_us)
   local level, last = state[1], state[2]
   local tick = (now - now % tick_us) / tick_us
   if tick > last then
-    level, last = max(level - (tick - last) * rate, 0), tick
+    level, last = math.max(level - (tick - last) * rate, 0), tick
   end
   return level, last
 end
 
 -- Add to the level. Amounts on a level that may run dry within this tick drain from the next whole tick on.
 local function fill(state, level, tick, amount, rate, tick_us)
-  if amount > 0 and level < rate then tick = max(tick, -floor(-now / tick_us)) end
-  level = min(max(level + amount, 0), MOST_DEBT)
+  if amount > 0 and level < rate then tick = math.max(tick, -math.floor(-now / tick_us)) end
+  level = math.min(math.max(level + amount, 0), MOST_DEBT)
   state[1], state[2] = level, tick
   return (tick + level / rate + 1) * tick_us
 end

@@ -320,7 +320,7 @@ class Calls:
         `now` is the time of another server of the cluster, that has decided on a part of the same claim.
         """
         rows, amounts, known = list[float](), list[float](), [ALWAYS]
-        place = 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
+        header, place = self.clock.header(0, now), 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
         for claim, plan in zip(claims, plans, strict=True):
             rows += (acquire.numbers[plan], place + len(amounts) * _NUMBER_BYTES)
             amounts += plan.amounts(claim.amounts)
@@ -328,7 +328,7 @@ class Calls:
                 boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
                 amounts += boundaries
                 known.append(right)
-        numbers = [*self.clock.header(0, now), *rows, *amounts]
+        numbers = [*header, *rows, *amounts]
         if acquire.has_quotas:
             numbers += [max([start for start, _ in known]), min([end for _, end in known])]
         holders = b""

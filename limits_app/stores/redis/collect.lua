@@ -35,7 +35,7 @@ for index = 6, #ARGV do
     call('HDEL', key, 'c')
     -- The scope was kept for its usage alone.
     local kept_until = record and unpack_from('<I4', record, 7) or 0
-    if kept_until < ALWAYS then call('PEXPIRE', key, milliseconds(max(kept_until * 1000000 - now, least_idle_us))) end
+    if kept_until < ALWAYS then call('PEXPIRE', key, milliseconds(math.max(kept_until * 1e6 - now, least_idle_us))) end
   end
   call('HDEL', finished, field)
   call('ZREM', hours, field)

@@ -8,7 +8,7 @@ local function current_window(state, window)
 end
 
 local function credit_window(state, change, _, window)
-  state[2] = max(state[2] + change, 0)
+  state[2] = math.max(state[2] + change, 0)
   return state[1] + window
 end
 
@@ -23,7 +23,7 @@ algorithms.fixed_window = {
   settle = function(state, change, _, window)
     if change <= 0 then return 0 end
     local start, count = current_window(state, window)
-    state[1], state[2] = start, min(count + change, MOST_DEBT)
+    state[1], state[2] = start, math.min(count + change, MOST_DEBT)
     return start + window
   end,
   credit = credit_window,

@@ -2,7 +2,7 @@
 
 -- How far the arrival time is ahead of a time, in parts.
 local function ahead(state, time, rate, tick_us)
-  local tick = max((time - time % tick_us) / tick_us, state[3])
+  local tick = math.max((time - time % tick_us) / tick_us, state[3])
   return state[1] < tick and 0 or (state[1] - tick) * rate + state[2]
 end
 
@@ -12,7 +12,7 @@ local function move(state, time, before, change, rate, tick_us)
   if tick < state[3] then
     tick = state[3]
   elseif before < rate then
-    tick = -floor(-time / tick_us)
+    tick = -math.floor(-time / tick_us)
   end
   local parts = (before + change) % rate
   state[1], state[2], state[3] = tick + (before + change - parts) / rate, parts, tick
@@ -29,7 +29,7 @@ algorithms.gcra = {
   settle = function(state, change, rate, tick_us)
     local time = change > 0 and now or state[3] * tick_us
     local before = ahead(state, time, rate, tick_us)
-    return move(state, time, before, min(max(change, -before), MOST_DEBT - before), rate, tick_us)
+    return move(state, time, before, math.min(math.max(change, -before), MOST_DEBT - before), rate, tick_us)
   end,
   share = function(state, rate, tick_us, full) return ahead(state, now, rate, tick_us) / full end,
 }

@@ -23,7 +23,7 @@ algorithms.permits = {
     if state[1] + amount > capacity then return nil end
     if state[1] == 0 or ends < state[4] then state[4] = ends end
     -- A fence is at least the clock, so that it still grows after idle state was removed.
-    state[1], state[2], state[3] = state[1] + amount, state[2] + 1, max(now, state[3] + 1)
+    state[1], state[2], state[3] = state[1] + amount, state[2] + 1, math.max(now, state[3] + 1)
     write_later('ZADD', key, whole(ends), lease_of(amount, now, hold_us))
     write_later('PEXPIRE', key, milliseconds(idle_us(lease_us)))
     return ends
@@ -33,7 +33,7 @@ algorithms.permits = {
       lease_was_lost = true
       return 0
     end
-    state[1], state[2] = max(state[1] + change, 0), max(state[2] - 1, 0)
+    state[1], state[2] = math.max(state[1] + change, 0), math.max(state[2] - 1, 0)
     return now + lease_us
   end,
   share = function(state, capacity, _, _, key)

@@ -2,7 +2,6 @@
 --
 -- ARGV[1] is the plan, the same in every call. ARGV[2] are the numbers of this call. Both are packed,
 -- little-endian; numbers are doubles, which hold every integer below 2^53 exactly. Times are microseconds.
-local floor, max, min, sub = math.floor, math.max, math.min, string.sub
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
 local plan, holder = ARGV[1], ARGV[3] -- the holder of permits
 local number, attempt, now, charged_at, idle_factor, least_idle_us, numbers_at = unpack_from('<dddddd', ARGV[2])
@@ -17,7 +16,7 @@ end
 
 if number > 0 then
   local last = call('HGET', KEYS[#KEYS], 'r')
-  if last and unpack_from('<d', last) >= number then return sub(last, 9) end
+  if last and unpack_from('<d', last) >= number then return string.sub(last, 9) end
   -- The caller withdraws a call that was never answered: if it arrives after this, it is not executed.
   if attempt == 2 then return reply_once('W') end
 end
@@ -35,9 +34,9 @@ local NEVER = 9007199254740992 -- as NEVER_US in core/algorithms/rule.py
 -- An integer as text (tostring() loses digits); how long state is kept that equals unused state after `us`;
 -- milliseconds for an expiry (servers reject more than 30,000 years); a text with other bytes at a place.
 local function whole(value) return string.format('%.0f', value) end
-local function idle_us(us) return max(us * idle_factor, least_idle_us) end
-local function milliseconds(us) return min(floor(us / 1000) + 1, 1000000000000000) end
-local function put(text, place, bytes) return sub(text, 1, place - 1) .. bytes .. sub(text, place + #bytes) end
+local function idle_us(us) return math.max(us * idle_factor, least_idle_us) end
+local function milliseconds(us) return math.min(math.floor(us / 1000) + 1, 1000000000000000) end
+local function put(s, place, bytes) return string.sub(s, 1, place - 1) .. bytes .. string.sub(s, place + #bytes) end
 
 -- Every algorithm adds a table: how a state is packed, and functions. `state` is a list of the packed numbers, which
 -- they change; a, b and c are the parameters of `Rule.lua`, and `key` is that of the log or the leases.
@@ -77,11 +76,11 @@ local function load_scopes(at, first_key, time)
     local record = call('HGET', key, 's')
     if not record then
       record, scopes.has_new = schema .. string.rep('\0', size - 6), true
-    elseif #record ~= size or sub(record, 1, 6) ~= schema then
+    elseif #record ~= size or string.sub(record, 1, 6) ~= schema then
       return nil
     end
     if counted > 0 then
-      local hour = floor(time / HOUR_US)
+      local hour = math.floor(time / HOUR_US)
       sums = call('HGET', key, 'c')
       has_usage = sums
       starts_hour = not sums or unpack_from('<d', sums) ~= hour
@@ -96,7 +95,7 @@ end
 -- Count an amount of a limit as usage, in thousandths of units; `parts` are a unit.
 local function count_usage(scope, usage, amount, parts)
   local place = 1 + 8 * usage
-  local sum = unpack_from('<d', scope.sums, place) + floor(amount / parts * 1000 + 0.5)
+  local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / parts * 1000 + 0.5)
   scope.sums, scope.counts = put(scope.sums, place, pack('<d', sum)), true
 end
 
@@ -112,7 +111,7 @@ end
 -- Add the usage of a finished hour to that of the same hour and label.
 local function add_finished_usage(label, usage)
   local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
-  local field = 'c' .. sub(usage, 1, 8) .. redis.sha1hex(label)
+  local field = 'c' .. string.sub(usage, 1, 8) .. redis.sha1hex(label)
   local stored, sums, is_zero = call('HGET', finished, field), label .. '\0', true
   for at = 9, #usage, 8 do
     local sum = unpack_from('<d', usage, at)
@@ -134,7 +133,7 @@ local function start_hour(scope)
   local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
   if scope.has_usage then add_finished_usage(label, scope.has_usage) end
   keep_usage('o' .. scope.key, label, now / HOUR_US)
-  local oldest = '(' .. whole(floor((now - USAGE_KEPT_US) / HOUR_US))
+  local oldest = '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US))
   for _, field in ipairs(call('ZRANGEBYSCORE', hours, '-inf', oldest, 'LIMIT', 0, 2)) do
     call('HDEL', finished, field)
     call('ZREM', hours, field)
@@ -150,8 +149,8 @@ local function save(scope)
     if kept_until ~= ALWAYS then call('PERSIST', key) end
     record = put(record, 7, pack('<I4', ALWAYS))
   elseif kept_until == ALWAYS or scope.counts and scope.starts_hour
-    or kept_until * 1000000 < now + max(full_in, lives / 2) then
-    record, expires = put(record, 7, pack('<I4', min(floor((now + lives) / 1000000), ALWAYS - 1))), true
+    or kept_until * 1000000 < now + math.max(full_in, lives / 2) then
+    record, expires = put(record, 7, pack('<I4', math.min(math.floor((now + lives) / 1000000), ALWAYS - 1))), true
   end
   if scope.counts then call('HSET', key, 's', record, 'c', scope.sums) else call('HSET', key, 's', record) end
   -- Usage is kept until it is collected.

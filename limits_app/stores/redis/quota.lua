@@ -8,7 +8,7 @@ if now < known_from or now >= known_until then return 'T' .. pack('<d', now) end
 -- The current period and the amount in it. While the clock is set back, the period continues.
 local function current_period(state, session_us, calendar)
   local start, ends, count = state[1], state[2], state[3]
-  if now < ends and count > 0 then return min(start, now), ends, count end
+  if now < ends and count > 0 then return math.min(start, now), ends, count end
   if session_us > 0 then return now, now + session_us, 0 end
   local first, second, third, fourth = unpack_from('<dddd', ARGV[2], calendars_at + calendar)
   if now < second then return first, second, 0 end
@@ -17,7 +17,7 @@ local function current_period(state, session_us, calendar)
 end
 
 local function credit_period(state, change)
-  state[3] = max(state[3] + change, 0)
+  state[3] = math.max(state[3] + change, 0)
   return state[2]
 end
 
@@ -25,7 +25,7 @@ local function settle_period(state, change, _, session_us, calendar)
   -- Amounts of an earlier period are not refunded.
   if change <= 0 then return charged_at < state[1] and 0 or credit_period(state, change) end
   local start, ends, count = current_period(state, session_us, calendar)
-  state[1], state[2], state[3] = min(start, now), ends, min(count + change, MOST_DEBT)
+  state[1], state[2], state[3] = math.min(start, now), ends, math.min(count + change, MOST_DEBT)
   return ends
 end
 

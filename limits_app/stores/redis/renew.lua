@@ -19,7 +19,7 @@ for index = 1, #ARGV - 2 do
     if is_new then call('PEXPIRE', scope, 60000) else keep_for(scope, 30000000) end
     reply[index] = '1'
   elseif expires > now then
-    call('ZADD', leases, whole(min(now + lease_us, ends)), member)
+    call('ZADD', leases, whole(math.min(now + lease_us, ends)), member)
     call('PEXPIRE', leases, milliseconds(idle_us(lease_us)))
     keep_for(scope, idle_us(lease_us))
     reply[index] = '1'

@@ -2,8 +2,8 @@
 --
 -- The plan: the action (0 settle, 1 credit, 2 undo), and the request as in acquire.lua. The numbers: the changes.
 -- ARGV[3]: the holder of permits, 16 bytes; ARGV[4]: the channel on which returned amounts are announced; ARGV[5]: of a
--- request that is undone, its records after and before, as in the reply of acquire.lua: where they are still the ones after,
--- those before are stored again.
+-- request that is undone, its records after and before, as in the reply of acquire.lua: a record that is still the one
+-- after it is replaced by the one before.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
 local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
@@ -13,9 +13,9 @@ calendars_at = numbers_at + limits * 8
 if action == UNDO then
   local told = 1
   for index = 1, #scopes do
-    local record = scopes[index].record
-    local after, before = told + #record - 1, told + 2 * #record - 1
-    if sub(ARGV[5], told, after) == record then scopes[index].restored = sub(ARGV[5], after + 1, before) end
+    local scope = scopes[index]
+    local after, before = told + #scope.record - 1, told + 2 * #scope.record - 1
+    if string.sub(ARGV[5], told, after) == scope.record then scope.restored = string.sub(ARGV[5], after + 1, before) end
     told = before + 1
   end
 end
@@ -30,7 +30,7 @@ for _ = 1, limits do
     if action ~= SETTLE then apply = algorithm.credit or apply end
     if action == UNDO then apply = algorithm.undo or apply end
     local state = {unpack_from(algorithm.format, scope.record, place)}
-    scope.full_at, scope.is_changed = max(scope.full_at, apply(state, change, a, b, c, KEYS[key])), true
+    scope.full_at, scope.is_changed = math.max(scope.full_at, apply(state, change, a, b, c, KEYS[key])), true
     scope.record = put(scope.record, place, pack(algorithm.format, unpack(state)))
     -- Permits that are returned were used; those of a request that was undone were not.
     if parts > 0 and (name ~= 'permits' or action == UNDO) then count_usage(scope, usage, change, parts) end

@@ -13,7 +13,7 @@ end
 local function first_entry(log, entries, field, least)
   local low, high = 0, entries
   while low < high do
-    local middle = floor((low + high) / 2)
+    local middle = math.floor((low + high) / 2)
     if unpack_from('<d', log, middle * 16 + field + 1) < least then low = middle + 1 else high = middle end
   end
   return low
@@ -31,12 +31,12 @@ end
 
 -- Forget amounts as old as the window; returns the time, at least that of the last amount, and the amount in use.
 local function forget(state, window, key)
-  local time = max(now, state[LAST])
+  local time = math.max(now, state[LAST])
   local oldest = time - window + 1
   if state[LAST] < oldest then
     state[FORGOTTEN], state[HEAD], state[ENTRIES] = state[TOTAL], 0, 0
   elseif state[OLDEST] < oldest then
-    local read = min(state[ENTRIES], 4) -- mostly only the first ones have expired
+    local read = math.min(state[ENTRIES], 4) -- mostly only the first ones have expired
     while state[ENTRIES] > 0 and state[OLDEST] < oldest do
       local log = log_entries(state, key, state[HEAD], read)
       if not log then break end
@@ -69,7 +69,7 @@ local function close_entry(state, time, window, key)
   end
   state[ENTRIES], log_was_written = entries + 1, true
   if state[KEPT_UNTIL] * 1000000 < time + 2 * window then
-    state[KEPT_UNTIL] = floor((time + idle_us(window)) / 1000000)
+    state[KEPT_UNTIL] = math.floor((time + idle_us(window)) / 1000000)
     write_later('PEXPIRE', key, milliseconds(idle_us(window)))
   end
 end
@@ -103,12 +103,12 @@ algorithms.sliding_window = {
   settle = function(state, change, _, window, step, key)
     if change <= 0 then return 0 end
     local time, used = forget(state, window, key)
-    return charge(state, time, min(change, MOST_DEBT - used), window, step, key)
+    return charge(state, time, math.min(change, MOST_DEBT - used), window, step, key)
   end,
   -- The oldest amounts are credited, which would have expired first.
   credit = function(state, change, _, window, _, key)
     local _, used = forget(state, window, key)
-    state[FORGOTTEN] = min(state[TOTAL] - used - change, state[TOTAL])
+    state[FORGOTTEN] = math.min(state[TOTAL] - used - change, state[TOTAL])
     local log = state[ENTRIES] > 0 and log_entries(state, key, state[HEAD], state[ENTRIES])
     if log then drop_entries(state, log, first_entry(log, state[ENTRIES], 8, state[FORGOTTEN] + 1)) end
     return state[LAST] + window
@@ -122,7 +122,7 @@ algorithms.sliding_window = {
       local log = log_entries(state, key, state[HEAD] + state[ENTRIES] - 1, 1)
       closed = log and unpack_from('<d', log, 9) or state[TOTAL]
     end
-    state[TOTAL] = max(state[TOTAL] + change, closed)
+    state[TOTAL] = math.max(state[TOTAL] + change, closed)
     return time + window
   end,
   share = function(state, capacity, window, _, key)

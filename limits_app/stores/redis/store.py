@@ -172,7 +172,7 @@ class RedisStore:
         claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
         self._settle_doubts()
         try:
-            return self._run(self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover))
+            return self._run(self._acquire_steps(claims, emptiest_first=emptiest_first, failover=failover))
         except BaseException:
             self._leave_doubts(claims)
             raise
@@ -249,7 +249,7 @@ class RedisStore:
         """See RemoteStore."""
         claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
         try:
-            return await self._arun(self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover))
+            return await self._arun(self._acquire_steps(claims, emptiest_first=emptiest_first, failover=failover))
         except asyncio.CancelledError:
             self._settle_in_thread(claims)
             raise
@@ -280,6 +280,11 @@ class RedisStore:
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
         plan = self._prepared(claim.plan)
         return (yield from self._decide([claim], [plan], plan.acquire)).claim
+
+    def _acquire_steps(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
+        if len(claims) == 1:
+            return self._acquire_one(claims[0])
+        return self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
     def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if len(claims) > 1:

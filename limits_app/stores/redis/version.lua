@@ -1,6 +1,6 @@
 -- Raise the version of the configuration by `step`, and at least to `least`; returns it.
 local step, least = unpack_from('<dd', plan)
 local version = tonumber(call('GET', KEYS[1]) or 0)
-local raised = max(version + step, least)
+local raised = math.max(version + step, least)
 if raised > version then call('SET', KEYS[1], whole(raised)) end
 return whole(raised)
