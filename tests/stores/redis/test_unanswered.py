@@ -1,4 +1,4 @@
-"""A caller that is not answered, or is interrupted, holds nothing: what the server may have charged is settled later."""
+"""A caller without an answer, or interrupted, holds nothing: amounts the server may have charged are settled later."""
 
 from __future__ import annotations
 
