@@ -46,7 +46,7 @@ class PendingWork:
     """What a store has to be given when it is available again: releases, and a change of the configuration.
 
     At most MAX_PENDING releases are kept. When more come the oldest is dropped, whose permits go back at the end of
-    their lease. Nothing is kept over the end of the process. Thread safe: a release is taken out before it is settled.
+    their lease. Nothing is kept over the end of the process. One thread at a time runs it.
     """
 
     def __init__(self) -> None:
@@ -75,15 +75,16 @@ class PendingWork:
             store.advance_version()
             self.owes_version = False
         while self._releases:
-            claim, changes = self._releases.popleft()
+            release = self._releases[0]
+            claim, changes = release
             try:
                 claim.settled = False
                 store.settle(claim, changes)
-            except BaseException:
-                self._releases.appendleft((claim, changes))
-                raise
             finally:
                 claim.settled = True
+            # Counted as pending until it is done; more than MAX_PENDING may have come meanwhile.
+            if self._releases and self._releases[0] is release:
+                self._releases.popleft()
 
 
 class Recoverable(Protocol):
