@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import (
+    absolute,
     counting,
     database_store,
     footprint,
@@ -25,6 +26,7 @@ from benchmarks.report import Result, heading, table, verdict, write_json
 from benchmarks.rows import Row, Skipped
 
 ROWS: Final = (
+    *absolute.ROWS,
     *in_process.ROWS,
     *process_store.ROWS,
     *redis_store.ROWS,

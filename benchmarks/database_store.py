@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from limits_app.core.limit_set import LimitSet
     from limits_app.stores.database import DatabaseStore
 
-__all__ = ["ROWS"]
+__all__ = ["ROWS", "Place", "postgres", "sqlite"]
 
 _UPDATE: Final = "UPDATE reference SET count = count + 1 WHERE id = {mark} RETURNING count"
 _HOT_ENTITIES: Final = 1_000
@@ -36,7 +36,7 @@ Place = Callable[[], AbstractContextManager[tuple[Callable[[], object], Callable
 
 
 @contextmanager
-def _postgres(*options: str) -> Iterator[tuple[Callable[[], object], Callable[..., DatabaseStore]]]:
+def postgres(*options: str) -> Iterator[tuple[Callable[[], object], Callable[..., DatabaseStore]]]:
     """A PostgreSQL server of its own; durable, as it is where nobody says otherwise."""
     import psycopg
 
@@ -53,7 +53,7 @@ def _postgres(*options: str) -> Iterator[tuple[Callable[[], object], Callable[..
 
 
 @contextmanager
-def _sqlite(pragmas: str = "") -> Iterator[tuple[Callable[[], object], Callable[..., DatabaseStore]]]:
+def sqlite(pragmas: str = "") -> Iterator[tuple[Callable[[], object], Callable[..., DatabaseStore]]]:
     """A file with Django's defaults, or with what it is told to do first."""
     with tempfile.TemporaryDirectory(prefix="database-store-") as directory:
         path = Path(directory)
@@ -189,13 +189,13 @@ def _hot(store: DatabaseStore, name: str) -> Contender:
     return Contender(name, once)
 
 
-_FAST = partial(_postgres, "fsync=off", "full_page_writes=off")
-_LOGGED = partial(_sqlite, _WAL)
+_FAST = partial(postgres, "fsync=off", "full_page_writes=off")
+_LOGGED = partial(sqlite, _WAL)
 
 ROWS: Final = (
-    Row("PostgreSQL: three limits", partial(_three_limits, _postgres, "ref-pg")),
+    Row("PostgreSQL: three limits", partial(_three_limits, postgres, "ref-pg")),
     Row("PostgreSQL that never syncs: three limits", partial(_three_limits, _FAST, "ref-pg")),
-    Row("SQLite: three limits", partial(_three_limits, _sqlite, "ref-sqlite")),
+    Row("SQLite: three limits", partial(_three_limits, sqlite, "ref-sqlite")),
     Row("SQLite with write-ahead log: three limits", partial(_three_limits, _LOGGED, "ref-sqlite")),
     Row("PostgreSQL: 10 against 5,000 hits in the window", partial(_hits, _FAST)),
     Row("SQLite: 10 against 5,000 hits in the window", partial(_hits, _LOGGED)),
