@@ -110,7 +110,6 @@ class ResilientStore:
         return self
 
     def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
         if self.failing or TIMERS or self.inner is _UNOPENED:
             with self._watched("acquire"):
                 return self.inner.acquire(claim)
@@ -120,21 +119,18 @@ class ResilientStore:
             self._fail(error)
 
     async def aacquire(self, claim: Claim) -> bool:
-        """See `RemoteStore.aacquire`."""
         with self._watched("acquire"):
             return await self._remote().aacquire(claim)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `Store.acquire_first`."""
         with self._watched("acquire_first"):
             return self.inner.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
     async def aacquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `RemoteStore.aacquire_first`."""
         with self._watched("acquire_first"):
             return await self._remote().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
@@ -161,27 +157,22 @@ class ResilientStore:
             self.settle_later(claim, changes)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See `Store.renew`."""
         with self._watched("renew"):
             return self.inner.renew(claims)
 
     def peek(self, claim: Claim) -> None:
-        """See `Store.peek`."""
         with self._watched("peek"):
             self.inner.peek(claim)
 
     async def apeek(self, claim: Claim) -> None:
-        """See `RemoteStore.apeek`."""
         with self._watched("peek"):
             await self._remote().apeek(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """See `Store.reset`."""
         with self._watched("reset"):
             self.inner.reset(scopes, keys)
 
     def version(self) -> int:
-        """See `Store.version`."""
         if self.failing or TIMERS or self.inner is _UNOPENED:
             with self._watched("version"):
                 return self.inner.version()
@@ -191,17 +182,14 @@ class ResilientStore:
             self._fail(error)
 
     def advance_version(self) -> int:
-        """See `Store.advance_version`."""
         with self._watched("advance_version"):
             return self.inner.advance_version()
 
     def collect_counts(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
         with self._watched("collect_counts"):
             return cast("CountingStore", self.inner).collect_counts()
 
     def forget_counts(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
         with self._watched("forget_counts"):
             cast("CountingStore", self.inner).forget_counts(name)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from limits_app.core import engine
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.core.record import Record
 from limits_app.stores.database import commit_log
 from limits_app.stores.database.connections import marks
 from limits_app.stores.database.transaction import Transaction
-from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
+from limits_app.stores.steps import GRACE_US, LOOKS_PER_NEWCOMER, is_idle
 
 _FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
 _NEW_ROWS_PER_ROUND: Final = 16
@@ -48,13 +47,12 @@ class Housekeeping:
             number, self._new_rows = self._new_rows * LOOKS_PER_NEWCOMER, 0
             rows = transaction.lock_next(self._position, number)
             self._position = rows[-1][0] if len(rows) == number else b""
-            idle = [key for key, stored in rows if stored is None or _is_idle(stored.record, clock)]
+            idle = [key for key, stored in rows if stored is None or _is_unused(stored.record, clock)]
             remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(idle))})"  # noqa: S608 - marks only
             connection.commit([(remove, idle)] if idle else [])
 
 
-def _is_idle(record: Record, now: int) -> bool:
-    engine.reclaim(record, now)
+def _is_unused(record: Record, now: int) -> bool:
+    """Whether a row is idle, and has no usage that will still be collected."""
     until = 0 if record.usage is None else record.usage.until
-    kept_until = until + KEPT_HOURS * HOUR_US if until else 0
-    return max(kept_until, engine.restored_at(record)) + GRACE_US <= now
+    return is_idle(record, now) and (not until or until + KEPT_HOURS * HOUR_US + GRACE_US <= now)

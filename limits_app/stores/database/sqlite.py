@@ -78,7 +78,6 @@ class SQLiteConnection(StoreConnection):
 
     @staticmethod
     def check_caller(alias: str) -> None:
-        """See `check_caller`."""
         check_caller(alias)
 
 

@@ -90,13 +90,11 @@ class DatabaseStore(AskedInThread):
         return f"DatabaseStore({self._pool.alias!r})"
 
     def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
         return self.acquire_first((claim,)) is not None
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `Store.acquire_first`."""
         if not claims:
             return None
         charge = partial(self._charge_first, claims, emptiest_first, failover)
@@ -110,34 +108,31 @@ class DatabaseStore(AskedInThread):
         return chosen
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """See `Store.settle`."""
         if self._steps.is_stepping():
             self._steps.do_later(partial(self._settle_after_step, claim, changes))
             return
-        if self._settling.begin(claim):
-            try:
+        token, kept_leases = object(), True
+        try:
+            if self._settling.begin(claim, token):
                 kept_leases = self._settle_once(claim, changes)
                 claim.settled = True
-            finally:
-                self._settling.end(claim)
-            if not kept_leases:
-                claim.lose_lease()
+        finally:
+            self._settling.end(claim, token)
+        if not kept_leases:
+            claim.lose_lease()
         if self.line.busy:
             self.line.notify(claim.plan.scope_keys)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See `Store.renew`."""
         lost: list[Claim] = []
         for start in range(0, len(claims), _CLAIMS_PER_RENEWAL):
             lost += self._steps.run(partial(self._renew, claims[start : start + _CLAIMS_PER_RENEWAL]))
         return lost
 
     def peek(self, claim: Claim) -> None:
-        """See `Store.peek`."""
         self._steps.run(partial(_peek, claim))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """See `Store.reset`."""
 
         def forget(transaction: Transaction) -> None:
             for stored in transaction.lock_rows({short_key(scope) for scope in scopes}):
@@ -148,19 +143,15 @@ class DatabaseStore(AskedInThread):
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
         return counts.collect(self._steps)
 
     def forget_counts(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
         counts.forget(self._steps, name)
 
     def version(self) -> int:
-        """See `Store.version`."""
         return self._steps.run(lambda transaction: transaction.connection.moment()[1])
 
     def advance_version(self) -> int:
-        """See `Store.advance_version`."""
         version = self._steps.run(_advance_version)
         self.line.notify_all()
         return version

@@ -23,9 +23,10 @@ from limits_app.core.store import next_version
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
 from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared
-from limits_app.stores.process.state_file import InStep, StateFile, Txn
+from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.usage import Usage
 from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
+from limits_app.stores.steps import InStep
 
 _POLL_US: Final = (250_000, 250_000)
 _SECOND: Final = 1_000_000
@@ -80,13 +81,11 @@ class ProcessStore:
         return f"ProcessStore({str(self.directory)!r})"
 
     def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
         return self._file.transact(self._acquire, claim, undo=_undecide)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `Store.acquire_first`."""
 
         def acquire_first(txn: Txn, claims: Sequence[Claim]) -> Claim | None:
             if emptiest_first:
@@ -152,7 +151,6 @@ class ProcessStore:
         return any(reclaimed)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """See `Store.settle`."""
         if not claim.settled:
             self._settle_in_step(_Settling(claim, changes))
 
@@ -185,7 +183,6 @@ class ProcessStore:
         return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See `Store.renew`."""
         return self._file.transact(self._renew, claims)
 
     def _renew(self, txn: Txn, claims: Sequence[Claim]) -> list[Claim]:
@@ -201,7 +198,6 @@ class ProcessStore:
         return lost
 
     def peek(self, claim: Claim) -> None:
-        """See `Store.peek`."""
         self._file.transact(self._peek, claim, write=False)
 
     def _peek(self, txn: Txn, claim: Claim) -> None:
@@ -213,7 +209,6 @@ class ProcessStore:
         _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """See `Store.reset`."""
 
         def reset(txn: Txn, shorts: Sequence[bytes]) -> Sequence[Watcher]:
             for scope in shorts:
@@ -227,19 +222,15 @@ class ProcessStore:
         self._waking.notify(scopes, others)
 
     def collect_counts(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
         return self._file.transact(self._usage.collect, self._now())
 
     def forget_counts(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
         self._file.transact(self._usage.forget, name)
 
     def version(self) -> int:
-        """See `Store.version`."""
         return self._file.transact(lambda txn, _: _version_in(txn), None, write=False)
 
     def advance_version(self) -> int:
-        """See `Store.advance_version`."""
 
         def advance(txn: Txn, _: None) -> tuple[int, Sequence[Watcher]]:
             version = next_version(_version_in(txn))

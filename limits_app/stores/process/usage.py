@@ -16,7 +16,8 @@ from limits_app.core import engine
 from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of, label_of
 from limits_app.core.keys import Scope, short_key, unique_name
 from limits_app.core.record import FinishedUsage, Record
-from limits_app.stores.process.records import Records, StoredUsage, entries
+from limits_app.stores.codecs import StoredUsage
+from limits_app.stores.process.records import Records, entries
 from limits_app.stores.process.state_file import Txn
 
 _OPEN: Final = short_key("open")
@@ -60,7 +61,6 @@ class Usage:
             txn.delete(oldest[0])
 
     def collect(self, txn: Txn, now: int) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
         stored = txn.get(_BATCH)
         if stored is None:
             self._close_some(txn, now)
@@ -93,7 +93,6 @@ class Usage:
             txn.delete(key)
 
     def forget(self, txn: Txn, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
         stored = txn.get(_BATCH)
         if stored is not None and json.loads(stored)[0] == name:
             txn.delete(_BATCH)
