@@ -10,7 +10,7 @@ from tests.stores.support import limits_of
 
 
 def claim() -> Claim:
-    return limits_of(MemoryStore(), RateLimit("tpm", 10, 60)).claim({"tpm": 1})
+    return limits_of(MemoryStore(), RateLimit("tpm", 10, 60)).prepare({"tpm": 1}).claim
 
 
 def test_one_settles_and_others_may_when_that_has_failed() -> None:
@@ -27,6 +27,17 @@ def test_nobody_settles_what_is_settled() -> None:
     one.settled = True
     assert not settling.begin(one)
     assert not settling._claims
+
+
+def test_a_caller_that_may_not_have_begun_ends_only_what_is_its_own() -> None:
+    settling, one, first, second = Settling(), claim(), object(), object()
+    settling.end(one, first)
+    assert settling.begin(one, first)
+    assert not settling.begin(one, second)
+    settling.end(one, second)
+    assert not settling.begin(one, second)
+    settling.end(one, first)
+    assert settling.begin(one, second)
 
 
 def test_who_has_looked_before_somebody_ended_settles_nothing() -> None:

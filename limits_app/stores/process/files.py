@@ -149,14 +149,17 @@ def _reserve(path: Path, size: int) -> None:
 
     Where the system does not reserve space for files, zeros are written after the end.
     """
-    with path.open("r+b", buffering=0) as file:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
         if getattr(os, "posix_fallocate", None) is not None:
-            os.posix_fallocate(file.fileno(), 0, size)
+            os.posix_fallocate(descriptor, 0, size)
             return
-        missing = size - file.seek(0, os.SEEK_END)
+        missing = size - os.lseek(descriptor, 0, os.SEEK_END)
         while missing > 0:
-            missing -= file.write(_CHUNK[:missing])
-        os.fsync(file.fileno())
+            missing -= os.write(descriptor, _CHUNK[:missing])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def data_file(state: Path) -> Path:
