@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ def interrupt_anywhere(steps: Callable[[], object], *, times: int = 2_000, withi
     Coverage is off meanwhile, because it holds a lock of its own that an interruption does not free.
     """
     trace, before, interrupted = sys.gettrace(), signal.signal(signal.SIGALRM, _interrupt), 0
+    callbacks = gc.callbacks.copy()
+    gc.callbacks.clear()  # those of test libraries, in which an exception is a warning
     sys.settrace(None)
     try:
         for number in range(times):
@@ -35,5 +38,6 @@ def interrupt_anywhere(steps: Callable[[], object], *, times: int = 2_000, withi
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.callbacks.extend(callbacks)
         sys.settrace(trace)
     return interrupted

@@ -20,5 +20,5 @@ def test_a_store_behind_a_sentinel_counts(settings: Settings, transactional_db: 
         shown["CACHES"]["default"]["OPTIONS"]["SENTINELS"] = [("127.0.0.1", sentinel.port)]
         settings.CACHES, settings.LIMITS = shown["CACHES"], shown["LIMITS"]
         twice = CallLimit(2, 3_600)
-        admitted = [limits.try_acquire("mail", default_limits=[twice]).admitted for _ in range(3)]
+        admitted = [limits.try_acquire("mail", default_limits=[twice]).successful for _ in range(3)]
     assert admitted == [True, True, False]

@@ -146,7 +146,7 @@ def test_after_an_interruption_while_the_thread_starts_the_step_runs(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(background, "started", interrupted)
+        patch.setattr(background, "start_thread", interrupted)
         with pytest.raises(KeyboardInterrupt):
             task.start()
     if has_begun:

@@ -147,7 +147,7 @@ class Gone(FarStore):
 def test_what_a_cancelled_task_was_given_is_released() -> None:
     store = FarStore()
     limits = limits_of(store, ResourceLimit("db", 1))
-    give_back(store, limits.try_acquire())
+    give_back(store, limits.try_acquire().claim)
     assert limits.get_stats()["db"]["holders"] == 0
     give_back(store, None)
     give_back(store, StoreUnavailable("out of reach"))
@@ -155,7 +155,7 @@ def test_what_a_cancelled_task_was_given_is_released() -> None:
 
 def test_what_cannot_be_released_now_is_settled_later_or_is_an_error() -> None:
     store = Gone()
-    claim = limits_of(store, ResourceLimit("db", 1)).try_acquire()
+    claim = limits_of(store, ResourceLimit("db", 1)).try_acquire().claim
     with pytest.raises(StoreUnavailable):
         give_back(store, claim)
     later: list[tuple[Claim, Amounts]] = []

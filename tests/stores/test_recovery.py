@@ -45,7 +45,7 @@ def store() -> Failing:
 
 def test_releases_are_settled_once(store: Failing) -> None:
     limits, work = limits_of(store, TPM), PendingWork()
-    claims = [limits.try_acquire({"tpm": amount}) for amount in (1, 2)]
+    claims = [limits.try_acquire({"tpm": amount}).claim for amount in (1, 2)]
     assert not work
     for claim in claims:
         work.add(claim, [-amount for amount in claim.amounts])
@@ -61,7 +61,7 @@ def test_releases_are_settled_once(store: Failing) -> None:
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), KeyboardInterrupt()])
 def test_a_release_that_cannot_be_settled_is_kept(store: Failing, error: BaseException) -> None:
     limits, work = limits_of(store, TPM), PendingWork()
-    claim = limits.try_acquire({"tpm": 4})
+    claim = limits.try_acquire({"tpm": 4}).claim
     work.add(claim, [-amount for amount in claim.amounts])
     store.error = error
     with pytest.raises(type(error)):
@@ -79,7 +79,7 @@ def test_when_there_are_too_many_releases_the_oldest_is_dropped(
     monkeypatch.setattr(recovery, "MAX_PENDING", 2)
     limits, work = limits_of(store, TPM), PendingWork()
     for amount in (1, 2, 4):
-        claim = limits.try_acquire({"tpm": amount})
+        claim = limits.try_acquire({"tpm": amount}).claim
         work.add(claim, [-amount for amount in claim.amounts])
     assert len(work) == 2
     work.run(store)

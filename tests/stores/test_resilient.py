@@ -117,7 +117,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 def test_it_has_what_the_store_has(site: Site, near: Near) -> None:
     store = site.store
     assert (store.clock, store.line, store.renewer) == (near.clock, near.line, near.renewer)
-    assert (store.lease_us, store.patience_us) == (near.lease_us, near.poll_us)
+    assert (store.lease_us, store.poll_us) == (near.lease_us, near.poll_us)
     assert (store.remote, store.counting) == (False, True)
     assert store.open() is store
 
@@ -336,7 +336,7 @@ def test_a_remote_store_hands_over_what_it_cannot_settle_itself() -> None:
     far = FarStore()
     site = Site(far)
     assert far.settle_later is not None
-    claim = site.limits.try_acquire({"db": 1})
+    claim = site.limits.try_acquire({"db": 1}).claim
     far.settle_later(claim, [-amount for amount in claim.amounts])
     assert site.store.unsettled == 1
 

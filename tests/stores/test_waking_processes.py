@@ -186,7 +186,8 @@ class TestWaitersOfOneProcess:
             scope = limits.scoped[0].scope.key
             process_store.line.enqueue(waiter, [(scope, "db")])
             assert wake(process_store._file.directory, process_store._file.identity(), short_key(scope))
-            until(waiter._event.is_set)
+            waiter.sleep(PATIENCE)
+            assert process_store.line.busy
             process_store.line.leave(waiter)
         assert entries(process_store, b"watch") == []
 

@@ -1,10 +1,10 @@
 -- Charge the first of several requests that fits, each completely or not at all; mostly there is one.
 --
 -- The plan: how many requests there are, whether the emptiest goes first, whether the others follow when the first is
--- rejected, and whether admitted requests may be undone; of each request where its keys start, the version of the configuration that it was made for (-1: any), and
--- where in the plan it is described: its scopes, and of each limit the algorithm, the scope, the place in the record,
--- three parameters, the number of its key (0: none), whether it is soft, the number of its usage, and the parts of a unit
--- (0: not counted). KEYS[1] is the version of the configuration.
+-- rejected, and whether admitted requests may be undone; of each request where its keys start, the version of the
+-- configuration that it was made for (-1: any), and where it is described: its scopes, and of each limit the algorithm,
+-- the scope, the place in the record, three parameters, the number of its key (0: none), whether it is soft, the number
+-- of its usage, and the parts of a unit (0: not counted). KEYS[1] is the version of the configuration.
 -- The numbers: the requests in the order in which they are tried, and where the amounts of each start.
 -- ARGV[3]: the holder of permits of each, 16 bytes, in that order.
 -- Replies: S stale configuration, C the record has another schema, T other calendars are needed, or D and for each
@@ -24,17 +24,11 @@ local function rejection(at, first_key, amounts_at)
     amount, amounts_at = unpack_from('<d', ARGV[2], amounts_at)
     local algorithm = algorithms[name]
     local state = {unpack_from(algorithm.format, scopes[scope].record, place)}
-    local time, total
-    if algorithm.rejected then time, total = algorithm.rejected(state, amount, a, b, c, KEYS[first_key + key - 1]) end
+    local tell, time, total = algorithm.rejected, nil, nil
+    if tell then time, total = tell(state, amount, a, b, c, KEYS[first_key + key - 1]) end
     reply[#reply + 1] = pack(algorithm.format, unpack(state)) .. (time and pack('<dd', time, total) or '')
   end
   return table.concat(reply)
-end
-
-local function has_written_log()
-  for index = 1, #writes do
-    if writes[index][1] == 'APPEND' or writes[index][1] == 'SET' then return true end
-  end
 end
 
 -- Decide on one request. The reply is its decision, or S or C.
@@ -43,7 +37,7 @@ local function decide(place, first_key, version, amounts_at)
   local scopes, limits, at = load_scopes(place, first_key, now)
   if not scopes then return 'C' end
   local states, number_at = '', amounts_at
-  writes, calendars_at = {}, amounts_at + limits * 8
+  writes, log_was_written, calendars_at = {}, false, amounts_at + limits * 8
   local before = may_be_undone > 0 and {}
   for index = 1, before and #scopes or 0 do before[index] = scopes[index].record end
   for _ = 1, limits do
@@ -70,7 +64,7 @@ local function decide(place, first_key, version, amounts_at)
     if scope.counts and scope.starts_hour then start_hour(scope) end
     save(scope)
   end
-  if before and not has_written_log() then
+  if before and not log_was_written then
     for index = 1, #scopes do states = states .. scopes[index].record .. before[index] end
   end
   return (scopes.has_new and 'N' or 'A') .. pack('<d', now) .. states
@@ -97,13 +91,11 @@ if emptiest_first > 0 then
   for turn = 1, requests do
     local request = unpack_from('<d', ARGV[2], numbers_at + turn * 16 - 16)
     local first_key, _, place = unpack_from('<ddd', plan, 33 + request * 24)
-    local load = load_of(place, first_key)
-    if not load then return 'C' end
-    turns[turn] = {turn = turn, load = load}
+    turns[turn] = {turn = turn, load = load_of(place, first_key)}
+    if not turns[turn].load then return 'C' end
   end
   table.sort(turns, function(one, other)
-    if one.load == other.load then return one.turn < other.turn end
-    return one.load < other.load
+    return one.load < other.load or one.load == other.load and one.turn < other.turn
   end)
 end
 

@@ -10,7 +10,7 @@ local function drained(state, rate, tick_us)
   return level, last
 end
 
--- Add to the level. What is charged to a level that may run dry within this tick drains from the next whole tick on.
+-- Add to the level. Amounts on a level that may run dry within this tick drain from the next whole tick on.
 local function fill(state, level, tick, amount, rate, tick_us)
   if amount > 0 and level < rate then tick = max(tick, -floor(-now / tick_us)) end
   level = min(max(level + amount, 0), MOST_DEBT)
@@ -30,17 +30,12 @@ local function settle_bucket(state, change, rate, tick_us)
   return fill(state, level, tick, change, rate, tick_us)
 end
 
-local function share_of_bucket(state, rate, tick_us, full)
-  return drained(state, rate, tick_us) / full
-end
+local function share_of_bucket(state, rate, tick_us, full) return drained(state, rate, tick_us) / full end
 
 algorithms.token_bucket = {
   format = '<I8I8', take = take_from_bucket, settle = settle_bucket, share = share_of_bucket,
 }
-
 algorithms.leaky_bucket = {
   format = '<I8I8', take = take_from_bucket, credit = settle_bucket, share = share_of_bucket,
-  settle = function(state, change, rate, tick_us)
-    return change < 0 and 0 or settle_bucket(state, change, rate, tick_us)
-  end,
+  settle = function(state, change, ...) return change < 0 and 0 or settle_bucket(state, change, ...) end,
 }

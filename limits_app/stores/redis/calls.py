@@ -1,4 +1,4 @@
-"""Calls: what is sent to a server for a request, worked out once for each plan. No input or output here.
+"""Calls: the commands for a request, prepared once for each plan. No input or output here.
 
 A script is prelude.lua, the algorithms that it needs, and the file of its verb, concatenated in this order.
 """
@@ -6,7 +6,7 @@ A script is prelude.lua, the algorithms that it needs, and the file of its verb,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
@@ -28,17 +28,11 @@ UNDO: Final = 2
 
 _FOLDER: Final = Path(__file__).parent
 
-_FILES: Final[Mapping[str, str]] = {
-    "token_bucket": "buckets",
-    "leaky_bucket": "buckets",
-    "gcra": "gcra",
-    "sliding_window": "sliding_window",
-    "fixed_window": "fixed_window",
-    "quota": "quota",
-    "permits": "permits",
-    "blocked": "blocked",
-}
-"""The file of each algorithm, by the name in `Rule.lua`."""
+_FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
+"""The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
+
+Pack = Callable[..., Sequence[bytes]]
+"""The method of connections of redis-py that packs a command."""
 
 _NUMBER_BYTES: Final = 8
 _HEADER_NUMBERS: Final = 6
@@ -59,8 +53,8 @@ class Script:
 @lru_cache(maxsize=1024)
 def script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
     """Return the script of a verb for limits of these algorithms."""
-    needed = sorted({_FILES[name] for name in algorithms})
-    return Script(["prelude", *needed, verb])
+    needed = {_FILES.get(name, name) for name in algorithms} - {"prelude"}
+    return Script(["prelude", *sorted(needed), verb])
 
 
 _WITHDRAW_SCRIPT: Final = Script(["prelude"])
@@ -84,8 +78,10 @@ class Command:
     def was_refused(self, slots: Slots) -> None:
         """Note that the server has not executed it."""
 
-    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:  # noqa: ARG002
-        """Return what is sent; `pack_command` is that of a connection."""
+    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:  # noqa: ARG002
+        """Return the packed command, with the text of the script or its digest; `pack_command` is that of a connection."""
+        if with_text and self.script is not None:
+            return pack_command("EVAL", self.script.text, *self._words[2:])
         return pack_command(*self._words)
 
 
@@ -115,12 +111,13 @@ class Prepared:
         self.head = ("EVALSHA", chosen.digest, len(keys) + (reply_key is not None), *keys)
         self._pieces: list[bytes] = []
 
-    def packed(self, pack_command: Callable[..., Sequence[bytes]], slot: bytes, *arguments: bytes) -> Sequence[bytes]:
+    def packed(self, pack_command: Pack, slot: bytes, *arguments: bytes, with_text: bool) -> Sequence[bytes]:
         """Return the command with the name of a slot and arguments."""
+        head = ("EVAL", self.script.text, *self.head[2:]) if with_text else self.head
         if self.reply_key is None:
-            return pack_command(*self.head, self.plan, *arguments)
-        if not self.is_repeated:
-            return pack_command(*self.head, self.reply_key + slot, self.plan, *arguments)
+            return pack_command(*head, self.plan, *arguments)
+        if with_text or not self.is_repeated:
+            return pack_command(*head, self.reply_key + slot, self.plan, *arguments)
         fields = (slot, *arguments)
         if not self._pieces:
             # What redis-py packs around random fields of the same lengths is the same around others.
@@ -164,11 +161,11 @@ class ScriptCall(Command):
         slots.release(self.slot)
         self.slot = None
 
-    def packed(self, pack_command: Callable[..., Sequence[bytes]], attempt: int) -> Sequence[bytes]:
+    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:
         """See Command."""
-        slot, numbers = self.slot, self._numbers
-        data = pack(f"<{len(numbers) + 2}d", self.number, attempt, *numbers)
-        return self._prepared.packed(pack_command, b"" if slot is None else slot.name, data, *self._arguments)
+        slot = b"" if self.slot is None else self.slot.name
+        data = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
+        return self._prepared.packed(pack_command, slot, data, *self._arguments, with_text=with_text)
 
     def withdrawal(self) -> Command:
         """Return the call that withdraws this one; the reply is `W`, or that to this call if it was executed."""
@@ -199,13 +196,9 @@ class PreparedPlan:
         self.calendars = Calendars(self.limits)
         self.version = -1 if plan.version is None else plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
-        self.keys = [names.scope(short) for short in self.shorts]
-        self._key_numbers: dict[PlannedLimit, int] = {}
-        for limit in self.limits:
-            if limit.rule.has_log or limit.rule.is_permit:
-                name = names.log if limit.rule.has_log else names.leases
-                self.keys.append(name(self.shorts[self.position(limit.scope_index)], limit.rule.key))
-                self._key_numbers[limit] = len(self.keys)
+        apart = [limit for limit in self.limits if limit.rule.has_log or limit.rule.is_permit]
+        self.keys = [*map(names.scope, self.shorts), *map(self._key_of, apart)]
+        self._key_numbers = {limit: len(self.shorts) + number for number, limit in enumerate(apart, 1)}
         self.description = self._description(plan)
         self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False, may_be_undone=tag is not None)
         self._settle = _CREDIT if plan.is_credit else SETTLE
@@ -214,6 +207,11 @@ class PreparedPlan:
     def position(self, scope_index: int) -> int:
         """Return the position, among these scopes, of a scope of the plan."""
         return self.scope_indexes.index(scope_index)
+
+    def _key_of(self, limit: PlannedLimit) -> bytes:
+        """Return the key of the log or the leases of a limit."""
+        name = self.names.log if limit.rule.has_log else self.names.leases
+        return name(self.shorts[self.position(limit.scope_index)], limit.rule.key)
 
     def amounts(self, amounts: Amounts) -> Amounts:
         """Return the amounts of these limits."""
@@ -305,8 +303,8 @@ class Calls:
     """Builds the calls of one process."""
 
     def __init__(self, names: Keys, clock: ServerClock) -> None:
-        self._names = names
-        self._clock = clock
+        self.names = names
+        self.clock = clock
         self.after_fork()
         on_fork(self)
 
@@ -327,10 +325,10 @@ class Calls:
             rows += (acquire.numbers[plan], place + len(amounts) * _NUMBER_BYTES)
             amounts += plan.amounts(claim.amounts)
             if plan.calendars.size:
-                told = plan.calendars.around(self._clock.estimate() if now is None else now)
+                told = plan.calendars.around(self.clock.estimate() if now is None else now)
                 amounts += told.boundaries
                 known.append(told.known)
-        numbers = [*self._clock.header(0, now), *rows, *amounts]
+        numbers = [*self.clock.header(0, now), *rows, *amounts]
         if acquire.has_quotas:
             numbers += [max([start for start, _ in known]), min([end for _, end in known])]
         holders = b""
@@ -342,11 +340,11 @@ class Calls:
         self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE, records: bytes = b""
     ) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges."""
-        numbers: list[float] = [*self._clock.header(claim.decided_at), *plan.amounts(changes)]
+        numbers: list[float] = [*self.clock.header(claim.decided_at), *plan.amounts(changes)]
         if plan.has_quotas:
-            told = plan.calendars.around(self._clock.estimate())
+            told = plan.calendars.around(self.clock.estimate())
             numbers += [*told.boundaries, *told.known]
-        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self._names.channel, records))
+        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self.names.channel, records))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""
@@ -355,9 +353,9 @@ class Calls:
             shorts = claim.plan.short_keys()
             for limit in claim.plan.permits:
                 short = shorts[limit.scope_index]
-                if self._names.tag(short) == tag:
+                if self.names.tag(short) == tag:
                     member, ends = lease_member(self.holder(claim), claim, limit)
-                    keys += [self._names.leases(short, limit.rule.key), self._names.scope(short)]
+                    keys += [self.names.leases(short, limit.rule.key), self.names.scope(short)]
                     plan.append(pack("<dd", limit.rule.lease_us, ends))
                     members.append(member)
                     owners.append(claim)
@@ -366,25 +364,25 @@ class Calls:
 
     def watch(self, scope: bytes) -> ScriptCall:
         """Return the call that notes, for a while, that a thread waits for a scope."""
-        key = self._names.scope(scope)
+        key = self.names.scope(scope)
         prepared = Prepared(script("renew"), [key, key], pack("<dd", 0, 0))
         return ScriptCall(prepared, self._unnumbered(), [b""])
 
     def raise_version(self, tag: bytes, *, step: int, least: int) -> ScriptCall:
         """Return the call that raises the version of the configuration."""
         plan = pack("<dd", step, least)
-        prepared = Prepared(script("version"), [self._names.version(tag)], plan)
+        prepared = Prepared(script("version"), [self.names.version(tag)], plan)
         return ScriptCall(prepared, self._unnumbered())
 
     def definitions(self, name: bytes) -> Command:
         """Return the call that reads the definitions of a schema."""
-        return Command("GET", self._names.definitions(name))
+        return Command("GET", self.names.definitions(name))
 
     def script(
         self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, tag: bytes, once: bool = False
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        prepared = Prepared(script(verb), keys, plan, self._names.reply(b"", tag) if once else None)
+        prepared = Prepared(script(verb), keys, plan, self.names.reply(b"", tag) if once else None)
         return ScriptCall(prepared, self._unnumbered(), arguments)
 
     def holder(self, claim: Claim) -> bytes:
@@ -392,4 +390,4 @@ class Calls:
         return self._process + claim.number.to_bytes(8, "little")
 
     def _unnumbered(self) -> Sequence[float]:
-        return self._clock.header(0)
+        return self.clock.header(0)

@@ -18,8 +18,9 @@ from redis import exceptions
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
+from limits_app.core.algorithms import State
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts, Claim, Plan
+from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
 from limits_app.core.runtime import on_fork, start_thread
 from limits_app.stores.redis.calls import UNDO, Command, PreparedAcquire, PreparedPlan
 from limits_app.stores.redis.connections import Connections
@@ -150,7 +151,7 @@ class RedisClusterStore(RedisStore):
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
         groups = self._groups(claim.plan)
         charged: list[Charged] = []
-        states = {}
+        states: dict[PlannedLimit, State] = {}
         try:
             for group in groups:
                 now = claim.decided_at if charged else None
@@ -177,7 +178,7 @@ class RedisClusterStore(RedisStore):
         return None
 
     def _undo(self, claim: Claim, charged: Sequence[Charged]) -> Steps[None]:
-        """Refund what was charged a moment ago; what cannot be refunded now stays charged."""
+        """Refund the charges of a moment ago; those that cannot be refunded now stay."""
         changes = [-amount for amount in claim.amounts]
         for group, charged_at, records in charged:
             claim.decided_at = charged_at

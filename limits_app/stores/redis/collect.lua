@@ -4,25 +4,21 @@
 -- ARGV[3] is the step:
 --   look    the plan: how many fit into a batch, and when collecting began: later usage does not make a batch full.
 --           The reply: the batch, or '', whether more than one batch is left, and the fields to take; or nothing.
---   take    ARGV[4] is the name of the new batch, ARGV[5] follows it; from ARGV[6] on the fields, first those of scopes,
---           whose keys are in the same order. The reply: the batch, or nothing where there was no usage.
+--   take    ARGV from 4 on: the name of the new batch, what follows it, and the fields, first those of scopes, whose
+--           keys are in the same order. The reply: the batch, or nothing where there was no usage.
 --   forget  ARGV[4] is the name of the batch.
 local finished, hours, batch = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
-
 if ARGV[3] == 'forget' then
   if call('LINDEX', batch, 0) == ARGV[4] then call('DEL', batch) end
   return {}
 end
-
 local earlier = call('LRANGE', batch, 0, -1)
 if #earlier > 0 then return earlier end
-
 if ARGV[3] == 'look' then
   local most, began = unpack_from('<dd', plan)
   local fields = call('ZRANGE', hours, 0, most - 1)
   if #fields == 0 then return {} end
-  local left = call('ZCOUNT', hours, '-inf', began / HOUR_US)
-  return {'', left > most and 'full' or '', unpack(fields)}
+  return {'', call('ZCOUNT', hours, '-inf', began / HOUR_US) > most and 'full' or '', unpack(fields)}
 end
 
 local collected, scopes = {ARGV[4], ARGV[5]}, #KEYS - 3

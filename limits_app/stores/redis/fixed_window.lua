@@ -31,7 +31,5 @@ algorithms.fixed_window = {
     if state[1] > charged_at or now - state[1] >= window then return 0 end
     return credit_window(state, change, _, window)
   end,
-  share = function(state, capacity, window)
-    return now - state[1] < window and state[2] / capacity or 0
-  end,
+  share = function(state, capacity, window) return now - state[1] < window and state[2] / capacity or 0 end,
 }

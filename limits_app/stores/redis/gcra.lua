@@ -31,7 +31,5 @@ algorithms.gcra = {
     local before = ahead(state, time, rate, tick_us)
     return move(state, time, before, min(max(change, -before), MOST_DEBT - before), rate, tick_us)
   end,
-  share = function(state, rate, tick_us, full)
-    return ahead(state, now, rate, tick_us) / full
-  end,
+  share = function(state, rate, tick_us, full) return ahead(state, now, rate, tick_us) / full end,
 }

@@ -97,7 +97,7 @@ class Rejections:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Plan, tuple[Amounts, int, int, int, Sequence[Sequence[State]]]] = {}
+        self._known: dict[Plan, tuple[Amounts, int, int, int, Sequence[State]]] = {}
         self.forgotten = 0
         """Grows whenever everything is forgotten, so that earlier decisions are not learned afterwards."""
 

@@ -40,7 +40,5 @@ algorithms.permits = {
     count_leases(state, key)
     return state[1] / capacity
   end,
-  rejected = function(state, _, _, _, _, key)
-    count_leases(state, key)
-  end,
+  rejected = function(state, _, _, _, _, key) count_leases(state, key) end,
 }

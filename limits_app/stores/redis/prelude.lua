@@ -1,6 +1,6 @@
 -- The start of every script. The algorithms that the script needs follow, and then the file of the verb.
 --
--- ARGV[1] is the plan: what is the same in every call. ARGV[2] are the numbers of this call. Both are packed,
+-- ARGV[1] is the plan, the same in every call. ARGV[2] are the numbers of this call. Both are packed,
 -- little-endian; numbers are doubles, which hold every integer below 2^53 exactly. Times are microseconds.
 local floor, max, min, sub = math.floor, math.max, math.min, string.sub
 local call, pack, unpack_from = redis.call, struct.pack, struct.unpack
@@ -28,52 +28,37 @@ if now < 0 then
 end
 
 local MOST_DEBT = 4503599627370496 -- as DEBT_PARTS in core/algorithms/rule.py
-local HOUR_US = 3600000000
-local USAGE_KEPT_US = 694800000000 -- KEPT_HOURS of core/counting.py, and an hour
+local HOUR_US, USAGE_KEPT_US = 3600000000, 694800000000 -- the second: KEPT_HOURS of core/counting.py, and an hour
 local ALWAYS = 4294967295 -- the second until which records are kept that do not expire
 local NEVER = 9007199254740992 -- as NEVER_US in core/algorithms/rule.py
 
--- An integer as text: tostring() would lose digits.
-local function whole(value)
-  return string.format('%.0f', value)
-end
+-- An integer as text (tostring() loses digits); how long state is kept that equals unused state after `us`;
+-- milliseconds for an expiry (servers reject more than 30,000 years); a text with other bytes at a place.
+local function whole(value) return string.format('%.0f', value) end
+local function idle_us(us) return max(us * idle_factor, least_idle_us) end
+local function milliseconds(us) return min(floor(us / 1000) + 1, 1000000000000000) end
+local function put(text, place, bytes) return sub(text, 1, place - 1) .. bytes .. sub(text, place + #bytes) end
 
--- How long state is kept that equals unused state again after `us`.
-local function idle_us(us)
-  return max(us * idle_factor, least_idle_us)
-end
-
--- At most 30,000 years: servers reject more.
-local function milliseconds(us)
-  return min(floor(us / 1000) + 1, 1000000000000000)
-end
-
--- A text with other bytes at a place.
-local function put(text, place, bytes)
-  return sub(text, 1, place - 1) .. bytes .. sub(text, place + #bytes)
-end
-
--- Every algorithm adds a table: how a state is packed, and functions. `state` is a list of the packed numbers, which the
--- functions change; a, b and c are the parameters of `Rule.lua`, and `key` is that of the log or the leases.
+-- Every algorithm adds a table: how a state is packed, and functions. `state` is a list of the packed numbers, which
+-- they change; a, b and c are the parameters of `Rule.lua`, and `key` is that of the log or the leases.
 -- take, settle, credit and undo return when the state equals an unused one.
---   take(state, amount, a, b, c, key)     charge; nil when the amount does not fit now. A second result is the state that
---                                         the caller receives, where another one is stored
---   settle(state, change, a, b, c, key)   charge a positive change, refund a negative one where the algorithm can
---   credit(state, change, ...)            a negative change that no claim holds (settle where it is not defined)
---   undo(state, change, ...)              refund what was charged a moment ago (credit where it is not defined)
---   share(state, a, b, c, key)            the share of the limit that is in use
---   rejected(state, amount, ...)          change the state to the one that the caller receives; for a log, also returns
---                                         the time and the total of the entry with which the amount fits again
-local algorithms = {}
-local calendars_at -- where the numbers have the boundaries of calendars, see quota.lua
-local lease_was_lost = false -- see permits.lua
+--   take(state, amount, a, b, c, key)    charge; nil when the amount does not fit now. The second result is the state
+--                                        that the caller receives, where another one is stored
+--   settle(state, change, a, b, c, key)  charge a positive change, refund a negative one where the algorithm can
+--   credit(state, change, ...)           a negative change that no claim holds (settle where it is not defined)
+--   undo(state, change, ...)             refund the charge of a moment ago (credit where it is not defined)
+--   share(state, a, b, c, key)           the share of the limit that is in use
+--   rejected(state, amount, ...)         change the state to what the caller receives; for a log, also return the time
+--                                        and the total of the entry with which the amount fits again
+local algorithms = {
+  -- As BlockedRule in core/algorithms/rule.py: every request is rejected.
+  blocked = {format = '<', take = function() end, settle = function() return 0 end, share = function() return 0 end},
+}
+local calendars_at, lease_was_lost = nil, false -- see quota.lua and permits.lua
 
 -- Logs and leases are written after everything was decided.
-local writes = {}
-local function write_later(...)
-  writes[#writes + 1] = {...}
-end
-
+local writes, log_was_written = {}, false
+local function write_later(...) writes[#writes + 1] = {...} end
 local function write_now()
   for index = 1, #writes do call(unpack(writes[index])) end
 end
@@ -115,8 +100,16 @@ local function count_usage(scope, usage, amount, parts)
   scope.sums, scope.counts = put(scope.sums, place, pack('<d', sum)), true
 end
 
--- Add the usage of a finished hour to that of the same hour and label. KEYS ends with a hash of finished usage, and its
--- fields sorted by hour: 'c' and a name for usage, and 'o' and the key of a scope that counts, with the label of it.
+-- KEYS ends with a hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key
+-- of a scope that counts, with the label of it.
+local function keep_usage(field, value, hour)
+  local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
+  call('HSET', finished, field, value)
+  call('ZADD', hours, hour, field)
+  for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
+end
+
+-- Add the usage of a finished hour to that of the same hour and label.
 local function add_finished_usage(label, usage)
   local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
   local field = 'c' .. sub(usage, 1, 8) .. redis.sha1hex(label)
@@ -130,21 +123,17 @@ local function add_finished_usage(label, usage)
   if is_zero then
     call('HDEL', finished, field)
     call('ZREM', hours, field)
-    return
+  else
+    keep_usage(field, sums, unpack_from('<d', usage))
   end
-  call('HSET', finished, field, sums)
-  call('ZADD', hours, unpack_from('<d', usage), field)
-  for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
 end
 
 -- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
--- is finished. What was not collected for too long is dropped.
+-- is finished. Usage that was not collected for too long is dropped.
 local function start_hour(scope)
   local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
   if scope.has_usage then add_finished_usage(label, scope.has_usage) end
-  call('HSET', finished, 'o' .. scope.key, label)
-  call('ZADD', hours, now / HOUR_US, 'o' .. scope.key)
-  for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
+  keep_usage('o' .. scope.key, label, now / HOUR_US)
   local oldest = '(' .. whole(floor((now - USAGE_KEPT_US) / HOUR_US))
   for _, field in ipairs(call('ZRANGEBYSCORE', hours, '-inf', oldest, 'LIMIT', 0, 2)) do
     call('HDEL', finished, field)
@@ -160,7 +149,8 @@ local function save(scope)
   if scope.full_at == math.huge then -- it is kept while idle
     if kept_until ~= ALWAYS then call('PERSIST', key) end
     record = put(record, 7, pack('<I4', ALWAYS))
-  elseif kept_until == ALWAYS or kept_until * 1000000 < now + max(full_in, lives / 2) or scope.counts and scope.starts_hour then
+  elseif kept_until == ALWAYS or scope.counts and scope.starts_hour
+    or kept_until * 1000000 < now + max(full_in, lives / 2) then
     record, expires = put(record, 7, pack('<I4', min(floor((now + lives) / 1000000), ALWAYS - 1))), true
   end
   if scope.counts then call('HSET', key, 's', record, 'c', scope.sums) else call('HSET', key, 's', record) end

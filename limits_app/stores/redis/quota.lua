@@ -1,9 +1,7 @@
 -- Quota, as core/algorithms/quota.py. State: start of counting, end of the period, amount in it. The parameters are
--- capacity, length of a session (0: a calendar), and place of the calendar.
---
--- Scripts have no calendar. The numbers of a call have four boundaries of each calendar after the amounts, from
--- `calendars_at` on, and end with the time in which these boundaries are right: outside of it nothing is decided, and the
--- caller sends others.
+-- capacity, length of a session (0: a calendar), and place of the calendar. Scripts have no calendar: numbers have four
+-- boundaries of each after the amounts, from `calendars_at` on, and end with the time in which these are right. Outside
+-- of it nothing is decided, and the caller sends others.
 local known_from, known_until = unpack_from('<dd', ARGV[2], #ARGV[2] - 15)
 if now < known_from or now >= known_until then return 'T' .. pack('<d', now) end
 
@@ -24,7 +22,7 @@ local function credit_period(state, change)
 end
 
 local function settle_period(state, change, _, session_us, calendar)
-  -- What was charged in an earlier period is not refunded.
+  -- Amounts of an earlier period are not refunded.
   if change <= 0 then return charged_at < state[1] and 0 or credit_period(state, change) end
   local start, ends, count = current_period(state, session_us, calendar)
   state[1], state[2], state[3] = min(start, now), ends, min(count + change, MOST_DEBT)
@@ -42,7 +40,5 @@ algorithms.quota = {
   settle = settle_period,
   undo = settle_period,
   credit = credit_period,
-  share = function(state, capacity)
-    return now < state[2] and state[3] / capacity or 0
-  end,
+  share = function(state, capacity) return now < state[2] and state[3] / capacity or 0 end,
 }

@@ -1,7 +1,7 @@
 """Records: how the state of a scope is stored, and the changes of it that are computed by the engine.
 
 A record is the name of its schema, the second until which it is kept, and the integers of all states. Logs of sliding
-windows are strings, and leases are sorted sets, under keys of their own. Scripts decide on requests. Here is what they
+windows are strings, and leases are sorted sets, under separate keys. Scripts decide on requests. Here is what they
 leave to the engine: records that were written under another schema, and resets. Such records are loaded, changed, and
 stored if no other caller has changed them in the meantime.
 
@@ -27,12 +27,10 @@ from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
 from limits_app.stores.codecs import definitions_of, schema_from
-from limits_app.stores.redis.keys import Keys
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.calls import Calls, ScriptCall
     from limits_app.stores.redis.exactly_once import Slots
-    from limits_app.stores.redis.hints import ServerClock
 
 _HEADER: Final = "6sI"
 """The name of the schema, and the second until which the record is kept."""
@@ -59,7 +57,7 @@ _MOST_ATTEMPTS: Final = 50
 
 
 class StatesReader:
-    """Reads the states in the replies of acquire.lua. Of a log they have at most one entry, see tell() of the algorithm."""
+    """Reads the states in the replies of acquire.lua. They have at most one entry of a log."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         formats = [_FORMATS[rule.lua[0]] + ("dd" if rule.has_log else "") for rule in rules]
@@ -151,7 +149,7 @@ class Codecs:
 
 @dataclass(slots=True)
 class Stored:
-    """What is stored for a scope: the record as bytes, and decoded; None where it cannot be read."""
+    """The stored data of a scope: the record as bytes, and decoded; None where it cannot be read."""
 
     short: bytes
     raw: bytes | None
@@ -163,12 +161,11 @@ class Stored:
 class Records:
     """Loads records and stores them again."""
 
-    def __init__(self, names: Keys, codecs: Codecs, clock: ServerClock, calls: Calls, slots: Slots) -> None:
-        self._names = names
-        self._codecs = codecs
-        self._clock = clock
+    def __init__(self, calls: Calls, codecs: Codecs, slots: Slots) -> None:
         self._calls = calls
+        self._codecs = codecs
         self._slots = slots
+        self._names = calls.names
 
     def peek(self, claim: Claim, groups: Sequence[Sequence[int]]) -> Generator[Any, Any, None]:
         """Fill in the time, and the states of a claim under the present limits; scopes are loaded in `groups`."""
@@ -184,28 +181,24 @@ class Records:
     def migrate(
         self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None
     ) -> Generator[Any, Any, None]:
-        """Change records to the present limits of their scopes; what was used is kept."""
+        """Change records to the present limits of their scopes; recorded use is kept."""
         for _ in range(_MOST_ATTEMPTS):
             now, found = yield from self.load(shorts, scopes, version)
             changed = []
             for stored, scope in zip(found, scopes, strict=True):
                 if stored.raw is not None and (stored.record is None or stored.record.schema is not scope.schema):
                     record = _migrated(stored, scope.schema, now)
-                    engine.reclaim(record, now)
+                    # The states do not count expired leases, so that these must not be returned any more.
+                    record.leases = {key: lease for key, lease in record.leases.items() if lease.expires_at > now}
                     changed.append((stored, record, scope))
             if not changed or (yield from self._swapped(changed, now)):
                 return
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
     def settled(
-        self,
-        claim: Claim,
-        changes: Amounts,
-        scope_indexes: Sequence[int],
-        found: tuple[int, Sequence[Stored]],
-        holder: bytes,
+        self, claim: Claim, changes: Amounts, scope_indexes: Sequence[int], found: tuple[int, Sequence[Stored]]
     ) -> tuple[ScriptCall, bool]:
-        """Settle a claim in what was loaded for some scopes of its plan; return the call that stores the result.
+        """Settle a claim in the loaded records of some scopes of its plan; return the call that stores the result.
 
         Says also whether no lease had run out.
         """
@@ -213,7 +206,6 @@ class Records:
         records = [new_record(scope.schema) for scope in claim.plan.scopes]
         for index, stored in zip(scope_indexes, loaded, strict=True):
             records[index] = stored.record or records[index]
-        claim.holder = holder
         kept_leases = engine.settle(claim, records, changes, now)
         changed = [
             (stored, records[index], claim.plan.scopes[index])
@@ -222,7 +214,7 @@ class Records:
         return self._swap(changed, now), kept_leases
 
     def reset(self, short: bytes, keys: Collection[str] | None) -> Generator[Any, Any, None]:
-        """Forget what was used of the limits `keys` of a scope, or of all."""
+        """Forget the use of the limits `keys` of a scope, or of all."""
         for _ in range(_MOST_ATTEMPTS):
             now, (stored,) = yield from self.load([short], (), None)
             if stored.record is None:
@@ -235,7 +227,7 @@ class Records:
     def load(
         self, shorts: Sequence[bytes], scopes: Sequence[ScopedLimits], version: int | None
     ) -> Generator[Any, Any, tuple[int, list[Stored]]]:
-        """Return the time, and what is stored for scopes. Raises StaleConfiguration."""
+        """Return the time, and the stored data of scopes. Raises StaleConfiguration."""
         known: dict[bytes, dict[bytes, Codec]] = {short: {} for short in shorts}
         for short, scope in zip(shorts, scopes, strict=False):
             codec = self._codecs.of(scope.schema)
@@ -246,20 +238,22 @@ class Records:
                 raise StaleConfiguration
             now, rest = int(Struct("<d").unpack(reply[0])[0]), iter(reply[1:])
             found = [_stored(short, list(codecs.values()), rest) for short, codecs in known.items()]
+            strangers = [one for one in found if one.raw and one.raw[:NAME_LENGTH] not in known[one.short]]
             has_more = False
-            for stored in found:
-                name = (stored.raw or b"")[:NAME_LENGTH]
-                if name and name not in known[stored.short]:
-                    definitions = None
-                    codec_or_none = self._codecs.named(name)
-                    if codec_or_none is None:
-                        definitions = yield self._calls.definitions(name)
-                        codec_or_none = self._codecs.defined(definitions)
-                    if codec_or_none is not None:
-                        known[stored.short][codec_or_none.name] = codec_or_none
-                        has_more = codec_or_none.name == name or has_more
+            for stored in strangers:
+                found_codec = yield from self._find((stored.raw or b"")[:NAME_LENGTH])
+                if found_codec is not None:
+                    known[stored.short][found_codec.name] = found_codec
+                    has_more = True
             if not has_more:
                 return now, found
+
+    def _find(self, name: bytes) -> Generator[Any, Any, Codec | None]:
+        """Return the codec of the schema with a name, of which the definitions are stored."""
+        codec = self._codecs.named(name)
+        if codec is None:
+            codec = self._codecs.defined((yield self._calls.definitions(name)))
+        return codec if codec is not None and codec.name == name else None
 
     def _swapped(
         self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int
@@ -280,12 +274,12 @@ class Records:
         return self._calls.script("load", keys, b"".join(plan), tag=tag)
 
     def _swap(self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int) -> ScriptCall:
-        """Return the call that stores records in the place of what was loaded."""
+        """Return the call that replaces the loaded records."""
         keys = [self._names.scope(stored.short) for stored, _, _ in changed]
         records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
         for stored, record, scope in changed:
             is_lasting = stored.is_lasting if scope is None else scope.lasting
-            lives = self._clock.idle_us(_full_at(record, now) - now)
+            lives = self._calls.clock.idle_us(_full_at(record, now) - now)
             kept_until = _ALWAYS if is_lasting else min((now + lives) // 1_000_000, _ALWAYS - 1)
             encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
             kept_ms = b"%d" % (lives // 1000 + 1)
@@ -298,8 +292,8 @@ class Records:
                 if lease_id not in record.leases:
                     keys.append(self._names.leases(stored.short, lease_id[0]))
                     writes += [b"ZREM", b"%d" % len(keys), member, b""]
-            for finished in record.finished if scope is not None else ():
-                label = label_of(scope.scope, list(finished.amounts))
+            for finished in record.finished:
+                label = b"" if scope is None else label_of(scope.scope, list(finished.amounts))
                 sums = finished.amounts.values()
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
         tag = self._names.tag(changed[0][0].short)

@@ -1,8 +1,8 @@
 -- Change what a request has charged, and return its permits.
 --
--- The plan: what is done (0 settle, 1 credit, 2 undo), and the request as in acquire.lua. The numbers: the changes.
+-- The plan: the action (0 settle, 1 credit, 2 undo), and the request as in acquire.lua. The numbers: the changes.
 -- ARGV[3]: the holder of permits, 16 bytes; ARGV[4]: the channel on which returned amounts are announced; ARGV[5]: of a
--- request that is undone, its records after and before, as acquire.lua tells them: where they are still the ones after,
+-- request that is undone, its records after and before, as in the reply of acquire.lua: where they are still the ones after,
 -- those before are stored again.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
@@ -10,7 +10,6 @@ local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
 local scopes, limits, at = load_scopes(9, 1, charged_at)
 if not scopes then return 'C' end
 calendars_at = numbers_at + limits * 8
-
 if action == UNDO then
   local told = 1
   for index = 1, #scopes do
@@ -38,7 +37,6 @@ for _ = 1, limits do
   end
 end
 write_now()
-
 for index = 1, #scopes do
   local scope = scopes[index]
   if scope.is_changed then

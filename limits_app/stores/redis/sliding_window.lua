@@ -1,5 +1,5 @@
--- Sliding window, as core/algorithms/sliding_window.py. The log is a string under `key`: pairs of time and running total.
--- The fields of a state: its log has ENTRIES that count, from HEAD on, and is kept until the second KEPT_UNTIL.
+-- Sliding window, as core/algorithms/sliding_window.py. The log is a string of pairs of time and running total.
+-- The fields of a state: ENTRIES of the log count, from HEAD on; it is kept until the second KEPT_UNTIL.
 local FORGOTTEN, TOTAL, OPENED, LAST, OLDEST, HEAD, ENTRIES, KEPT_UNTIL = 1, 2, 3, 4, 5, 6, 7, 8
 
 -- Entries of the log; nil where it was evicted. Then all that it held counts until the last amount expires.
@@ -29,7 +29,7 @@ local function drop_entries(state, log, count)
   end
 end
 
--- Forget what is as old as the window; returns the time, which is never before that of the last amount, and what is used.
+-- Forget amounts as old as the window; returns the time, at least that of the last amount, and the amount in use.
 local function forget(state, window, key)
   local time = max(now, state[LAST])
   local oldest = time - window + 1
@@ -67,14 +67,14 @@ local function close_entry(state, time, window, key)
     state[FORGOTTEN], state[TOTAL], state[HEAD], state[KEPT_UNTIL] = 0, state[TOTAL] - state[FORGOTTEN], 0, 0
     write_later('SET', key, table.concat(rebased) .. pack('<dd', state[LAST], state[TOTAL]))
   end
-  state[ENTRIES] = entries + 1
+  state[ENTRIES], log_was_written = entries + 1, true
   if state[KEPT_UNTIL] * 1000000 < time + 2 * window then
     state[KEPT_UNTIL] = floor((time + idle_us(window)) / 1000000)
     write_later('PEXPIRE', key, milliseconds(idle_us(window)))
   end
 end
 
--- Charge an amount to a state that has forgotten what is too old.
+-- Charge an amount to a state that has forgotten old amounts.
 local function charge(state, time, amount, window, step, key)
   if state[TOTAL] == state[FORGOTTEN] then
     state[FORGOTTEN], state[TOTAL], state[HEAD], state[ENTRIES] = 0, 0, 0, 0
@@ -95,7 +95,7 @@ algorithms.sliding_window = {
       if used + amount > capacity then return nil end
       return charge(state, time, amount, window, step, key)
     end
-    -- Nothing is charged, so what is forgotten is not stored: a clock may be set back.
+    -- Nothing is charged, so nothing is stored: a clock may be set back.
     local told = {unpack(state, 1, KEPT_UNTIL)}
     local _, used = forget(told, window, key)
     return used <= capacity and 0 or nil, told
@@ -113,7 +113,7 @@ algorithms.sliding_window = {
     if log then drop_entries(state, log, first_entry(log, state[ENTRIES], 8, state[FORGOTTEN] + 1)) end
     return state[LAST] + window
   end,
-  -- What was closed in the meantime stays spent.
+  -- Entries that were closed in the meantime stay spent.
   undo = function(state, change, _, window, _, key)
     local time, used = forget(state, window, key)
     if used == 0 then return 0 end

@@ -127,16 +127,16 @@ class RedisStore:
         self._tasks = TaskConnections(self._connections)
         self._codecs = Codecs()
         self._calls = Calls(self._names, self._clock)
-        self._records = Records(self._names, self._codecs, self._clock, self._calls, self._slots)
+        self._records = Records(self._calls, self._codecs, self._slots)
         self._choices: dict[tuple[frozenset[PreparedPlan], bool, bool], PreparedAcquire] = {}
         self._defined: dict[bytes, float] = {}
         self._rejections = Rejections()
         self._acquires_in_doubt: InDoubt[Claim, tuple[ScriptCall, Sequence[Claim], Sequence[PreparedPlan]]] = InDoubt()
         self._settlements_in_doubt: InDoubt[tuple[Claim, PreparedPlan], ScriptCall] = InDoubt()
         self._settling = Settling()
-        usage = UsageCollector(self._connections.run, self._calls, self._names, self._clock)
+        usage = UsageCollector(self._connections.run, self._calls)
         self.collect_counts, self.forget_counts = usage.collect, usage.forget
-        self._waking = Waking(self._connections, self._calls, self._names, self._rejections.forget)
+        self._waking = Waking(self._connections, self._calls, self._rejections.forget)
         self.line = self._waking.line
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
         self.clock.attach(self.line)
@@ -150,7 +150,7 @@ class RedisStore:
 
     def __reduce__(self) -> tuple[object, ...]:
         if self._now is not None:
-            raise NotShareable("a store with a clock of its own cannot be sent to another process: leave clock= out")
+            raise NotShareable("a store with its own clock cannot be sent to another process: leave clock= out")
         return open_store, (type(self), *self._source.address(), self._options)
 
     def __repr__(self) -> str:
@@ -231,7 +231,7 @@ class RedisStore:
     def close(self) -> None:
         """Close idle connections; later calls open others."""
         self._waking.close()
-        self._tasks.close()
+        self._tasks.after_fork()
         self._connections.close()
 
     # The verbs for tasks.
@@ -381,9 +381,8 @@ class RedisStore:
         """Settle a claim in scopes of which one has other limits by now."""
         for _ in range(_MOST_ATTEMPTS):
             found = yield from self._records.load(plan.shorts, plan.scopes, None)
-            call, kept_leases = self._records.settled(
-                claim, changes, plan.scope_indexes, found, self._calls.holder(claim)
-            )
+            claim.holder = self._calls.holder(claim)
+            call, kept_leases = self._records.settled(claim, changes, plan.scope_indexes, found)
             if (yield from self._send_settlement((claim, plan), call)) == b"A":
                 return not kept_leases
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
@@ -455,7 +454,7 @@ class RedisStore:
         claim.decided_at, claim.states = int(now), plan.states.read(reply, at + _HEAD.size)
         claim.admitted = status != _REJECTED
 
-    # What is computed once.
+    # Prepared plans.
 
     def _prepared(self, plan: Plan) -> PreparedPlan:
         prepared = plan.store_cache

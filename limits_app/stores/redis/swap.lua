@@ -8,7 +8,6 @@ local records, usages = unpack_from('<dd', plan)
 for index = 1, records do
   if (call('HGET', KEYS[index], 's') or '') ~= ARGV[index * 3] then return 'C' end
 end
-
 for index = 1, records do
   local key, record, kept_ms = KEYS[index], ARGV[index * 3 + 1], ARGV[index * 3 + 2]
   -- The old record may have counted other limits.
@@ -19,7 +18,6 @@ for index = 1, records do
   call('HSET', key, 's', record)
   if kept_ms == '0' then call('PERSIST', key) else call('PEXPIRE', key, kept_ms) end
 end
-
 local at = records * 3 + 3
 for index = at, at + usages * 2 - 1, 2 do add_finished_usage(ARGV[index], ARGV[index + 1]) end
 for index = at + usages * 2, #ARGV, 4 do

@@ -10,8 +10,6 @@ from typing import Any, Final
 from limits_app.core.counting import Batch, Count
 from limits_app.core.keys import unique_name
 from limits_app.stores.redis.calls import Calls
-from limits_app.stores.redis.hints import ServerClock
-from limits_app.stores.redis.keys import Keys
 
 _TAG_LENGTH: Final = 2
 _MOST: Final = 500
@@ -27,11 +25,10 @@ class UsageCollector:
     Usage that is counted in the meantime makes no batch full, so that this ends.
     """
 
-    def __init__(self, run: Callable[[Any], Any], calls: Calls, names: Keys, clock: ServerClock) -> None:
+    def __init__(self, run: Callable[[Any], Any], calls: Calls) -> None:
         self._run = run
         self._calls = calls
-        self._names = names
-        self._clock = clock
+        self._names = calls.names
         self._next = 0
         self._full = ""
         self._began = 0
@@ -40,7 +37,7 @@ class UsageCollector:
         """See CountingStore.collect_counts."""
         first, tags = self._next, self._names.tags
         if not self._full:
-            self._began = self._clock.estimate()
+            self._began = self._calls.clock.estimate()
         for place in (*range(first, len(tags)), *range(first)):
             found = self._collect_with(tags[place])
             if found:

@@ -19,7 +19,6 @@ from limits_app.core.keys import short_key
 from limits_app.core.runtime import on_fork, start_thread
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.redis.calls import Calls, Command
-from limits_app.stores.redis.keys import Keys
 
 _EVERYTHING: Final = b"*"
 """Announced when anything may have changed."""
@@ -33,10 +32,10 @@ _SECONDS_TO_SUBSCRIBE: Final = 1.0
 class Waking:
     """The waiting line of a process, and the thread that wakes it. `on_change` is called before waiters are woken."""
 
-    def __init__(self, connections: Any, calls: Calls, names: Keys, on_change: Callable[[], None]) -> None:
+    def __init__(self, connections: Any, calls: Calls, on_change: Callable[[], None]) -> None:
         self._connections = connections
         self._calls = calls
-        self._names = names
+        self._names = calls.names
         self._on_change = on_change
         self.line = WaitingLine(self._watch, self._unwatch)
         self.after_fork()
