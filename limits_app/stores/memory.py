@@ -19,7 +19,7 @@ from limits_app.core.record import LEASE_US, Record, lease_us_of, new_record
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, acquire_patiently, is_idle, unlock
+from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, acquire_patiently, first_admitted, is_idle, unlock
 from limits_app.stores.usage_counts import UsageCounts
 
 A = TypeVar("A")
@@ -83,16 +83,9 @@ class MemoryStore:
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
+        # The lock is held all the time, so that no other thread charges in between.
         with self._lock:
-            # The lock is held all the time, so that no other thread charges in between.
-            if emptiest_first:
-                for claim in claims:
-                    self.peek(claim)
-                claims = sorted(claims, key=Claim.load)
-            for claim in claims if failover else claims[:1]:
-                if self.acquire(claim):
-                    return claim
-        return None
+            return first_admitted(claims, self.acquire, self.peek, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
         if claim.settled:

@@ -1,4 +1,4 @@
-"""Steps of stores on this machine: locks that are held for a moment, and idle scopes.
+"""What stores have in common: locks that are held for a moment, choices between claims, and idle scopes.
 
 Locks are taken and released without `with`, which would cost twice as much:
 
@@ -16,6 +16,7 @@ An interruption can come at any point of this and finds the lock released.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import RLock
 from time import sleep
@@ -23,6 +24,7 @@ from typing import Final
 
 from limits_app.core import engine
 from limits_app.core.errors import StoreUnavailable
+from limits_app.core.plan import Claim
 from limits_app.core.record import Record
 
 LOOKS_PER_NEWCOMER: Final = 2
@@ -53,6 +55,25 @@ def unlock(lock: RLock) -> None:
     """Release after an interruption, which may have come before the lock was ours."""
     with suppress(RuntimeError):
         lock.release()
+
+
+def first_admitted(
+    claims: Sequence[Claim],
+    acquire: Callable[[Claim], bool],
+    peek: Callable[[Claim], None],
+    *,
+    emptiest_first: bool,
+    failover: bool,
+) -> Claim | None:
+    """Charge the first of the claims that fits, as `Store.acquire_first` does. To be called within one step."""
+    if emptiest_first:
+        for claim in claims:
+            peek(claim)
+        claims = sorted(claims, key=Claim.load)
+    for claim in claims if failover else claims[:1]:
+        if acquire(claim):
+            return claim
+    return None
 
 
 def is_idle(record: Record, now: int, *, grace_us: int = GRACE_US) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from functools import lru_cache, partial
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from limits_app.core import engine
 from limits_app.core.algorithms.window_log import Log
@@ -41,7 +41,7 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
 
     def _key(self, lease_id: LeaseId) -> bytes:
         key, holder = lease_id
-        return self._scope + _entry_name(_LEASE, key) + cast("bytes", holder)
+        return self._scope + _entry_name(_LEASE, key) + holder  # type: ignore[operator]  # holders are bytes here
 
     def __getitem__(self, lease_id: LeaseId) -> Lease:
         value = self._txn.get(self._key(lease_id))
