@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import asdict
 from hashlib import blake2b
 from struct import Struct, error
 from typing import Any, Final
@@ -28,12 +29,19 @@ from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, 
 NAME_LENGTH: Final = 8
 _MAX_CODECS: Final = 4096
 _MOST: Final = 2**63 - 1
+_KINDS: Final[dict[str, type[AnyLimit]]] = {
+    "rate": RateLimit,
+    "call": CallLimit,
+    "quota": QuotaLimit,
+    "resource": ResourceLimit,
+    "blocked": Blocked,
+}
 
 
 def definitions_of(schema: Schema) -> bytes:
     """Return the limits of a schema as JSON."""
     counts = [True] if schema.counts_usage else []
-    return json.dumps([schema.lease_us, [_fields(limit) for limit in schema.limits], *counts]).encode()
+    return json.dumps([schema.lease_us, [_described(limit) for limit in schema.limits], *counts]).encode()
 
 
 def schema_from(definitions: bytes) -> Schema:
@@ -151,28 +159,14 @@ class Codecs:
         return codec
 
 
-def _fields(limit: AnyLimit) -> list[object]:
-    if isinstance(limit, ResourceLimit):
-        return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
-    if isinstance(limit, Blocked):
-        return ["blocked"]
-    soft = [True] * limit.soft
-    if isinstance(limit, QuotaLimit):
-        return ["quota", limit.key, limit.capacity, limit.period, limit.time_zone, limit.session_seconds, *soft]
-    kind = "call" if isinstance(limit, CallLimit) else "rate"
-    return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst, *soft]
+def _described(limit: AnyLimit) -> list[object]:
+    [kind] = [name for name, kind in _KINDS.items() if isinstance(limit, kind)]
+    return [kind, asdict(limit)]
 
 
-def _limit(kind: str, *fields: Any) -> AnyLimit:
-    match kind, fields:
-        case "blocked", ():
-            return Blocked()
-        case "resource", (key, capacity, max_hold_seconds):
-            return ResourceLimit(key, capacity, max_hold_seconds)
-        case "quota", _:
-            return QuotaLimit(*fields)
-        case "call", (_, capacity, window_seconds, algorithm, burst, *soft):
-            return CallLimit(capacity, window_seconds, RateLimitAlgorithm(algorithm), burst, *soft)
-        case "rate", (key, capacity, window_seconds, algorithm, burst, *soft):
-            return RateLimit(key, capacity, window_seconds, RateLimitAlgorithm(algorithm), burst, *soft)
-    raise ValueError(f"not a limit: {kind} {fields}")
+def _limit(kind: str, fields: dict[str, Any]) -> AnyLimit:
+    if kind not in _KINDS:
+        raise ValueError(f"not a limit: {kind}")
+    if "algorithm" in fields:
+        fields["algorithm"] = RateLimitAlgorithm(fields["algorithm"])
+    return _KINDS[kind](**fields)

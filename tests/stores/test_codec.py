@@ -11,8 +11,8 @@ import pytest
 from limits_app.core import engine
 from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.record import HourlyUsage, Lease, Record, new_record, schema_of
-from limits_app.stores.process import ProcessStore
 from limits_app.stores.codecs import Codec
+from limits_app.stores.process import ProcessStore
 from limits_app.stores.process.records import Records, StoredLeases
 from limits_app.stores.process.state_file import Txn
 from tests.stores.support import limits_of, used

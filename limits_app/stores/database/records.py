@@ -6,6 +6,7 @@ The logs of sliding windows are large, so they are unpacked and written only whe
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from operator import is_not
@@ -30,8 +31,7 @@ UPDATE: Final = "UPDATE limits_app_state SET states = %s WHERE scope = %s"
 
 _DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
 _WIDTH: Final = 8
-_LOG_HEAD: Final = Struct("<IH")
-"""How many entries a log has, and which of the byte columns vary, as bits."""
+_LOG_LENGTH: Final = Struct("<I")
 _LEASES_HEAD: Final = Struct("=BI")
 """The length of a limit's key, and how many leases it has."""
 _LEASE: Final = Struct("=8s3q")
@@ -111,7 +111,7 @@ class RecordTable:
         codec = self._codecs.of_record(packed, partial(_find_definitions, connection))
         if codec is None:
             return None
-        logs = [Log.stored(partial(_unpacked_log, packed_logs, place)) for place in range(len(codec.with_log))]
+        logs = [Log.stored(partial(unpack_log, packed_logs, place)) for place in range(len(codec.with_log))]
         record = codec.decode(packed, unpack_leases(packed[codec.size :]), logs)
         return None if record is None else StoredRecord(key, record, codec)
 
@@ -146,12 +146,6 @@ def _counted_until(record: Record) -> int:
     return 0 if record.usage is None else record.usage.until
 
 
-def _unpacked_log(logs: bytes, place: int) -> bytes | None:
-    """Return one of the logs of a row; None where the row has fewer."""
-    unpacked = unpack_logs(logs)
-    return unpacked[place] if place < len(unpacked) else None
-
-
 def pack_leases(leases: Mapping[LeaseId, Lease]) -> bytes:
     """Return leases as bytes, grouped by the keys of their limits."""
     groups: dict[str, list[bytes]] = {}
@@ -179,44 +173,28 @@ def unpack_leases(packed: bytes) -> dict[LeaseId, Lease]:
 
 
 def pack_logs(logs: Iterable[Log]) -> bytes:
-    """Return logs as bytes, one after the other.
+    """Return logs as bytes, each compressed, after its length.
 
-    Of the times and of the totals the bytes at the same place are stored together, and only once where they are equal.
-    The columns that vary most come first, from which a database learns early that there is little to compress.
+    The bytes at the same place of all numbers are stored together, since most of them are equal.
     """
-    return b"".join([_packed_log(log) for log in logs])
-
-
-def unpack_logs(packed: bytes) -> list[bytes]:
-    """Read the bytes that `pack_logs` wrote; each log as `Log.pack` has it."""
-    logs = []
-    at = 0
-    while at < len(packed):
-        count, varying = _LOG_HEAD.unpack_from(packed, at)
-        at += _LOG_HEAD.size
-        log = b""
-        for first in (0, _WIDTH):
-            numbers = bytearray(_WIDTH * count)
-            for place in range(_WIDTH if count else 0):
-                size = count if varying >> (first + place) & 1 else 1
-                numbers[place::_WIDTH] = packed[at : at + size] * (count // size)
-                at += size
-            log += numbers
-        logs.append(log)
-    return logs
-
-
-def _packed_log(log: Log) -> bytes:
-    count, varying, columns = len(log), 0, []
-    if count:
+    packed = []
+    for log in logs:
         raw = log.pack()
-        for first in (0, _WIDTH):
-            numbers = raw[first * count : (first + _WIDTH) * count]
-            for place in range(_WIDTH):
-                column = numbers[place::_WIDTH]
-                if column.count(column[0]) == count:
-                    column = column[:1]
-                else:
-                    varying |= 1 << (first + place)
-                columns.append(column)
-    return _LOG_HEAD.pack(count, varying) + b"".join(columns)
+        columns = zlib.compress(b"".join([raw[place::_WIDTH] for place in range(_WIDTH)]), 1)
+        packed += [_LOG_LENGTH.pack(len(columns)), columns]
+    return b"".join(packed)
+
+
+def unpack_log(packed: bytes, index: int) -> bytes | None:
+    """Read one of the logs that `pack_logs` wrote, as `Log.pack` has it; None where there are fewer."""
+    at = end = 0
+    for _ in range(index + 1):
+        if end == len(packed):
+            return None
+        at = end + _LOG_LENGTH.size
+        end = at + _LOG_LENGTH.unpack_from(packed, end)[0]
+    columns = zlib.decompress(packed[at:end])
+    numbers, count = bytearray(len(columns)), len(columns) // _WIDTH
+    for place in range(_WIDTH):
+        numbers[place::_WIDTH] = columns[place * count : (place + 1) * count]
+    return bytes(numbers)

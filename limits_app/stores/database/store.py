@@ -118,10 +118,11 @@ class DatabaseStore(AskedInThread):
                 claim.settled = True
         finally:
             self._settling.end(claim, token)
+            # Also after an interruption, which may have come when the claim was settled.
+            if self.line.busy:
+                self.line.notify(claim.plan.scope_keys)
         if not kept_leases:
             claim.lose_lease()
-        if self.line.busy:
-            self.line.notify(claim.plan.scope_keys)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         lost: list[Claim] = []

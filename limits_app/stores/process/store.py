@@ -146,16 +146,18 @@ class ProcessStore:
     def _settle_in_step(self, settling: _Settling) -> None:
         """Settle a claim, or have it settled after the step that the calling thread is in the middle of."""
         claim = settling.claim
+        others: Sequence[Watcher] = ()
         try:
             others = self._file.transact(self._settle, settling, undo=_Settling.undo)
         except InStep:
             settling.is_deferred = True
             self._file.do_later(partial(self._settle_in_step, settling))
             return
+        finally:  # also after an interruption, which may have come when the claim was settled
+            if others or self.line.busy:
+                self._waking.notify(claim.plan.scope_keys, others)
         if settling.lost_lease:
             claim.lose_lease()
-        if others or self.line.busy:
-            self._waking.notify(claim.plan.scope_keys, others)
 
     def _settle(self, txn: Txn, settling: _Settling) -> Sequence[Watcher]:
         claim = settling.claim
