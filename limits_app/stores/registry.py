@@ -165,7 +165,7 @@ def forget_stores() -> None:
 
 
 def forget_caches() -> None:
-    """Have stores that are behind caches opened anew, for tests that override CACHES."""
+    """Have stores that are behind caches opened again, for tests that override CACHES."""
     with _LOCK:
         for key in [key for key in _OPENED if key[1].kind is StoreKind.REDIS and key[1].url is None]:
             del _OPENED[key]

@@ -32,6 +32,7 @@ _ROWS_PER_STEP: Final = 64
 
 
 def collect(steps: Steps) -> Batch | None:
+    """See `CountingStore.collect_counts`. Where it is interrupted nothing is lost, and nothing is collected twice."""
     waiting = steps.run(_waiting_batch)
     if waiting is not None:
         return waiting
@@ -47,6 +48,7 @@ def collect(steps: Steps) -> Batch | None:
 
 
 def forget(steps: Steps, name: str) -> None:
+    """See `CountingStore.forget_counts`."""
     steps.run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
 
 

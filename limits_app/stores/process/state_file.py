@@ -108,6 +108,7 @@ class StateFile:
         return (self.presence or self._alone(self._show)).identity
 
     def listen(self, receive: Callable[[bytes], None]) -> bool:
+        """See `Presence.listen`."""
         return self._alone(lambda: (self.presence or self._show()).listen(receive))
 
     def is_gone(self, process: bytes) -> bool:

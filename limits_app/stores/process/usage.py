@@ -61,6 +61,7 @@ class Usage:
             txn.delete(oldest[0])
 
     def collect(self, txn: Txn, now: int) -> Batch | None:
+        """See `CountingStore.collect_counts`."""
         stored = txn.get(_BATCH)
         if stored is None:
             self._close_some(txn, now)
@@ -93,6 +94,7 @@ class Usage:
             txn.delete(key)
 
     def forget(self, txn: Txn, name: str) -> None:
+        """See `CountingStore.forget_counts`."""
         stored = txn.get(_BATCH)
         if stored is not None and json.loads(stored)[0] == name:
             txn.delete(_BATCH)
