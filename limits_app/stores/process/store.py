@@ -118,9 +118,8 @@ class ProcessStore:
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones."""
         changed = False
-        for index, record in enumerate(records):
+        for (scope, codec, scoped), record in zip(plan.scopes, records, strict=True):
             if record.changed:
-                scope, codec, scoped = plan.scopes[index]
                 changed = True
                 if record.usage is not None or record.finished:
                     self._usage.keep(txn, scoped.scope, record, now)
