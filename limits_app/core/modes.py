@@ -49,9 +49,9 @@ _OPENERS: Final[Mapping[Mode, str]] = {
     Mode.THREAD: "limits_app.stores.memory:MemoryStore",
     Mode.ASYNCIO: "limits_app.stores.memory:MemoryStore",
     Mode.PROCESS: "limits_app.stores.process:default_process_store",
-    Mode.CELERY: "limits_app.stores.shared:default_shared_store",
-    Mode.DISTRIBUTED: "limits_app.stores.shared:default_shared_store",
-    Mode.RAY: "limits_app.stores.shared:default_shared_store",
+    Mode.CELERY: "limits_app.stores:default_shared_store",
+    Mode.DISTRIBUTED: "limits_app.stores:default_shared_store",
+    Mode.RAY: "limits_app.stores:default_shared_store",
 }
 
 

@@ -16,7 +16,7 @@ _SECOND: Final = 1_000_000
 
 
 class BackgroundTask:
-    """Runs `step` again and again after it was start_thread, until it returns None.
+    """Runs `step` again and again after it was started, until it returns None.
 
     `step` returns in how many microseconds it is to run again. The pause is between half of that time and all of it,
     at random, so that the tasks of many processes do not run together. The first one follows `pause_us` after `start`.
@@ -44,7 +44,7 @@ class BackgroundTask:
         self._due: int | None = None
         """When the next step is due."""
         self._wanted = False
-        """Whether the task was start_thread since the last step began."""
+        """Whether the task was started since the last step began."""
 
     def start(self) -> None:
         """Run the step soon, and once more if it runs just now.

@@ -1,16 +1,20 @@
-"""Schemas in a store: definitions as text, and codecs by schema, by name and by definitions.
+"""Codecs: records as bytes, and the definitions of their schemas as text.
 
-A stored record carries the name of its schema. The definitions are stored once under that name, so that a process
+A stored record begins with the name of its schema. The definitions are stored once under that name, so that a process
 that was started later can read records which other limits wrote.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, Final, Generic, TypeVar
+from struct import Struct, error
+from typing import Any, Final
 
+from limits_app.core.algorithms import State
+from limits_app.core.algorithms.window_log import Log
 from limits_app.core.limits import (
     AnyLimit,
     Blocked,
@@ -20,15 +24,24 @@ from limits_app.core.limits import (
     RateLimitAlgorithm,
     ResourceLimit,
 )
-from limits_app.core.record import Schema, schema_of
+from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, schema_of
 
+NAME_LENGTH: Final = 8
 _MAX_CODECS: Final = 4096
+_MOST: Final = 2**63 - 1
+_KINDS: Final[dict[str, type[AnyLimit]]] = {
+    "rate": RateLimit,
+    "call": CallLimit,
+    "quota": QuotaLimit,
+    "resource": ResourceLimit,
+    "blocked": Blocked,
+}
 
 
 def definitions_of(schema: Schema) -> bytes:
     """Return the limits of a schema as JSON."""
     counts = [True] if schema.counts_usage else []
-    return json.dumps([schema.lease_us, [_fields(limit) for limit in schema.limits], *counts]).encode()
+    return json.dumps([schema.lease_us, [_described(limit) for limit in schema.limits], *counts]).encode()
 
 
 def schema_from(definitions: bytes) -> Schema:
@@ -37,77 +50,123 @@ def schema_from(definitions: bytes) -> Schema:
     return schema_of(tuple([_limit(*fields) for fields in limits]), lease_us, bool(counts))
 
 
-class SchemaCodec:
-    """Reads and writes the records of one schema; `name` is a digest of the definitions with so many bytes."""
+class StoredUsage(HourlyUsage):
+    """Usage as it was read from a store; the engine replaces it when an hour begins."""
 
-    __slots__ = ("definitions", "name", "schema")
+    __slots__ = ()
 
-    def __init__(self, schema: Schema, name_length: int) -> None:
+
+class Codec:
+    """Reads and writes the records of one schema.
+
+    A record is the name of the schema, which is a digest of its definitions, the integers of all states, and where
+    usage is counted the end of the hour and the amounts. A store keeps leases, and the logs of the limits `with_log`,
+    in its own way.
+    """
+
+    __slots__ = ("_form", "_spans", "_usage_at", "definitions", "name", "schema", "size", "with_log")
+
+    def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.definitions = definitions_of(schema)
-        self.name = blake2b(self.definitions, digest_size=name_length).digest()
+        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        self.with_log = [index for index, rule in enumerate(schema.rules) if rule.has_log]
+        self._spans: list[tuple[int, int]] = []
+        end = 1  # after the name
+        for rule in schema.rules:
+            start, end = end, end + len(rule.start) - rule.has_log
+            self._spans.append((start, end))
+        self._usage_at = end
+        width = end + len(schema.rules) if schema.counts_usage else end - 1
+        self._form = Struct(f"={NAME_LENGTH}s{width}q")
+        self.size = self._form.size
+
+    def decode(self, stored: bytes, leases: MutableMapping[LeaseId, Lease], logs: Sequence[Log] = ()) -> Record | None:
+        """Return the record that begins `stored`, with its leases and logs; None when another schema wrote it."""
+        if len(stored) < self.size:
+            return None
+        numbers = self._form.unpack_from(stored)
+        if numbers[0] != self.name:
+            return None
+        states: list[State] = []
+        for start, end in self._spans:
+            states.append(numbers[start:end])
+        if logs:
+            for index, log in zip(self.with_log, logs, strict=True):
+                states[index] += (log,)
+        usage = None
+        if self.schema.counts_usage:
+            usage = StoredUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
+        return Record(self.schema, states, leases, usage)
+
+    def encode(self, record: Record) -> bytes:
+        """Return a record as bytes; numbers of more than 64 bits are stored as the largest."""
+        numbers: list[int] = []
+        for state in record.states:
+            numbers += state
+        if self.with_log:
+            numbers = [number for number in numbers if not isinstance(number, Log)]
+        usage = record.usage
+        if usage is not None:
+            numbers.append(usage.until)
+            numbers += usage.amounts
+        try:
+            return self._form.pack(self.name, *numbers)
+        except error:
+            return self._form.pack(self.name, *[min(max(number, -_MOST), _MOST) for number in numbers])
+
+    def logs_of(self, record: Record) -> list[Log]:
+        """Return the logs of a record, in the order of `with_log`."""
+        return [record.states[index][-1] for index in self.with_log]
 
 
-K = TypeVar("K", bound=SchemaCodec)
+class Codecs:
+    """The codecs of all schemas that a process has used."""
 
+    def __init__(self) -> None:
+        self._by_schema: dict[Schema, Codec] = {}
+        self._by_name: dict[bytes, Codec] = {}
 
-class Codecs(Generic[K]):
-    """The codecs of all schemas that a store has used, made by `make_codec` when they are needed."""
-
-    def __init__(self, make_codec: Callable[[Schema], K]) -> None:
-        self._make_codec = make_codec
-        self._by_schema: dict[Schema, K] = {}
-        self._by_name: dict[bytes, K] = {}
-
-    def of(self, schema: Schema) -> K:
+    def of(self, schema: Schema) -> Codec:
         """Return the codec of a schema."""
         codec = self._by_schema.get(schema)
         return self._add(schema) if codec is None else codec
 
-    def named(self, name: bytes) -> K | None:
-        """Return the codec of the schema with a name; None when this process has not used it yet."""
-        return self._by_name.get(name)
+    def of_record(self, stored: bytes, find_definitions: Callable[[bytes], bytes | None]) -> Codec | None:
+        """Return the codec of the schema that wrote a record.
 
-    def defined(self, definitions: bytes | None) -> K | None:
-        """Return the codec of definitions; None when there are none, or a newer version has written them."""
-        if definitions is None:
-            return None
-        try:
-            return self.of(schema_from(definitions))
-        except (TypeError, ValueError):
-            return None
+        `find_definitions` is called with a name that this process has not used yet. None when there are no definitions
+        under that name, or a newer version has written them.
+        """
+        name = stored[:NAME_LENGTH]
+        codec = self._by_name.get(name)
+        if codec is None:
+            definitions = find_definitions(name)
+            if definitions is None:
+                return None
+            try:
+                codec = self.of(schema_from(definitions))
+            except (TypeError, ValueError):
+                return None
+        return codec
 
-    def _add(self, schema: Schema) -> K:
+    def _add(self, schema: Schema) -> Codec:
         if len(self._by_schema) >= _MAX_CODECS:
             self._by_schema.clear()
             self._by_name.clear()
-        codec = self._by_schema[schema] = self._make_codec(schema)
+        codec = self._by_schema[schema] = Codec(schema)
         self._by_name[codec.name] = codec
         return codec
 
 
-def _fields(limit: AnyLimit) -> list[object]:
-    if isinstance(limit, ResourceLimit):
-        return ["resource", limit.key, limit.capacity, limit.max_hold_seconds]
-    if isinstance(limit, Blocked):
-        return ["blocked"]
-    soft = [True] * limit.soft
-    if isinstance(limit, QuotaLimit):
-        return ["quota", limit.key, limit.capacity, limit.period, limit.time_zone, limit.session_seconds, *soft]
-    kind = "call" if isinstance(limit, CallLimit) else "rate"
-    return [kind, limit.key, limit.capacity, limit.window_seconds, limit.algorithm, limit.burst, *soft]
+def _described(limit: AnyLimit) -> list[object]:
+    [kind] = [name for name, kind in _KINDS.items() if isinstance(limit, kind)]
+    return [kind, asdict(limit)]
 
 
-def _limit(kind: str, *fields: Any) -> AnyLimit:
-    match kind, fields:
-        case "blocked", ():
-            return Blocked()
-        case "resource", (key, capacity, max_hold_seconds):
-            return ResourceLimit(key, capacity, max_hold_seconds)
-        case "quota", _:
-            return QuotaLimit(*fields)
-        case "call", (_, capacity, window_seconds, algorithm, burst, *soft):
-            return CallLimit(capacity, window_seconds, RateLimitAlgorithm(algorithm), burst, *soft)
-        case "rate", (key, capacity, window_seconds, algorithm, burst, *soft):
-            return RateLimit(key, capacity, window_seconds, RateLimitAlgorithm(algorithm), burst, *soft)
-    raise ValueError(f"not a limit: {kind} {fields}")
+def _limit(kind: str, fields: dict[str, Any]) -> AnyLimit:
+    if kind not in _KINDS:
+        raise ValueError(f"not a limit: {kind}")
+    if "algorithm" in fields:
+        fields["algorithm"] = RateLimitAlgorithm(fields["algorithm"])
+    return _KINDS[kind](**fields)

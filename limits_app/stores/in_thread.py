@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
-from threading import Lock
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Amounts, Claim
@@ -26,28 +26,53 @@ R = TypeVar("R")
 async def in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
     """Run `work` in a thread and return its result.
 
-    When the task is cancelled it does not wait. If the thread has begun by then, `abandoned` is called there with the
-    result, or with the StoreUnavailable that `work` raised; otherwise `work` is not run.
+    When the task is cancelled it does not wait. If the thread has begun by then, `abandoned` is called in a thread with
+    the result, or with the StoreUnavailable that `work` raised; otherwise `work` is not run.
     """
-    job = _Job(work, abandoned)
-    return await _awaited(job, asyncio.to_thread(job.run))
+    done = _begin(work)
+    return await _result(done, asyncio.wrap_future(done), abandoned)
 
 
 async def surely_in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
     """`in_thread`, but `work` is run even when the task is cancelled before the thread has begun."""
-    job = _Job(work, abandoned)
+    done = _begin(work)
+    return await _result(done, asyncio.shield(asyncio.wrap_future(done)), abandoned)
+
+
+def _begin(work: Callable[[], R]) -> Future[R]:
+    """Have a thread of the event loop do some work, unless the future is cancelled before."""
+    done: Future[R] = Future()
+
+    def run() -> None:
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                done.set_exception(error)
+
     # No task, which would be cancelled with all others when the loop ends.
-    begun = asyncio.get_running_loop().run_in_executor(None, copy_context().run, job.run)
-    return await _awaited(job, asyncio.shield(begun))
+    asyncio.get_running_loop().run_in_executor(None, copy_context().run, run)
+    return done
 
 
-async def _awaited(job: _Job[R], done: Awaitable[R]) -> R:
+async def _result(done: Future[R], task: Awaitable[R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
     try:
-        return await done
+        return await task
     except asyncio.CancelledError:
-        if job.abandon():
-            asyncio.get_running_loop().run_in_executor(None, job.clean_up)
+        # In a thread, since a store blocks.
+        asyncio.get_running_loop().run_in_executor(None, done.add_done_callback, partial(_clean_up, abandoned))
         raise
+
+
+def _clean_up(abandoned: Callable[[R | StoreUnavailable], object], done: Future[R]) -> None:
+    """Pass the result to `abandoned`."""
+    try:
+        if not done.cancelled():
+            error = done.exception()
+            if error is None or isinstance(error, StoreUnavailable):
+                abandoned(error or done.result())
+    except Exception:
+        logger.warning("what a cancelled task was given could not be given back", exc_info=True)
 
 
 def give_back(store: RemoteStore, claim: Claim | StoreUnavailable | None) -> None:
@@ -73,7 +98,6 @@ class AskedInThread:
     """The asyncio verbs of a store whose other verbs block."""
 
     settle_later: Callable[[Claim, Amounts], object] | None = None
-    """See `RemoteStore.settle_later`."""
 
     async def aacquire(self: RemoteStore, claim: Claim) -> bool:
         """`acquire` in a thread; a task that is cancelled meanwhile is charged nothing."""
@@ -101,9 +125,13 @@ class Settling:
     def __init__(self) -> None:
         self._claims: dict[Claim, object] = {}
 
-    def begin(self, claim: Claim) -> bool:
-        """Whether the caller has to settle a claim, and to call `end` afterwards; False while another caller does."""
-        mine = object()
+    def begin(self, claim: Claim, token: object = None) -> bool:
+        """Whether the caller has to settle a claim, and to call `end` afterwards; False while another caller does.
+
+        A caller that may be interrupted passes a `token`, an object that no other caller has, and calls `end` with it
+        in any case: that has no effect where the claim is another caller's.
+        """
+        mine = object() if token is None else token
         if claim.settled or self._claims.setdefault(claim, mine) is not mine:
             return False
         if claim.settled:  # by a caller that has ended since
@@ -111,47 +139,7 @@ class Settling:
             return False
         return True
 
-    def end(self, claim: Claim) -> None:
+    def end(self, claim: Claim, token: object = None) -> None:
         """The claim is settled, or other callers may try."""
-        del self._claims[claim]
-
-
-class _Job(Generic[R]):
-    """Work that runs once in a thread, and whose result a task takes or abandons."""
-
-    def __init__(self, work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> None:
-        self._work = work
-        self._abandoned = abandoned
-        self._lock = Lock()
-        self._is_abandoned = False
-        self._results: list[R | StoreUnavailable] = []
-
-    def run(self) -> R:
-        """Do the work, and clean up if the task has been cancelled meanwhile."""
-        try:
-            result = self._work()
-        except StoreUnavailable as error:
-            self._finish(error)
-            raise
-        self._finish(result)
-        return result
-
-    def abandon(self) -> bool:
-        """The task was cancelled; returns whether the work is done, so that the caller has to clean up."""
-        with self._lock:
-            self._is_abandoned = True
-            return bool(self._results)
-
-    def clean_up(self) -> None:
-        """Pass the result to `abandoned`."""
-        try:
-            self._abandoned(self._results[0])
-        except Exception:
-            logger.warning("what a cancelled task was given could not be given back", exc_info=True)
-
-    def _finish(self, result: R | StoreUnavailable) -> None:
-        with self._lock:
-            self._results.append(result)
-            is_abandoned = self._is_abandoned
-        if is_abandoned:
-            self.clean_up()
+        if token is None or self._claims.get(claim) is token:
+            del self._claims[claim]

@@ -7,21 +7,23 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import RLock
 from time import monotonic_ns, time_ns
-from typing import Final
+from typing import Final, TypeVar
 
 from limits_app.core import engine
 from limits_app.core.clock import as_clock
 from limits_app.core.counting import Batch
-from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavailable
+from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim, Plan, ScopedLimits
 from limits_app.core.record import LEASE_US, Record, lease_us_of, new_record
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
-from limits_app.stores.locking import acquire_patiently, unlock
+from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, acquire_patiently, first_admitted, is_idle, unlock
 from limits_app.stores.usage_counts import UsageCounts
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 _SINCE_1970_US: Final = (time_ns() - monotonic_ns()) // 1000
 
@@ -76,88 +78,36 @@ class MemoryStore:
         return len(self._records) + sum([len(record.leases) for record in self._records.values()])
 
     def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
-        lock = self._lock
-        try:
-            if not lock.acquire(False):
-                acquire_patiently(lock)
-            if self._in_step:
-                raise _called_within_a_step()  # noqa: TRY301 - unlocked below
-            try:
-                self._in_step = True
-                self._acquire(claim)
-            finally:
-                self._in_step = False
-        except BaseException:
-            unlock(lock)
-            raise
-        lock.release()
-        if self._deferred:
-            self._run_deferred()
-        return claim.admitted is True
+        return self._step(self._acquire, claim)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `Store.acquire_first`."""
+        # The lock is held all the time, so that no other thread charges in between.
         with self._lock:
-            # The lock is held all the time, so that no other thread charges in between.
-            if emptiest_first:
-                for claim in claims:
-                    self.peek(claim)
-                claims = sorted(claims, key=Claim.load)
-            for claim in claims if failover else claims[:1]:
-                if self.acquire(claim):
-                    return claim
-        return None
+            return first_admitted(claims, self.acquire, self.peek, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """See `Store.settle`."""
-        lock, lost_lease = self._lock, False
+        if claim.settled:
+            return
+        kept_leases = True
         try:
-            if not lock.acquire(False):
-                acquire_patiently(lock)
-            if self._in_step:
-                self._deferred.append(partial(self._settle_deferred, claim, changes))
-            elif not claim.settled:
-                try:
-                    self._in_step = True
-                    # First, so that an interrupted release is never settled twice.
-                    claim.settled = True
-                    lost_lease = not self._settle(claim, changes)
-                finally:
-                    self._in_step = False
-        except BaseException:
-            unlock(lock)
-            raise
-        lock.release()
-        if self.line.busy:
-            self.line.notify(claim.plan.scope_keys)
-        if lost_lease:
+            kept_leases = self._step(self._settle, (claim, changes))
+        except InStep:
+            self._deferred.append(partial(self._settle_deferred, claim, changes))
+        finally:  # also after an interruption, which may have come when the claim was settled
+            if self.line.busy:
+                self.line.notify(claim.plan.scope_keys)
+        if not kept_leases:
             claim.lose_lease()
-        if self._deferred:
-            self._run_deferred()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See `Store.renew`."""
-        with self._lock:
-            if self._in_step:
-                raise _called_within_a_step()
-            now = self._now()
-            return [claim for claim in claims if not engine.renew(claim, self._load(claim.plan, now), now)]
+        return self._step(self._renew, claims)
 
     def peek(self, claim: Claim) -> None:
-        """See `Store.peek`."""
-        with self._lock:
-            if self._in_step:
-                raise _called_within_a_step()
-            if claim.plan.version not in (None, self._version):
-                raise StaleConfiguration
-            now = self._now()
-            engine.peek(claim, self._load(claim.plan, now), now)
+        self._step(self._peek, claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """See `Store.reset`."""
         with self._lock:
             for scope in scopes:
                 record = self._records.get(scope)
@@ -166,39 +116,63 @@ class MemoryStore:
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
         with self._lock:
             return self._counts.collect(self._records, self._now())
 
     def forget_counts(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
         with self._lock:
             self._counts.forget(name)
 
     def version(self) -> int:
-        """See `Store.version`."""
         return self._version
 
     def advance_version(self) -> int:
-        """See `Store.advance_version`."""
         with self._lock:
             self._version = next_version(self._version)
         self.line.notify_all()
         return self._version
 
-    def _acquire(self, claim: Claim) -> None:
+    def _step(self, work: Callable[[A], R], argument: A) -> R:
+        """Call `work` while no other thread is in a step; see `limits_app.stores.steps`."""
+        lock = self._lock
+        try:
+            if not lock.acquire(False):
+                acquire_patiently(lock)
+            if self._in_step:
+                raise InStep  # noqa: TRY301 - unlocked below
+            try:
+                self._in_step = True
+                done = work(argument)
+            finally:
+                self._in_step = False
+        except BaseException:
+            unlock(lock)
+            raise
+        lock.release()
+        if self._deferred:
+            self._make_deferred_calls()
+        return done
+
+    def _acquire(self, claim: Claim) -> bool:
         plan = claim.plan
         if plan.version is not None and plan.version != self._version:
             raise StaleConfiguration
         now = self._now()
         records = self._load(plan, now)
-        engine.charge(claim, records, now)
+        admitted = engine.charge(claim, records, now)
         if self._unsaved or plan.counts_usage:
             self._save(plan, records, now)
+        return admitted
 
-    def _settle(self, claim: Claim, changes: Amounts) -> bool:
+    def _settle(self, settling: tuple[Claim, Amounts]) -> bool:
+        """Settle a claim once; False when a lease had run out."""
+        claim, changes = settling
+        if claim.settled:
+            return True
+        # First, so that an interrupted release is never settled twice.
+        claim.settled = True
         try:
-            now, records = self._now(), self._load_stored(claim.plan)
+            now, records = self._now(), self._load(claim.plan)
         except BaseException:
             # Nothing was settled: an interrupted release can be repeated.
             claim.settled = False
@@ -208,30 +182,32 @@ class MemoryStore:
             self._save(claim.plan, records, now)
         return kept_leases
 
-    def _load(self, plan: Plan, now: int) -> list[Record]:
-        """Return the records of a plan's scopes, as its schemas see them; stores nothing."""
+    def _renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        now = self._now()
+        return [claim for claim in claims if not engine.renew(claim, self._load(claim.plan, now), now)]
+
+    def _peek(self, claim: Claim) -> None:
+        if claim.plan.version not in (None, self._version):
+            raise StaleConfiguration
+        now = self._now()
+        engine.peek(claim, self._load(claim.plan, now), now)
+
+    def _load(self, plan: Plan, now: int | None = None) -> list[Record]:
+        """Return the records of a plan's scopes; stores nothing.
+
+        At a time in microseconds records of older or newer schemas are migrated to the schemas of the plan.
+        """
         records = []
         for scope in plan.scopes:
             record = self._records.get(scope.scope.key)
             if record is None:
-                record = self._new(scope)
-            elif record.schema is not scope.schema:
+                record = new_record(scope.schema)
+                self._unsaved = True
+            elif record.schema is not scope.schema and now is not None:
                 record = engine.migrate(record, scope.schema, now)
                 self._unsaved = True
             records.append(record)
         return records
-
-    def _load_stored(self, plan: Plan) -> list[Record]:
-        """Return the records of a plan's scopes as they are stored, also where their schemas are older or newer."""
-        records = []
-        for scope in plan.scopes:
-            record = self._records.get(scope.scope.key)
-            records.append(self._new(scope) if record is None else record)
-        return records
-
-    def _new(self, scope: ScopedLimits) -> Record:
-        self._unsaved = True
-        return new_record(scope.schema)
 
     def _save(self, plan: Plan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
@@ -252,8 +228,7 @@ class MemoryStore:
 
     def _remove_if_idle(self, key: str, now: int) -> None:
         record = self._records[key]
-        engine.reclaim(record, now)
-        if engine.restored_at(record) + GRACE_US <= now:
+        if is_idle(record, now):
             self._counts.close(key, record, now)
             del self._records[key]
         else:
@@ -263,15 +238,11 @@ class MemoryStore:
         claim.settled = False  # the release that was deferred has marked it
         self.settle(claim, changes)
 
-    def _run_deferred(self) -> None:
+    def _make_deferred_calls(self) -> None:
         """Do what finalizers and signal handlers requested within a step."""
         while not self._in_step:
             try:
-                deferred = self._deferred.popleft()
+                call = self._deferred.popleft()
             except IndexError:
                 return
-            deferred()
-
-
-def _called_within_a_step() -> StoreUnavailable:
-    return StoreUnavailable("the memory store cannot be called from a finalizer or signal handler within a step")
+            call()

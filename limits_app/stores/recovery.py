@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from threading import RLock
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from limits_app.core.breaker import BreakerState, CircuitBreaker
+from limits_app.core.breaker import BreakerState
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
@@ -17,6 +17,9 @@ from limits_app.core.runtime import on_fork
 from limits_app.core.store import Store
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from limits_app.stores.resilient import ResilientStore
 
 MAX_PENDING: Final = 10_000
 """How many releases are kept for a store that is unavailable."""
@@ -87,28 +90,13 @@ class PendingWork:
                 self._releases.popleft()
 
 
-class Recoverable(Protocol):
-    """A store with a circuit breaker, as far as its recovery needs it."""
-
-    breaker: CircuitBreaker
-
-    def opened(self) -> Store:
-        """The store itself; raises StoreUnavailable when it cannot be opened."""
-
-    def record_failure(self, error: StoreUnavailable) -> None:
-        """Count a failure, and start the recovery."""
-
-    def is_recovered(self) -> bool:
-        """Whether the circuit breaker is closed and no call has failed lately."""
-
-
 class Recovery:
     """Probes a store until its circuit breaker is closed, and does the pending work, in the background.
 
     A probe is made about every `pause_us`, and eight times as often while the circuit breaker is half open.
     """
 
-    def __init__(self, target: Recoverable, pause_us: int, *, clock: Clock, jitter: Callable[[], float]) -> None:
+    def __init__(self, target: ResilientStore, pause_us: int, *, clock: Clock, jitter: Callable[[], float]) -> None:
         self._target = target
         self._pause_us = pause_us
         self._stopped = False
@@ -151,7 +139,7 @@ class Recovery:
                 self.pending.run(store)
             else:
                 self._probe.run(store)
-                _count_success(breaker)
+                self._target.record_success()
         except StoreUnavailable as error:
             self._target.record_failure(error)
         if breaker.state is BreakerState.HALF_OPEN:
@@ -162,10 +150,3 @@ class Recovery:
             return self._pause_us
         self._fallback = None
         return None
-
-
-def _count_success(breaker: CircuitBreaker) -> None:
-    if breaker.state is BreakerState.OPEN:
-        breaker.half_open()
-    else:
-        breaker.record(failed=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.cache import DEFAULT_CACHE_ALIAS, caches
@@ -54,13 +54,12 @@ def _redis(chosen: StoreSettings) -> Store:
     alias = chosen.cache or (None if chosen.url else "default")
     # The server may be that of several sites, who tell their keys in a cache apart by this.
     site = chosen.prefix or (caches.settings.get(alias, {}).get("KEY_PREFIX", "") if alias else "")
-    given = {
-        "prefix": prefix_for(site),
-        "idle_factor": chosen.idle_factor,
-        "connect_seconds": chosen.connect_timeout_seconds,
-        "reply_seconds": chosen.reply_timeout_seconds,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
+    options = _given(
+        prefix=prefix_for(site),
+        idle_factor=chosen.idle_factor,
+        connect_seconds=chosen.connect_timeout_seconds,
+        reply_seconds=chosen.reply_timeout_seconds,
+    )
     return open_redis_store(alias, url=chosen.url, cluster=chosen.cluster, **options)
 
 
@@ -68,9 +67,13 @@ def _database(chosen: StoreSettings) -> Store:
     # Imported when it is wanted: the others do not depend on it.
     from limits_app.stores.database import open_database_store
 
-    given = {"lock_timeout": chosen.lock_timeout_seconds, "connect_timeout": chosen.connect_timeout_seconds}
-    options = {name: seconds for name, seconds in given.items() if seconds is not None}
+    options = _given(lock_timeout=chosen.lock_timeout_seconds, connect_timeout=chosen.connect_timeout_seconds)
     return open_database_store(chosen.using or DEFAULT_DB_ALIAS, **options)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that the settings have; the others keep the store's defaults."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def is_redis_cache(alias: str) -> bool:
@@ -162,7 +165,7 @@ def forget_stores() -> None:
 
 
 def forget_caches() -> None:
-    """Have stores that are behind caches opened anew, for tests that override CACHES."""
+    """Have stores that are behind caches opened again, for tests that override CACHES."""
     with _LOCK:
         for key in [key for key in _OPENED if key[1].kind is StoreKind.REDIS and key[1].url is None]:
             del _OPENED[key]

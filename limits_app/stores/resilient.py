@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from random import random
 from threading import RLock
 from time import perf_counter
-from typing import Final, NoReturn, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from limits_app import conf, signals
 from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
@@ -35,6 +35,7 @@ from limits_app.stores.recovery import Recovery
 
 logger = logging.getLogger("limits_app")
 
+T = TypeVar("T")
 
 _SECOND: Final = 1_000_000
 _UNOPENED: Final = MemoryStore()
@@ -106,49 +107,35 @@ class ResilientStore:
         try:
             self.opened()
         except StoreUnavailable as error:
-            self._fail(error)
+            self.record_failure(error)
+            raise self.unavailable(error) from error
         return self
 
     def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
-        if self.failing or TIMERS or self.inner is _UNOPENED:
-            with self._watched("acquire"):
-                return self.inner.acquire(claim)
-        try:
-            return self.inner.acquire(claim)
-        except StoreUnavailable as error:
-            self._fail(error)
+        return self._call("acquire", lambda: self.inner.acquire(claim))
 
     async def aacquire(self, claim: Claim) -> bool:
-        """See `RemoteStore.aacquire`."""
         with self._watched("acquire"):
             return await self._remote().aacquire(claim)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `Store.acquire_first`."""
-        with self._watched("acquire_first"):
-            return self.inner.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+        return self._call(
+            "acquire_first",
+            lambda: self.inner.acquire_first(claims, emptiest_first=emptiest_first, failover=failover),
+        )
 
     async def aacquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `RemoteStore.aacquire_first`."""
         with self._watched("acquire_first"):
             return await self._remote().aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """See `Store.settle`; what the store cannot settle now is settled when it is available again."""
+        """Settle a claim now, or when the store is available again."""
         try:
-            if self.failing or TIMERS or self.inner is _UNOPENED:
-                with self._watched("settle"):
-                    self.inner.settle(claim, changes)
-                return
-            try:
-                self.inner.settle(claim, changes)
-            except StoreUnavailable as error:
-                self._fail(error)
+            self._call("settle", lambda: self.inner.settle(claim, changes))
         except StoreUnavailable:
             self.settle_later(claim, changes)
 
@@ -161,49 +148,29 @@ class ResilientStore:
             self.settle_later(claim, changes)
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See `Store.renew`."""
-        with self._watched("renew"):
-            return self.inner.renew(claims)
+        return self._call("renew", lambda: self.inner.renew(claims))
 
     def peek(self, claim: Claim) -> None:
-        """See `Store.peek`."""
-        with self._watched("peek"):
-            self.inner.peek(claim)
+        self._call("peek", lambda: self.inner.peek(claim))
 
     async def apeek(self, claim: Claim) -> None:
-        """See `RemoteStore.apeek`."""
         with self._watched("peek"):
             await self._remote().apeek(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """See `Store.reset`."""
-        with self._watched("reset"):
-            self.inner.reset(scopes, keys)
+        self._call("reset", lambda: self.inner.reset(scopes, keys))
 
     def version(self) -> int:
-        """See `Store.version`."""
-        if self.failing or TIMERS or self.inner is _UNOPENED:
-            with self._watched("version"):
-                return self.inner.version()
-        try:
-            return self.inner.version()
-        except StoreUnavailable as error:
-            self._fail(error)
+        return self._call("version", lambda: self.inner.version())  # noqa: PLW0108 - `inner` may be opened by the call
 
     def advance_version(self) -> int:
-        """See `Store.advance_version`."""
-        with self._watched("advance_version"):
-            return self.inner.advance_version()
+        return self._call("advance_version", lambda: self.inner.advance_version())  # noqa: PLW0108 - the same
 
     def collect_counts(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
-        with self._watched("collect_counts"):
-            return cast("CountingStore", self.inner).collect_counts()
+        return self._call("collect_counts", lambda: cast("CountingStore", self.inner).collect_counts())
 
     def forget_counts(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
-        with self._watched("forget_counts"):
-            cast("CountingStore", self.inner).forget_counts(name)
+        self._call("forget_counts", lambda: cast("CountingStore", self.inner).forget_counts(name))
 
     @property
     def unsettled(self) -> int:
@@ -241,10 +208,17 @@ class ResilientStore:
         return error
 
     def record_failure(self, error: StoreUnavailable) -> None:
-        """Count a failure of the store that was noticed elsewhere."""
+        """Count a failure of the store that no call through `_watched` has met."""
         if self._note(error):
             self.breaker.record(failed=True)
             self._recovery.start()
+
+    def record_success(self) -> None:
+        """Count a probe that succeeded."""
+        if self.breaker.state is BreakerState.OPEN:
+            self.breaker.half_open()
+        else:
+            self.breaker.record(failed=False)
 
     def retire(self) -> None:
         """End the recovery and all counting, because the settings have changed."""
@@ -258,6 +232,17 @@ class ResilientStore:
         if self.breaker.state is BreakerState.CLOSED and not self.breaker.has_recent_failures():
             self.failing = False
         return not self.failing
+
+    def _call(self, verb: str, call: Callable[[], T]) -> T:
+        """Make one call; the circuit breaker is asked only where calls have failed lately."""
+        if self.failing or TIMERS or self.inner is _UNOPENED:
+            with self._watched(verb):
+                return call()
+        try:
+            return call()
+        except StoreUnavailable as error:
+            self.record_failure(error)
+            raise self.unavailable(error) from error
 
     @contextmanager
     def _watched(self, verb: str) -> Iterator[None]:
@@ -293,11 +278,6 @@ class ResilientStore:
             raise self.unavailable()
         return entry
 
-    def _fail(self, error: StoreUnavailable) -> NoReturn:
-        """Count a failed call that was made without asking the circuit breaker, and raise what the caller gets."""
-        self.record_failure(error)
-        raise self.unavailable(error) from error
-
     def _note(self, error: StoreUnavailable) -> bool:
         """Keep and log a failure; returns whether it counts, which one that the caller causes itself does not."""
         if not self.failing:
@@ -326,7 +306,7 @@ class ResilientStore:
         self.counting = store.counting
         if is_remote(store):
             store.settle_later = self.settle_later
-        self.inner = store  # last: an interruption before it has the next call do all of it again
+        self.inner: Store = store  # last: an interruption before it has the next call do all of it again
 
     def _remote(self) -> RemoteStore:
         return cast("RemoteStore", self.inner)

@@ -11,8 +11,9 @@ import pytest
 from limits_app.core import engine
 from limits_app.core.limits import Blocked, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.record import HourlyUsage, Lease, Record, new_record, schema_of
+from limits_app.stores.codecs import Codec
 from limits_app.stores.process import ProcessStore
-from limits_app.stores.process.records import Codec, StoredLeases
+from limits_app.stores.process.records import Records, StoredLeases
 from limits_app.stores.process.state_file import Txn
 from tests.stores.support import limits_of, used
 
@@ -63,46 +64,45 @@ def test_a_record_is_read_as_it_was_written(limits: tuple[Limit, ...], counts: b
     ]
     if counts:
         record.usage = HourlyUsage(3_600_000_000, [7] * len(limits))
-    txn.put(SCOPE, codec.encode(record))
-    codec.put_logs(txn, SCOPE, record)
-    again = read(codec, txn)
+    records = Records()
+    records.put(txn, SCOPE, record)
+    again = read(records, txn)
     assert codec.encode(again) == codec.encode(record)
     assert [len(state) for state in again.states] == [len(state) for state in record.states]
     assert (again.usage is None) is not counts
 
 
-def read(codec: Codec, txn: Txn) -> Record:
+def read(records: Records, txn: Txn) -> Record:
     """The record of the scope."""
-    record = codec.decode(txn.get(SCOPE) or b"", txn, SCOPE)
+    record = records.find(txn, SCOPE)
     assert record is not None
     return record
 
 
 def test_a_log_is_read_when_it_is_needed_and_written_when_it_has_changed(txn: Txn) -> None:
-    codec = Codec(schema_of((CallLimit(10, 60, RateLimitAlgorithm.SLIDING_WINDOW),)))
-    record = new_record(codec.schema)
-    [rule] = codec.schema.rules
+    records = Records()
+    record = new_record(schema_of((CallLimit(10, 60, RateLimitAlgorithm.SLIDING_WINDOW),)))
+    [rule] = record.schema.rules
     for now in (10**15, 10**15 + 10**6):
         state = rule.take(record.states[0], now, rule.parts_per_unit)
         assert state is not None
         record.states = [state]
-    txn.put(SCOPE, codec.encode(record))
-    codec.put_logs(txn, SCOPE, record)
+    records.put(txn, SCOPE, record)
     [key] = [key for key, _ in txn.cursor() if key.startswith(SCOPE + b"g")]
     assert len(record.states[0][-1]) == 1
-    again = read(codec, txn)
+    again = read(records, txn)
     assert again.states[0][-1].is_stored
     txn.put(key, b"")
-    codec.put_logs(txn, SCOPE, again)
+    records.put(txn, SCOPE, again)
     assert txn.get(key) == b""
     assert len(again.states[0][-1]) == 0
 
 
-def test_a_record_of_another_schema_is_not_read(txn: Txn) -> None:
+def test_a_record_of_another_schema_is_not_read() -> None:
     codec, other = Codec(schema_of((CallLimit(10, 60),))), Codec(schema_of((CallLimit(11, 60),)))
     stored = codec.encode(new_record(codec.schema))
-    assert other.decode(stored, txn, SCOPE) is None
-    assert codec.decode(stored[:-1], txn, SCOPE) is None
+    assert other.decode(stored, {}) is None
+    assert codec.decode(stored[:-1], {}) is None
 
 
 def test_leases_are_entries_of_the_scope(txn: Txn) -> None:

@@ -29,6 +29,17 @@ def test_nobody_settles_what_is_settled() -> None:
     assert not settling._claims
 
 
+def test_a_caller_that_may_not_have_begun_ends_only_what_is_its_own() -> None:
+    settling, one, first, second = Settling(), claim(), object(), object()
+    settling.end(one, first)
+    assert settling.begin(one, first)
+    assert not settling.begin(one, second)
+    settling.end(one, second)
+    assert not settling.begin(one, second)
+    settling.end(one, first)
+    assert settling.begin(one, second)
+
+
 def test_who_has_looked_before_somebody_ended_settles_nothing() -> None:
     class Late(Claim):
         """Settled by somebody else between two looks."""

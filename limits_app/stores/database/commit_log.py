@@ -63,28 +63,14 @@ class CommitLog:
         self._has_row = True
 
 
-class Doubts:
+class Doubts(dict["tuple[Claim, str]", Doubt]):
     """The commits in doubt of this process, by claim and verb: the oldest are forgotten when there are too many."""
-
-    def __init__(self) -> None:
-        self._doubts: dict[tuple[Claim, str], Doubt] = {}
-
-    def __len__(self) -> int:
-        return len(self._doubts)
 
     def add(self, claim: Claim, verb: str, doubt: Doubt) -> None:
         """Remember that it is unknown whether a verb took effect for a claim."""
-        while len(self._doubts) >= _MAX_DOUBTS:
-            self._doubts.pop(next(iter(self._doubts)))
-        self._doubts[claim, verb] = doubt
-
-    def find(self, claim: Claim, verb: str) -> Doubt | None:
-        """Return the doubt about a verb for a claim."""
-        return self._doubts.get((claim, verb)) if self._doubts else None
-
-    def remove(self, claim: Claim, verb: str) -> None:
-        """Forget a doubt that was resolved."""
-        self._doubts.pop((claim, verb), None)
+        while len(self) >= _MAX_DOUBTS:
+            self.pop(next(iter(self)))
+        self[claim, verb] = doubt
 
 
 def was_committed(connection: StoreConnection, commit: Commit) -> bool:

@@ -6,18 +6,17 @@ The logs of sliding windows are large, so they are unpacked and written only whe
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
-from itertools import chain
 from operator import is_not
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from limits_app.core.algorithms import State
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.counting import label_of
-from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema
-from limits_app.stores.codecs import Codecs, SchemaCodec
+from limits_app.core.record import Lease, LeaseId, Record, Schema
+from limits_app.stores.codecs import Codec, Codecs
 from limits_app.stores.database.connections import marks
 
 if TYPE_CHECKING:
@@ -31,55 +30,11 @@ NEXT_ROWS: Final = "SELECT scope, states, logs FROM limits_app_state WHERE scope
 UPDATE: Final = "UPDATE limits_app_state SET states = %s WHERE scope = %s"
 
 _DEFINITIONS: Final = "SELECT definitions FROM limits_app_layout WHERE name = %s"
-_NAME_LENGTH: Final = 8
 _WIDTH: Final = 8
-_LOG_HEAD: Final = Struct("<IH")
-"""How many entries a log has, and which of the byte columns vary, as bits."""
+_LOG_LENGTH: Final = Struct("<I")
 _LEASES_HEAD: Final = Struct("=BI")
 """The length of a limit's key, and how many leases it has."""
 _LEASE: Final = Struct("=8s3q")
-
-
-class RecordCodec(SchemaCodec):
-    """Writes and reads the records of one schema."""
-
-    __slots__ = ("_ends", "_logs", "_struct", "is_defined")
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__(schema, _NAME_LENGTH)
-        self.is_defined = False
-        """Whether the database has its definitions."""
-        self._logs = [index for index, rule in enumerate(schema.rules) if rule.has_log]
-        widths = [len(rule.start) - rule.has_log for rule in schema.rules]
-        self._ends = [sum(widths[: index + 1]) for index in range(len(widths))]
-        usage = len(widths) + 1 if schema.counts_usage else 0
-        self._struct = Struct(f"={_NAME_LENGTH}s{sum(widths) + usage}q")
-
-    def decode(self, packed: bytes, logs: bytes) -> Record:
-        """Return the record in a row that was written under this schema."""
-        numbers = self._struct.unpack_from(packed)[1:]
-        states: list[State] = []
-        start = 0
-        for end in self._ends:
-            states.append(numbers[start:end])
-            start = end
-        for place, index in enumerate(self._logs):
-            states[index] = (*states[index], Log.stored(partial(_unpacked_log, logs, place)))
-        usage = HourlyUsage(numbers[-1], list(numbers[start:-1])) if self.schema.counts_usage else None
-        return Record(self.schema, states, unpack_leases(packed[self._struct.size :]), usage)
-
-    def encode(self, record: Record) -> bytes:
-        """Return the column of states."""
-        states = record.states
-        if self._logs:
-            states = [state[:-1] if index in self._logs else state for index, state in enumerate(states)]
-        usage = () if record.usage is None else (*record.usage.amounts, record.usage.until)
-        packed = self._struct.pack(self.name, *chain.from_iterable(states), *usage)
-        return packed + pack_leases(record.leases) if record.leases else packed
-
-    def logs_of(self, record: Record) -> list[Log]:
-        """Return the logs of a record, in the order of their column."""
-        return [record.states[index][-1] for index in self._logs]
 
 
 class StoredRecord:
@@ -90,7 +45,7 @@ class StoredRecord:
 
     __slots__ = ("_codec", "_logs", "_until", "is_new", "key", "label", "record", "scope")
 
-    def __init__(self, key: bytes, record: Record, codec: RecordCodec | None, *, is_new: bool = False) -> None:
+    def __init__(self, key: bytes, record: Record, codec: Codec | None, *, is_new: bool = False) -> None:
         self.key = key
         self.record = record
         self.is_new = is_new
@@ -100,9 +55,9 @@ class StoredRecord:
         self._logs = [] if codec is None else codec.logs_of(record)
         self._until = _counted_until(record)
 
-    def change(self, codec: RecordCodec) -> Statement:
+    def change(self, codec: Codec) -> Statement:
         """Return the statement that saves the record in its row."""
-        values: list[object] = [codec.encode(self.record)]
+        values: list[object] = [_states(codec, self.record)]
         logs = codec.logs_of(self.record)
         changed = codec is not self._codec or any(map(is_not, logs, self._logs))
         if changed:
@@ -112,9 +67,9 @@ class StoredRecord:
             values += self._mark()
         return change_row(logs=changed, mark=is_marked), [*values, self.key]
 
-    def new_row(self, codec: RecordCodec) -> list[object]:
+    def new_row(self, codec: Codec) -> list[object]:
         """Return the values of `ROW`."""
-        return [self.key, codec.encode(self.record), pack_logs(codec.logs_of(self.record)), *self._mark()]
+        return [self.key, _states(codec, self.record), pack_logs(codec.logs_of(self.record)), *self._mark()]
 
     def counts(self) -> list[object]:
         """Return the values of `COUNT` for each hour of usage that is finished."""
@@ -136,30 +91,34 @@ class RecordTable:
     """Reads and writes the rows of scopes, whichever schemas they were written under."""
 
     def __init__(self) -> None:
-        self._codecs = Codecs(RecordCodec)
+        self._codecs = Codecs()
+        self._defined: set[bytes] = set()
 
     def define(self, connection: StoreConnection, schema: Schema) -> None:
         """Let other processes read the records of a schema."""
         codec = self._codecs.of(schema)
-        if not codec.is_defined:
+        if codec.name not in self._defined:
             connection.insert("limits_app_layout", "name, definitions", (codec.name, codec.definitions))
-            codec.is_defined = True
+            self._defined.add(codec.name)
 
-    def codec(self, record: Record) -> RecordCodec:
+    def codec(self, record: Record) -> Codec:
         """Return the codec of a record's schema."""
         return self._codecs.of(record.schema)
 
     def read(self, connection: StoreConnection, row: Sequence[Any]) -> StoredRecord | None:
         """Return the record of a row; None when its definitions are missing or of a newer version of this package."""
-        key, packed = bytes(row[0]), bytes(row[1])
-        name = packed[:_NAME_LENGTH]
-        codec = self._codecs.named(name)
-        if codec is None:
-            found = connection.execute(_DEFINITIONS, (name,))
-            codec = self._codecs.defined(bytes(found[0][0])) if found else None
+        key, packed, packed_logs = bytes(row[0]), bytes(row[1]), bytes(row[2] or b"")
+        codec = self._codecs.of_record(packed, partial(_find_definitions, connection))
         if codec is None:
             return None
-        return StoredRecord(key, codec.decode(packed, bytes(row[2] or b"")), codec)
+        logs = [Log.stored(partial(unpack_log, packed_logs, place)) for place in range(len(codec.with_log))]
+        record = codec.decode(packed, unpack_leases(packed[codec.size :]), logs)
+        return None if record is None else StoredRecord(key, record, codec)
+
+
+def _find_definitions(connection: StoreConnection, name: bytes) -> bytes | None:
+    found = connection.execute(_DEFINITIONS, (name,))
+    return bytes(found[0][0]) if found else None
 
 
 @cache
@@ -176,15 +135,15 @@ def change_row(*, logs: bool, mark: bool) -> str:
     return UPDATE.replace(" WHERE", f"{more} WHERE")
 
 
+def _states(codec: Codec, record: Record) -> bytes:
+    """Return the column of states, with the leases."""
+    packed = codec.encode(record)
+    return packed + pack_leases(record.leases) if record.leases else packed
+
+
 def _counted_until(record: Record) -> int:
     """Return the end of the hour that a record counts, 0 where it counts nothing."""
     return 0 if record.usage is None else record.usage.until
-
-
-def _unpacked_log(logs: bytes, place: int) -> bytes | None:
-    """Return one of the logs of a row; None where the row has fewer."""
-    unpacked = unpack_logs(logs)
-    return unpacked[place] if place < len(unpacked) else None
 
 
 def pack_leases(leases: Mapping[LeaseId, Lease]) -> bytes:
@@ -214,44 +173,28 @@ def unpack_leases(packed: bytes) -> dict[LeaseId, Lease]:
 
 
 def pack_logs(logs: Iterable[Log]) -> bytes:
-    """Return logs as bytes, one after the other.
+    """Return logs as bytes, each compressed, after its length.
 
-    Of the times and of the totals the bytes at the same place are stored together, and only once where they are equal.
-    The columns that vary most come first, from which a database learns early that there is little to compress.
+    The bytes at the same place of all numbers are stored together, since most of them are equal.
     """
-    return b"".join([_packed_log(log) for log in logs])
-
-
-def unpack_logs(packed: bytes) -> list[bytes]:
-    """Read the bytes that `pack_logs` wrote; each log as `Log.pack` has it."""
-    logs = []
-    at = 0
-    while at < len(packed):
-        count, varying = _LOG_HEAD.unpack_from(packed, at)
-        at += _LOG_HEAD.size
-        log = b""
-        for first in (0, _WIDTH):
-            numbers = bytearray(_WIDTH * count)
-            for place in range(_WIDTH if count else 0):
-                size = count if varying >> (first + place) & 1 else 1
-                numbers[place::_WIDTH] = packed[at : at + size] * (count // size)
-                at += size
-            log += numbers
-        logs.append(log)
-    return logs
-
-
-def _packed_log(log: Log) -> bytes:
-    count, varying, columns = len(log), 0, []
-    if count:
+    packed = []
+    for log in logs:
         raw = log.pack()
-        for first in (0, _WIDTH):
-            numbers = raw[first * count : (first + _WIDTH) * count]
-            for place in range(_WIDTH):
-                column = numbers[place::_WIDTH]
-                if column.count(column[0]) == count:
-                    column = column[:1]
-                else:
-                    varying |= 1 << (first + place)
-                columns.append(column)
-    return _LOG_HEAD.pack(count, varying) + b"".join(columns)
+        columns = zlib.compress(b"".join([raw[place::_WIDTH] for place in range(_WIDTH)]), 1)
+        packed += [_LOG_LENGTH.pack(len(columns)), columns]
+    return b"".join(packed)
+
+
+def unpack_log(packed: bytes, index: int) -> bytes | None:
+    """Read one of the logs that `pack_logs` wrote, as `Log.pack` has it; None where there are fewer."""
+    at = end = 0
+    for _ in range(index + 1):
+        if end == len(packed):
+            return None
+        at = end + _LOG_LENGTH.size
+        end = at + _LOG_LENGTH.unpack_from(packed, end)[0]
+    columns = zlib.decompress(packed[at:end])
+    numbers, count = bytearray(len(columns)), len(columns) // _WIDTH
+    for place in range(_WIDTH):
+        numbers[place::_WIDTH] = columns[place * count : (place + 1) * count]
+    return bytes(numbers)

@@ -116,7 +116,6 @@ class PostgreSQLConnection(StoreConnection):
         given["tcp_user_timeout"] = 1000 * seconds
 
     def prepare(self) -> None:
-        """See StoreConnection."""
         self._is_late = False
         self._calls: dict[str, str] = {}
         self._frequent = {
@@ -140,7 +139,6 @@ class PostgreSQLConnection(StoreConnection):
         return Failure(code in _PG_TRANSIENT, lost=lost, silent=self._is_late, unmigrated=code in _PG_MISSING)
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
-        """See StoreConnection."""
         return self.execute_all([(sql, values)])[-1]
 
     def execute_all(self, batch: Sequence[Statement]) -> list[list[Any]]:
@@ -160,7 +158,6 @@ class PostgreSQLConnection(StoreConnection):
             duplicate.shutdown(SHUT_RDWR)
 
     def close(self) -> None:
-        """See StoreConnection."""
         with REPLY_TIMER.closing:
             super().close()
 
@@ -207,7 +204,6 @@ class MySQLConnection(StoreConnection):
         self.execute("SET time_zone = '+00:00'")
 
     def ignore_existing(self, insert: str) -> str:
-        """See StoreConnection."""
         return insert.replace("INSERT", "INSERT IGNORE", 1)
 
     def failure(self, error: Exception) -> Failure:

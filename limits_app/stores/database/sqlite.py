@@ -68,7 +68,7 @@ class SQLiteConnection(StoreConnection):
                     raise
                 if not deadline:
                     deadline = now + self.options.lock_timeout
-                    check_caller(self.alias)
+                    self.check_caller(self.alias)
             sleep(random() * _MAX_PAUSE_SECONDS)
 
     def rollback(self) -> None:
@@ -78,20 +78,15 @@ class SQLiteConnection(StoreConnection):
 
     @staticmethod
     def check_caller(alias: str) -> None:
-        """See `check_caller`."""
-        check_caller(alias)
-
-
-def check_caller(alias: str) -> None:
-    """Raise StoreBlocked where a transaction of the calling thread keeps all others from writing to the database."""
-    file = _file(connections[alias])
-    for connection in connections.all(initialized_only=True):
-        if connection.vendor == "sqlite" and _file(connection) == file and _blocks_writers(connection.connection):
-            raise StoreBlocked(
-                f"the store is in the database {alias!r}, which the transaction of the caller has locked: acquire "
-                "before it begins, or keep the store in a separate file (USING); with a write-ahead log, before it "
-                "writes"
-            )
+        """Raise StoreBlocked where a transaction of the calling thread keeps others from writing to the database."""
+        file = _file(connections[alias])
+        for connection in connections.all(initialized_only=True):
+            if connection.vendor == "sqlite" and _file(connection) == file and _blocks_writers(connection.connection):
+                raise StoreBlocked(
+                    f"the store is in the database {alias!r}, which the transaction of the caller has locked: acquire "
+                    "before it begins, or keep the store in a separate file (USING); with a write-ahead log, before it "
+                    "writes"
+                )
 
 
 def _file(connection: Any) -> str:

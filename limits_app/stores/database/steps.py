@@ -1,7 +1,11 @@
-"""Steps: units of work in a transaction each, tried again where transactions got in each other's way, done once."""
+"""Steps: units of work in a transaction each, tried again where transactions got in each other's way, done once.
+
+After steps that have added rows, idle rows are deleted, and once an hour old counts and commits.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import local
@@ -9,16 +13,20 @@ from time import sleep
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from limits_app.core.backoff import RetryAlgorithm, delay, jittered
+from limits_app.core.counting import HOUR_US, KEPT_HOURS, hour_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.record import Record
 from limits_app.core.runtime import on_fork
+from limits_app.stores.database import commit_log
 from limits_app.stores.database.commit_log import AlreadyCommittedError, Doubts
-from limits_app.stores.database.transaction import Transaction
+from limits_app.stores.database.connections import marks
+from limits_app.stores.database.transaction import RowExistsError, Transaction
+from limits_app.stores.steps import GRACE_US, LOOKS_PER_NEWCOMER, is_idle
 
 if TYPE_CHECKING:
     from limits_app.core.clock import Clock
     from limits_app.core.plan import Claim
     from limits_app.stores.database.connections import ConnectionPool
-    from limits_app.stores.database.housekeeping import Housekeeping
     from limits_app.stores.database.records import RecordTable
 
 T = TypeVar("T")
@@ -26,10 +34,12 @@ T = TypeVar("T")
 Work = Callable[[Transaction], T]
 
 _ATTEMPTS: Final = 20
-_BETWEEN_STATEMENTS: Final = (AlreadyCommittedError, StaleConfiguration, StoreUnavailable)
+_BETWEEN_STATEMENTS: Final = (AlreadyCommittedError, RowExistsError, StaleConfiguration, StoreUnavailable)
 """Errors that the store raises while its connection is not executing a statement."""
 _FIRST_PAUSE: Final = 0.001
 """Seconds."""
+_FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
+_NEW_ROWS_PER_ROUND: Final = 16
 
 
 class _Here(local):
@@ -92,11 +102,11 @@ class Steps:
         failure: Exception | None = None
         for attempt in range(1, _ATTEMPTS + 1):
             connection = self._pool.take()
-            doubt = self.doubts.find(claims[0], verb) if claims else None
+            doubt = self.doubts.get((claims[0], verb)) if claims else None
             transaction = Transaction(connection, self._table, self.clock, doubt)
             try:
                 result = work(transaction)
-            except connection.error as error:
+            except (connection.error, RowExistsError) as error:
                 self._failed(transaction, error, claims, verb)
                 failure = error
                 pause = delay(attempt, first=_FIRST_PAUSE, algorithm=RetryAlgorithm.LINEAR)
@@ -111,7 +121,7 @@ class Steps:
                 self._pool.give(connection)
             if doubt is not None:
                 for claim in claims:
-                    self.doubts.remove(claim, verb)
+                    self.doubts.pop((claim, verb), None)
             self._housekeeping.note(transaction)
             return result
         raise StoreUnavailable(
@@ -120,6 +130,9 @@ class Steps:
 
     def _failed(self, transaction: Transaction, error: Exception, claims: Sequence[Claim], verb: str) -> None:
         """Handle an error of the driver; raise StoreUnavailable unless another attempt makes sense."""
+        if isinstance(error, RowExistsError):
+            self._interrupted(transaction, error, claims, verb)
+            return
         connection, alias = transaction.connection, self._pool.alias
         failure = connection.failure(error)
         if failure.lost or not connection.is_alive():
@@ -146,3 +159,45 @@ class Steps:
             for claim in claims:
                 self.doubts.add(claim, verb, transaction.in_doubt)
         self._pool.drop(transaction.connection)
+
+
+class Housekeeping:
+    """Goes through the table in the order of keys, two rows for each that is created, so that few rows are idle."""
+
+    def __init__(self) -> None:
+        self._new_rows = 0
+        self._position = os.urandom(16)
+        """Random, so that processes do not look at the same rows."""
+        self._counted_hour = self._cleaned_hour = 0
+
+    def note(self, transaction: Transaction) -> None:
+        """Note the rows and counts that a transaction has added."""
+        self._new_rows += transaction.added
+        if transaction.counted:
+            self._counted_hour = hour_of(transaction.now)
+
+    def is_due(self) -> bool:
+        """Whether there are enough new rows for a round, or counts of another hour than at the last one."""
+        return self._new_rows >= _NEW_ROWS_PER_ROUND or self._counted_hour > self._cleaned_hour
+
+    def clean(self, transaction: Transaction) -> None:
+        """Delete the next rows that have been unused for a minute, and once an hour old counts and commits."""
+        connection = transaction.connection
+        now, clock = connection.moment()[0], transaction.clock()
+        if self._counted_hour > self._cleaned_hour:
+            self._cleaned_hour = self._counted_hour
+            connection.execute(_FORGET_COUNTS, (hour_of(clock) - KEPT_HOURS,))
+            connection.execute(commit_log.FORGET_COMMITS, (now - commit_log.KEPT_US,))
+        if self._new_rows:
+            number, self._new_rows = self._new_rows * LOOKS_PER_NEWCOMER, 0
+            rows = transaction.lock_next(self._position, number)
+            self._position = rows[-1][0] if len(rows) == number else b""
+            idle = [key for key, stored in rows if stored is None or _is_unused(stored.record, clock)]
+            remove = f"DELETE FROM limits_app_state WHERE scope IN ({marks(len(idle))})"  # noqa: S608 - marks only
+            connection.commit([(remove, idle)] if idle else [])
+
+
+def _is_unused(record: Record, now: int) -> bool:
+    """Whether a row is idle, and has no usage that will still be collected."""
+    until = 0 if record.usage is None else record.usage.until
+    return is_idle(record, now) and (not until or until + KEPT_HOURS * HOUR_US + GRACE_US <= now)

@@ -21,13 +21,13 @@ from limits_app.core.store import least_version
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.database import counts
 from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
-from limits_app.stores.database.housekeeping import Housekeeping
 from limits_app.stores.database.records import RecordTable
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
 from limits_app.stores.database.sqlite import SQLiteConnection
-from limits_app.stores.database.steps import Steps
+from limits_app.stores.database.steps import Housekeeping, Steps
 from limits_app.stores.database.transaction import ServerClock, Transaction
 from limits_app.stores.in_thread import AskedInThread, Settling
+from limits_app.stores.steps import first_admitted
 
 logger = logging.getLogger("limits_app")
 
@@ -90,13 +90,11 @@ class DatabaseStore(AskedInThread):
         return f"DatabaseStore({self._pool.alias!r})"
 
     def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
         return self.acquire_first((claim,)) is not None
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `Store.acquire_first`."""
         if not claims:
             return None
         charge = partial(self._charge_first, claims, emptiest_first, failover)
@@ -110,34 +108,32 @@ class DatabaseStore(AskedInThread):
         return chosen
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """See `Store.settle`."""
         if self._steps.is_stepping():
             self._steps.do_later(partial(self._settle_after_step, claim, changes))
             return
-        if self._settling.begin(claim):
-            try:
+        token, kept_leases = object(), True
+        try:
+            if self._settling.begin(claim, token):
                 kept_leases = self._settle_once(claim, changes)
                 claim.settled = True
-            finally:
-                self._settling.end(claim)
-            if not kept_leases:
-                claim.lose_lease()
-        if self.line.busy:
-            self.line.notify(claim.plan.scope_keys)
+        finally:
+            self._settling.end(claim, token)
+            # Also after an interruption, which may have come when the claim was settled.
+            if self.line.busy:
+                self.line.notify(claim.plan.scope_keys)
+        if not kept_leases:
+            claim.lose_lease()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See `Store.renew`."""
         lost: list[Claim] = []
         for start in range(0, len(claims), _CLAIMS_PER_RENEWAL):
             lost += self._steps.run(partial(self._renew, claims[start : start + _CLAIMS_PER_RENEWAL]))
         return lost
 
     def peek(self, claim: Claim) -> None:
-        """See `Store.peek`."""
         self._steps.run(partial(_peek, claim))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """See `Store.reset`."""
 
         def forget(transaction: Transaction) -> None:
             for stored in transaction.lock_rows({short_key(scope) for scope in scopes}):
@@ -148,19 +144,15 @@ class DatabaseStore(AskedInThread):
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
         return counts.collect(self._steps)
 
     def forget_counts(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
         counts.forget(self._steps, name)
 
     def version(self) -> int:
-        """See `Store.version`."""
         return self._steps.run(lambda transaction: transaction.connection.moment()[1])
 
     def advance_version(self) -> int:
-        """See `Store.advance_version`."""
         version = self._steps.run(_advance_version)
         self.line.notify_all()
         return version
@@ -179,27 +171,25 @@ class DatabaseStore(AskedInThread):
     def _charge_first(
         self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction
     ) -> Claim | None:
-        saved, chosen = False, None
-        while not saved:
-            transaction.lock([claim.plan for claim in claims])
-            for claim in claims:
-                transaction.check(claim.plan)
-                claim.admitted = None
-            ordered = _by_load(claims, transaction) if emptiest_first else claims
-            chosen = self._first_admitted(ordered if failover else ordered[:1], transaction)
-            saved = transaction.save(chosen)
-        return chosen
-
-    def _first_admitted(self, claims: Sequence[Claim], transaction: Transaction) -> Claim | None:
+        transaction.lock([claim.plan for claim in claims])
         for claim in claims:
+            transaction.check(claim.plan)
+            claim.admitted = None
+
+        def charge(claim: Claim) -> bool:
             claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
-            if engine.charge(claim, transaction.records(claim.plan), transaction.now):
-                return claim
-        return None
+            return engine.charge(claim, transaction.records(claim.plan), transaction.now)
+
+        def peek(claim: Claim) -> None:
+            engine.peek(claim, transaction.records(claim.plan), transaction.now)
+
+        chosen = first_admitted(claims, charge, peek, emptiest_first=emptiest_first, failover=failover)
+        transaction.save(chosen)
+        return chosen
 
     def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
         """Settle a claim, unless it turns out that it was not admitted; returns whether its leases were there."""
-        if self._steps.doubts.find(claim, "acquire") is not None:
+        if (claim, "acquire") in self._steps.doubts:
             fence = partial(_fence, claim)
             claim.admitted = self._steps.run(fence, [claim], "acquire") is claim
             if not claim.admitted:
@@ -207,12 +197,10 @@ class DatabaseStore(AskedInThread):
         return self._steps.run(partial(self._settle, claim, changes), [claim], "settle")
 
     def _settle(self, claim: Claim, changes: Amounts, transaction: Transaction) -> bool:
-        saved, kept_leases = False, True
-        while not saved:
-            transaction.lock([claim.plan])
-            records = transaction.records(claim.plan, migrated=False)
-            kept_leases = engine.settle(claim, records, changes, transaction.now)
-            saved = transaction.save(kept_leases)
+        transaction.lock([claim.plan])
+        records = transaction.records(claim.plan, migrated=False)
+        kept_leases = engine.settle(claim, records, changes, transaction.now)
+        transaction.save(kept_leases)
         return kept_leases
 
     def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:
@@ -229,7 +217,7 @@ class DatabaseStore(AskedInThread):
         """Have claims refunded that may have been admitted although their caller got an error."""
         for claim in claims:
             claim.admitted = None
-            if self.settle_later is not None and self._steps.doubts.find(claim, "acquire") is not None:
+            if self.settle_later is not None and (claim, "acquire") in self._steps.doubts:
                 self.settle_later(claim, [-amount for amount in claim.amounts])
 
     def _renew(self, claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
@@ -247,24 +235,15 @@ class DatabaseStore(AskedInThread):
         return lost
 
 
-def _by_load(claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:
-    """Return the claims by rising load; claims with equal loads keep their order."""
-    for claim in claims:
-        engine.peek(claim, transaction.records(claim.plan), transaction.now)
-    return sorted(claims, key=Claim.load)
-
-
 def _peek(claim: Claim, transaction: Transaction) -> None:
     engine.peek(claim, transaction.read(claim.plan), transaction.now)
 
 
 def _fence(claim: Claim, transaction: Transaction) -> None:
     """Find out whether a commit in doubt took effect, and see to it that it does not any more if it did not."""
-    saved = False
-    while not saved:
-        transaction.lock([claim.plan])
-        transaction.records(claim.plan, migrated=False)
-        saved = transaction.save()
+    transaction.lock([claim.plan])
+    transaction.records(claim.plan, migrated=False)
+    transaction.save()
 
 
 def _advance_version(transaction: Transaction) -> int:

@@ -47,6 +47,10 @@ class ServerClock(Clock):
         return known
 
 
+class RowExistsError(Exception):
+    """Another process has created a row meanwhile: the step has to lock the rows again."""
+
+
 class Transaction:
     """One try of a step, on one connection.
 
@@ -122,11 +126,10 @@ class Transaction:
         self.check(plan)
         return self.records(plan)
 
-    def save(self, result: object = None) -> bool:
+    def save(self, result: object = None) -> None:
         """Save the records that have changed, and commit; `result` is that of the step.
 
-        Returns False, with nothing saved, when another process has created one of the rows meanwhile: then the step has
-        to lock the rows again.
+        Raises RowExistsError, with nothing saved, when another process has created one of the rows meanwhile.
         """
         connection, added = self.connection, 0
         batch: list[Statement] = []
@@ -134,7 +137,7 @@ class Transaction:
         changed = sorted([stored for stored in self._stored.values() if stored.record.changed], key=_key)
         if not changed:
             connection.rollback()
-            return True
+            return
         for stored in changed:
             codec = self._table.codec(stored.record)
             if not stored.is_new:
@@ -142,15 +145,13 @@ class Transaction:
             elif connection.insert(*ROW, stored.new_row(codec)):
                 added += 1
             else:
-                connection.rollback()
-                return False
+                raise RowExistsError
             counts += stored.counts()
         if counts:
             batch.append((insert_sql(*COUNT, rows=len(counts) // 3), counts))
         self._commit(batch, result)
         self.added += added
         self.counted = self.counted or bool(counts)
-        return True
 
     def _begin(self, keys: Iterable[bytes], lock_sql: str) -> None:
         self._load([(self.connection.begin_sql, ())], sorted(keys), lock_sql)

@@ -11,11 +11,12 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Final
 
 import lmdb
 
@@ -23,10 +24,8 @@ from limits_app.core.errors import StoreUnavailable
 
 logger = logging.getLogger("limits_app")
 
-T = TypeVar("T")
-
 _MEGABYTE: Final = 1024 * 1024
-_DATA, _LOCK, _OPENING, _NEW = "data.mdb", "lock.mdb", "opening.lock", "new"
+_DATA, _LOCK, _OPENING = "data.mdb", "lock.mdb", "opening.lock"
 UNREADABLE: Final = (
     lmdb.InvalidError,
     lmdb.CorruptedError,
@@ -48,7 +47,7 @@ def _module(name: str) -> ModuleType | None:
 fcntl, msvcrt = _module("fcntl"), _module("msvcrt")
 
 _SECONDS_BETWEEN_TRIES: Final = 0.01
-_CHUNK: Final = bytes(1024 * 1024)
+_CHUNK: Final = bytes(_MEGABYTE)
 
 
 def default_directory() -> Path:
@@ -104,77 +103,63 @@ def open_environment(state: Path, map_megabytes: int, opened: list[lmdb.Environm
     disk raises StoreUnavailable here and never ends the process later, when a page is written. A file that is larger
     already keeps its size.
     """
-    exclusively(state, lambda: _open_reserved(state, map_megabytes, opened))
-
-
-def _open_reserved(state: Path, map_megabytes: int, opened: list[lmdb.Environment]) -> None:
-    size = _size(state)
-    megabytes = max(map_megabytes, size // _MEGABYTE)
-    try:
+    with exclusively(state):
+        size = _size(state)
+        megabytes = max(map_megabytes, size // _MEGABYTE)
         try:
-            _open(state, megabytes, opened)
-        except UNREADABLE as error:
-            _set_aside(state, error)
-            _open(state, megabytes, opened)
-    except OSError as error:
-        for environment in opened:
-            environment.close()
-        if _size(state) > size:
-            os.truncate(state / _DATA, size)
-        raise StoreUnavailable(
-            f"{megabytes} MB cannot be reserved in {state} ({error.strerror}): "
-            "free some space, or lower LIMITS['MAP_MEGABYTES']"
-        ) from error
+            try:
+                _open_reserved(state, megabytes, opened)
+            except UNREADABLE as error:
+                _set_aside(state, error)
+                _open_reserved(state, megabytes, opened)
+        except OSError as error:
+            if _size(state) > size:
+                os.truncate(state / _DATA, size)
+            raise StoreUnavailable(
+                f"{megabytes} MB cannot be reserved in {state} ({error.strerror}): "
+                "free some space, or lower LIMITS['MAP_MEGABYTES']"
+            ) from error
+        except lmdb.Error as error:
+            raise StoreUnavailable(f"the state file in {state} cannot be opened: {error}") from error
 
 
-def _open(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
+def _open_reserved(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
     """Open the file with its space reserved; OSError when there is too little."""
-    if _can_allocate():
-        _open_with_lmdb(state, megabytes, opened)
-        _allocate(state / _DATA, megabytes * _MEGABYTE)
-    else:
-        _reserve_by_writing(state, megabytes)
-        _open_with_lmdb(state, megabytes, opened)
-
-
-def _open_with_lmdb(state: Path, megabytes: int, opened: list[lmdb.Environment]) -> None:
-    try:
-        opened.append(
-            lmdb.open(
-                str(state),
-                map_size=megabytes * _MEGABYTE,
-                mode=0o600,
-                writemap=True,
-                map_async=True,
-                sync=False,
-                metasync=False,
-                meminit=False,
-                readahead=False,
-                max_readers=1024,
-            )
+    # Without `writemap` LMDB writes the first pages of a new file, and makes the file no larger than they are.
+    lmdb.open(str(state), map_size=_MEGABYTE, mode=0o600, lock=False).close()
+    _reserve(state / _DATA, megabytes * _MEGABYTE)
+    opened.append(
+        lmdb.open(
+            str(state),
+            map_size=megabytes * _MEGABYTE,
+            mode=0o600,
+            writemap=True,
+            map_async=True,
+            sync=False,
+            metasync=False,
+            meminit=False,
+            readahead=False,
+            max_readers=1024,
         )
-    except UNREADABLE:
-        raise
-    except lmdb.Error as error:
-        raise StoreUnavailable(f"the state file in {state} cannot be opened: {error}") from error
+    )
 
 
-def _reserve_by_writing(state: Path, megabytes: int) -> None:
-    """Make the file as large as the map, with every block written.
+def _reserve(path: Path, size: int) -> None:
+    """Make a file `size` bytes large, with its space on disk; OSError when there is too little.
 
-    LMDB itself makes a file larger without writing it. So a new file is completed in another directory before other
-    processes see it, and a file that is in use only ever gets zeros at its end.
+    Where the system does not reserve space for files, zeros are written after the end.
     """
-    if not _size(state):
-        new = state / _NEW
-        for name in (_DATA, _LOCK):
-            (new / name).unlink(missing_ok=True)
-        new.mkdir(mode=0o700, exist_ok=True)
-        with lmdb.open(str(new), map_size=_MEGABYTE, mode=0o600, writemap=True):
-            pass
-        (new / _DATA).write_bytes((new / _DATA).read_bytes())
-        (new / _DATA).replace(state / _DATA)
-    _write_zeros(state / _DATA, megabytes * _MEGABYTE)
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        if getattr(os, "posix_fallocate", None) is not None:
+            os.posix_fallocate(descriptor, 0, size)
+            return
+        missing = size - os.lseek(descriptor, 0, os.SEEK_END)
+        while missing > 0:
+            missing -= os.write(descriptor, _CHUNK[:missing])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def data_file(state: Path) -> Path:
@@ -189,12 +174,9 @@ def file_number(state: Path) -> int:
 
 def set_aside(state: Path, error: Exception, number: int) -> None:
     """Rename the damaged file with this inode, unless another process has already replaced it."""
-
-    def rename() -> None:
+    with exclusively(state):
         if file_number(state) == number:
             _set_aside(state, error)
-
-    exclusively(state, rename)
 
 
 def _set_aside(state: Path, error: Exception) -> None:
@@ -211,12 +193,13 @@ def _size(state: Path) -> int:
         return 0
 
 
-def exclusively(state: Path, work: Callable[[], T]) -> T:
-    """Call `work` while no other process opens or replaces the file, or adds or removes files of processes."""
+@contextmanager
+def exclusively(state: Path) -> Iterator[None]:
+    """While in the block, no other process opens or replaces the file, or adds or removes files of processes."""
     descriptor = os.open(state / _OPENING, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         lock(descriptor)
-        return work()
+        yield
     finally:
         os.close(descriptor)
 
@@ -245,29 +228,6 @@ def try_lock(descriptor: int) -> bool:
     except OSError:
         return False
     return can_lock()
-
-
-def _can_allocate() -> bool:
-    """Whether the system reserves space for a file."""
-    return getattr(os, "posix_fallocate", None) is not None
-
-
-def _allocate(path: Path, size: int) -> None:
-    """Reserve the first `size` bytes of a file; OSError when there is too little space."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    finally:
-        os.close(descriptor)
-
-
-def _write_zeros(path: Path, size: int) -> None:
-    """Make a file `size` bytes large by writing zeros after its end; OSError when there is too little space."""
-    with path.open("r+b", buffering=0) as file:
-        missing = size - file.seek(0, os.SEEK_END)
-        while missing > 0:
-            missing -= file.write(_CHUNK[:missing])
-        os.fsync(file.fileno())
 
 
 def make_pipe(path: Path) -> int | None:

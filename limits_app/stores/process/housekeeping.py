@@ -7,12 +7,10 @@ from typing import Final
 
 import lmdb
 
-from limits_app.core import engine
-from limits_app.core.record import Record
-from limits_app.stores.idleness import GRACE_US, LOOKS_PER_NEWCOMER
 from limits_app.stores.process.records import SCOPE_LENGTH, Records, entries
 from limits_app.stores.process.state_file import Txn
 from limits_app.stores.process.usage import Usage
+from limits_app.stores.steps import GRACE_US, LOOKS_PER_NEWCOMER, is_idle
 
 _ENTRIES_PER_SCOPE: Final = 8
 _BATCH: Final = 64
@@ -51,19 +49,11 @@ class Housekeeping:
             record = self._records.find(txn, scope)
             if record is None:
                 self._records.remove(txn, scope)
-            elif _idle_since(record, now) + grace_us <= now:
+            elif is_idle(record, now, grace_us=grace_us):
                 self._usage.close(txn, scope, record, now)
                 self._records.remove(txn, scope)
             elif record.changed:
                 self._records.put(txn, scope, record)
-
-
-def _idle_since(record: Record, now: int) -> int:
-    """The time from which a record equals an unused one, after leases that have run out were reclaimed."""
-    engine.reclaim(record, now)
-    # A limit that was removed may be added again while its permits are still held.
-    ends = [lease.expires_at for lease in record.leases.values()]
-    return max(engine.restored_at(record), *ends, 0)
 
 
 def _scopes_from(txn: Txn, start: bytes, most: int) -> tuple[list[bytes], bytes]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import start_thread
 from limits_app.stores.process.files import can_lock, exclusively, lock, make_pipe, try_lock
-
-T = TypeVar("T")
 
 ID_LENGTH: Final = 8
 MESSAGE_LENGTH: Final = 16
@@ -37,13 +36,11 @@ class Presence:
         self._alive: int | None = None
         self._listens = False
         if can_lock():
-            _checked(directory, lambda: exclusively(directory, self._show))
-
-    def _show(self) -> None:
-        _remove_dead(self._directory)
-        # This process never opens the file again: to close a second descriptor would drop the lock.
-        self._alive = os.open(_alive_file(self._directory, self.identity), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        lock(self._alive)
+            with _errors_reported(directory), exclusively(directory):
+                _remove_dead(directory)
+                # This process never opens the file again: to close a second descriptor would drop the lock.
+                self._alive = os.open(_alive_file(directory, self.identity), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                lock(self._alive)
 
     def listen(self, receive: Callable[[bytes], None]) -> bool:
         """From now on, call `receive` with each message of 16 bytes that another process sends.
@@ -53,11 +50,11 @@ class Presence:
         """
         if not self._listens:
             path = _pipe_file(self._directory, self.identity)
-            # One that is there already was made by a call that was interrupted.
-            pipe = _checked(self._directory, lambda: make_pipe(path))
+            with _errors_reported(self._directory):
+                pipe = make_pipe(path)
             if pipe is None:
                 return False
-            if start_thread(partial(self._receive, pipe, receive), "limits-wake-up") is None:
+            if start_thread(partial(_receive, pipe, receive), "limits-wake-up") is None:
                 os.close(pipe)
                 path.unlink(missing_ok=True)
                 return False
@@ -69,13 +66,7 @@ class Presence:
         alive, self._alive = self._alive, None
         if alive is not None:
             os.close(alive)  # Windows removes no file that is open
-        _checked(self._directory, lambda: _remove_files(self._directory, self.identity))
-
-    def _receive(self, pipe: int, receive: Callable[[bytes], None]) -> None:
-        while True:
-            messages = os.read(pipe, MESSAGE_LENGTH * 64)
-            for start in range(0, len(messages), MESSAGE_LENGTH):
-                receive(messages[start : start + MESSAGE_LENGTH])
+        _remove_files(self._directory, self.identity)
 
 
 def is_alive(directory: Path, identity: bytes) -> bool:
@@ -83,21 +74,19 @@ def is_alive(directory: Path, identity: bytes) -> bool:
 
     Where files cannot be locked, every process counts as alive.
     """
-    path = _alive_file(directory, identity)
     if not can_lock():
         return True
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise _unusable(directory, error) from error
-    try:
-        is_dead = try_lock(descriptor)
-    finally:
-        os.close(descriptor)
+    with _errors_reported(directory):
+        try:
+            descriptor = os.open(_alive_file(directory, identity), os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            is_dead = try_lock(descriptor)
+        finally:
+            os.close(descriptor)
     if is_dead:
-        _checked(directory, lambda: _remove_files(directory, identity))
+        _remove_files(directory, identity)
     return not is_dead
 
 
@@ -106,36 +95,39 @@ def wake(directory: Path, identity: bytes, message: bytes) -> bool:
 
     A pipe that is full needs no further message: its process wakes anyway.
     """
-    try:
-        pipe = os.open(_pipe_file(directory, identity), os.O_WRONLY | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENXIO):
-            return False
-        raise _unusable(directory, error) from error
-    try:
-        os.write(pipe, message)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(pipe)
+    with _errors_reported(directory):
+        try:
+            pipe = os.open(_pipe_file(directory, identity), os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENXIO):
+                return False
+            raise
+        try:
+            os.write(pipe, message)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(pipe)
     return True
 
 
+def _receive(pipe: int, receive: Callable[[bytes], None]) -> None:
+    while True:
+        messages = os.read(pipe, MESSAGE_LENGTH * 64)
+        for start in range(0, len(messages), MESSAGE_LENGTH):
+            receive(messages[start : start + MESSAGE_LENGTH])
+
+
 def _remove_dead(directory: Path) -> None:
-    """Remove the files of processes that ended without removing them."""
-    for path in directory.glob("*.alive"):
-        identity = _identity_in(path)
-        if identity is not None:
-            is_alive(directory, identity)
+    """Remove the files of processes that ended without removing them; other files stay."""
+    for path in directory.glob("[0-9a-f]" * (2 * ID_LENGTH) + ".alive"):
+        is_alive(directory, bytes.fromhex(path.stem))
 
 
-def _identity_in(path: Path) -> bytes | None:
-    """The process that has made a file; None when no process has."""
-    try:
-        identity = bytes.fromhex(path.stem)
-    except ValueError:
-        return None
-    return identity if len(identity) == ID_LENGTH and _alive_file(path.parent, identity) == path else None
+def _remove_files(directory: Path, identity: bytes) -> None:
+    with _errors_reported(directory):
+        for path in (_alive_file(directory, identity), _pipe_file(directory, identity)):
+            path.unlink(missing_ok=True)
 
 
 def _alive_file(directory: Path, identity: bytes) -> Path:
@@ -146,21 +138,13 @@ def _pipe_file(directory: Path, identity: bytes) -> Path:
     return directory / f"{identity.hex()}.pipe"
 
 
-def _remove_files(directory: Path, identity: bytes) -> None:
-    for path in (_alive_file(directory, identity), _pipe_file(directory, identity)):
-        path.unlink(missing_ok=True)
-
-
-def _checked(directory: Path, work: Callable[[], T]) -> T:
-    """Call `work`, whose OSErrors are about the files of a process."""
+@contextmanager
+def _errors_reported(directory: Path) -> Iterator[None]:
+    """Raise StoreUnavailable for an OSError in the block, which is about the files of a process."""
     try:
-        return work()
+        yield
     except OSError as error:
-        raise _unusable(directory, error) from error
-
-
-def _unusable(directory: Path, error: OSError) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"the files in {directory} by which processes see each other cannot be used ({error}): "
-        "remove the obstacle, or set LIMITS['STATE_DIR'] to another directory"
-    )
+        raise StoreUnavailable(
+            f"the files in {directory} by which processes see each other cannot be used ({error}): "
+            "remove the obstacle, or set LIMITS['STATE_DIR'] to another directory"
+        ) from error

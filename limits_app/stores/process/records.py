@@ -1,45 +1,33 @@
-"""Records in the file, as bytes, with their leases and logs in separate entries.
+"""Records in the file, with their leases and logs in separate entries, and housekeeping of idle ones.
 
 Keys, with the 16 bytes of a scope: `scope` its record, `scope g limit` the log of a sliding window, `scope l limit
 holder` a lease. `d name` are the definitions of a schema.
-A record is the name of its schema (8 bytes), the integers of all states, and where usage is counted the end of the
-hour and the amounts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from functools import lru_cache, partial
-from struct import Struct, error
-from typing import Any, Final, cast
-
-import lmdb
+from struct import Struct
+from typing import Any, Final
 
 from limits_app.core import engine
-from limits_app.core.algorithms import State
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.keys import short_key
 from limits_app.core.plan import Plan, ScopedLimits
-from limits_app.core.record import HourlyUsage, Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.codecs import Codecs, SchemaCodec
+from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
+from limits_app.stores.codecs import Codec, Codecs
 from limits_app.stores.process.state_file import Txn
 
 SCOPE_LENGTH: Final = 16
 VERSION_LENGTH: Final = 8
-_NAME_LENGTH: Final = 8
 _HOLDER_LENGTH: Final = 16
 _DEFINITIONS: Final = b"d"
 _LOG: Final = b"g"
 _LEASE: Final = b"l"
 _LEASE_FORM: Final = Struct("=3q")
-_MOST: Final = 2**63 - 1
 _REQUIRED: Final = object()
-
-
-class StoredUsage(HourlyUsage):
-    """Usage as it was read from the file; the engine replaces it when an hour begins."""
-
-    __slots__ = ()
+_CODECS: Final = Codecs()
 
 
 class StoredLeases(MutableMapping[LeaseId, Lease]):
@@ -53,7 +41,7 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
 
     def _key(self, lease_id: LeaseId) -> bytes:
         key, holder = lease_id
-        return self._scope + _lease_name(key) + cast("bytes", holder)
+        return self._scope + _entry_name(_LEASE, key) + holder  # type: ignore[operator]  # holders are bytes here
 
     def __getitem__(self, lease_id: LeaseId) -> Lease:
         value = self._txn.get(self._key(lease_id))
@@ -86,67 +74,6 @@ class StoredLeases(MutableMapping[LeaseId, Lease]):
         return sum(1 for _ in self)
 
 
-class Codec(SchemaCodec):
-    """Reads and writes the records of one schema."""
-
-    __slots__ = ("_form", "_has_permits", "_spans", "_usage_at", "logs")
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__(schema, _NAME_LENGTH)
-        self._spans: list[tuple[int, int]] = []
-        self.logs: list[tuple[int, bytes]] = []
-        end = 1  # after the name
-        for index, rule in enumerate(schema.rules):
-            start, end = end, end + len(rule.start) - rule.has_log
-            self._spans.append((start, end))
-            if rule.has_log:
-                self.logs.append((index, _LOG + _digest(rule.key)))
-        self._usage_at = end if schema.counts_usage else 0
-        self._has_permits = bool(schema.permits)
-        width = end - 1 + (len(schema.rules) + 1 if schema.counts_usage else 0)
-        self._form = Struct(f"={_NAME_LENGTH}s{width}q")
-
-    def decode(self, stored: bytes, txn: Txn, scope: bytes) -> Record | None:
-        """Return a record, whose logs are read when they are needed; None when another schema wrote it."""
-        if len(stored) != self._form.size:
-            return None
-        numbers = self._form.unpack(stored)
-        if numbers[0] != self.name:
-            return None
-        states: list[State] = []
-        for start, end in self._spans:
-            states.append(numbers[start:end])
-        for index, suffix in self.logs:
-            states[index] += (Log.stored(partial(txn.get, scope + suffix)),)
-        usage = None
-        if self._usage_at:
-            usage = StoredUsage(numbers[self._usage_at], list(numbers[self._usage_at + 1 :]))
-        return Record(self.schema, states, StoredLeases(txn, scope) if self._has_permits else {}, usage)
-
-    def encode(self, record: Record) -> bytes:
-        """Return a record as bytes, without its logs; numbers of more than 64 bits are stored as the largest."""
-        numbers: list[int] = []
-        for state in record.states:
-            numbers += state
-        if self.logs:
-            numbers = [number for number in numbers if not isinstance(number, Log)]
-        usage = record.usage
-        if usage is not None:
-            numbers.append(usage.until)
-            numbers += usage.amounts
-        try:
-            return self._form.pack(self.name, *numbers)
-        except error:
-            return self._form.pack(self.name, *[min(max(number, -_MOST), _MOST) for number in numbers])
-
-    def put_logs(self, txn: Txn, scope: bytes, record: Record) -> None:
-        """Write the logs that are not as they were read."""
-        for index, suffix in self.logs:
-            log: Log = record.states[index][-1]
-            if not log.is_stored:
-                txn.put(scope + suffix, log.pack())
-
-
 class Prepared:
     """What a plan needs in the file: its version as bytes, and of each scope the key, the codec and the limits."""
 
@@ -166,9 +93,6 @@ def prepared(plan: Plan) -> Prepared:
     if not isinstance(cached, Prepared):
         cached = plan.store_cache = Prepared(plan)
     return cached
-
-
-_CODECS: Final = Codecs(Codec)
 
 
 class Records:
@@ -191,7 +115,10 @@ class Records:
         records = []
         for scope, codec, _ in plan.scopes:
             stored = txn.get(scope)
-            record = None if stored is None else codec.decode(stored, txn, scope)
+            record = None
+            if stored is not None:
+                leases: MutableMapping[LeaseId, Lease] = StoredLeases(txn, scope) if codec.schema.permits else {}
+                record = codec.decode(stored, leases, _logs(txn, scope, codec) if codec.with_log else ())
             if record is None:
                 record = self._other(txn, scope, stored, codec.schema)
                 if migrate_at is not None and record.schema is not codec.schema:
@@ -200,29 +127,18 @@ class Records:
         return records
 
     def _other(self, txn: Txn, scope: bytes, stored: bytes | None, schema: Schema) -> Record:
-        """Return a record that another schema wrote, or a new one where the stored one cannot be read."""
-        record = None
-        if stored is None:
-            self.met_new = True
-        else:
-            record = self._decoded(txn, scope, stored)
+        """Return a record that another schema wrote, or a new one where none can be read."""
+        self.met_new = self.met_new or stored is None
+        record = None if stored is None else _read(txn, scope, stored)
         if record is None:
             record = new_record(schema)
-        record.leases = StoredLeases(txn, scope)
+            record.leases = StoredLeases(txn, scope)
         return record
 
     def find(self, txn: Txn, scope: bytes) -> Record | None:
         """Return the record of a scope under the schema that wrote it; None when it has none that can be read."""
         stored = txn.get(scope)
-        record = None if stored is None else self._decoded(txn, scope, stored)
-        if record is not None:
-            record.leases = StoredLeases(txn, scope)
-        return record
-
-    def _decoded(self, txn: Txn, scope: bytes, stored: bytes) -> Record | None:
-        name = stored[:_NAME_LENGTH]
-        codec = _CODECS.named(name) or _CODECS.defined(txn.get(_DEFINITIONS + name))
-        return None if codec is None else codec.decode(stored, txn, scope)
+        return None if stored is None else _read(txn, scope, stored)
 
     def put(self, txn: Txn, scope: bytes, record: Record, codec: Codec | None = None) -> None:
         """Write a record, probably with `codec`; a log only when it has changed."""
@@ -231,8 +147,10 @@ class Records:
         if codec.name not in self._defined:
             self._define(txn, codec)
         txn.put(scope, codec.encode(record))
-        if codec.logs:
-            codec.put_logs(txn, scope, record)
+        if codec.with_log:
+            for key, log in zip(_log_keys(scope, codec), codec.logs_of(record), strict=True):
+                if not log.is_stored:
+                    txn.put(key, log.pack())
 
     def remove(self, txn: Txn, scope: bytes) -> None:
         """Delete the record, the logs and the leases of a scope."""
@@ -247,7 +165,21 @@ class Records:
             self._defined.add(codec.name)
 
 
-def entries(txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+def _read(txn: Txn, scope: bytes, stored: bytes) -> Record | None:
+    codec = _CODECS.of_record(stored, lambda name: txn.get(_DEFINITIONS + name))
+    return None if codec is None else codec.decode(stored, StoredLeases(txn, scope), _logs(txn, scope, codec))
+
+
+def _logs(txn: Txn, scope: bytes, codec: Codec) -> list[Log]:
+    """The logs of a scope, which are read when they are needed."""
+    return [Log.stored(partial(txn.get, key)) for key in _log_keys(scope, codec)]
+
+
+def _log_keys(scope: bytes, codec: Codec) -> list[bytes]:
+    return [scope + _entry_name(_LOG, codec.schema.rules[index].key) for index in codec.with_log]
+
+
+def entries(txn: Txn, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
     """Iterate over all entries whose key starts with a prefix, from `prefix + start` on."""
     with txn.cursor() as cursor:
         if cursor.set_range(prefix + start):
@@ -258,11 +190,6 @@ def entries(txn: lmdb.Transaction[bytes], prefix: bytes, start: bytes = b"") -> 
 
 
 @lru_cache(maxsize=4096)
-def _lease_name(key: str) -> bytes:
-    """The name of the leases of a limit in keys, 9 bytes."""
-    return _LEASE + _digest(key)
-
-
-def _digest(key: str) -> bytes:
-    """The name of a limit in keys, 8 bytes."""
-    return short_key(key)[:8]
+def _entry_name(kind: bytes, key: str) -> bytes:
+    """The name of the entries of one kind that belong to a limit: 9 bytes."""
+    return kind + short_key(key)[:8]

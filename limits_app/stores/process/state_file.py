@@ -14,16 +14,9 @@ import lmdb
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import around_fork
-from limits_app.stores.locking import acquire_patiently, unlock
-from limits_app.stores.process.files import (
-    UNREADABLE,
-    data_file,
-    file_number,
-    open_environment,
-    private_directory,
-    set_aside,
-)
+from limits_app.stores.process import files
 from limits_app.stores.process.presence import Presence, is_alive
+from limits_app.stores.steps import InStep, acquire_patiently, unlock
 
 logger = logging.getLogger("limits_app")
 
@@ -44,10 +37,6 @@ def _nothing(argument: object) -> None:
     """Undo nothing: most steps change nothing but the file."""
 
 
-class InStep(StoreUnavailable):
-    """The calling thread is in the middle of a step already: the caller is a finalizer or a signal handler."""
-
-
 class StateFile:
     """Opens the file when it is needed, and again in a child process.
 
@@ -65,7 +54,7 @@ class StateFile:
         make_room: Callable[[], None],
         on_open: Callable[[], None] = lambda: None,
     ) -> None:
-        self.directory = private_directory(directory)
+        self.directory = files.private_directory(directory)
         self._map_megabytes = map_megabytes
         self._make_room = make_room
         self._on_open = on_open
@@ -112,7 +101,7 @@ class StateFile:
 
     def forget_dead_readers(self) -> None:
         """Make the pages available again that a process was reading when it was killed."""
-        self._alone(self._check_readers)
+        self._alone(lambda: self._open().reader_check())
 
     def identity(self) -> bytes:
         """The 8 bytes that name this process to others."""
@@ -147,7 +136,7 @@ class StateFile:
         """
         thread = get_ident()
         if thread in self._steps:
-            raise InStep("the process store cannot be called from a finalizer or signal handler within a step")
+            raise InStep
         lock = self.fork_lock
         try:
             self._steps[thread] = None
@@ -205,8 +194,8 @@ class StateFile:
         if self.environment is None:
             self._close()  # an environment that an interrupted call has left open
             self._on_open()
-            open_environment(self.directory, self._map_megabytes, self._opened)
-            self._file_number = file_number(self.directory)
+            files.open_environment(self.directory, self._map_megabytes, self._opened)
+            self._file_number = files.file_number(self.directory)
             self.environment = self._opened[0]
         return self.environment
 
@@ -216,9 +205,6 @@ class StateFile:
         for environment in self._opened:
             environment.close()
         self._opened.clear()
-
-    def _check_readers(self) -> None:
-        self._open().reader_check()
 
     def _show(self) -> Presence:
         if self.presence is None:
@@ -234,7 +220,7 @@ class StateFile:
     def _replace(self, error: Exception) -> None:
         """Begin with a new file, because this one is damaged."""
         self._close()
-        set_aside(self.directory, error, self._file_number)
+        files.set_aside(self.directory, error, self._file_number)
 
     def _mend(self, error: lmdb.Error, *, possible: bool) -> None:
         """Prepare the file for another attempt, or raise what its error means to the caller."""
@@ -243,21 +229,17 @@ class StateFile:
                 self._make_room()
         elif possible and isinstance(error, lmdb.MapResizedError):
             self._alone(self._close)  # another process has made it larger
-        elif possible and isinstance(error, UNREADABLE):
+        elif possible and isinstance(error, files.UNREADABLE):
             self._alone(lambda: self._replace(error))
-        else:
-            raise self._failure(error) from error
-
-    def _failure(self, error: lmdb.Error) -> StoreUnavailable:
-        """What an error of the file means to the caller."""
-        if isinstance(error, lmdb.MapFullError):
-            return StoreUnavailable(
+        elif isinstance(error, lmdb.MapFullError):
+            raise StoreUnavailable(
                 f"all {self._map_megabytes} MB of {self.directory} are in active use: raise LIMITS['MAP_MEGABYTES']"
-            )
-        return StoreUnavailable(
-            f"the state file {data_file(self.directory)} cannot be used ({error}): if the error persists, stop all "
-            "processes that use it and delete it; counting starts again then"
-        )
+            ) from error
+        else:
+            raise StoreUnavailable(
+                f"the state file {files.data_file(self.directory)} cannot be used ({error}): if the error persists, "
+                "stop all processes that use it and delete it; counting starts again then"
+            ) from error
 
     def _make_deferred_calls(self) -> None:
         """Make the calls that were deferred during a step; one that fails is repeated after the next step."""

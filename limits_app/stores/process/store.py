@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final, cast
@@ -17,15 +17,16 @@ from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
-from limits_app.core.record import LEASE_US, Holder, Record, lease_us_of
+from limits_app.core.record import LEASE_US, Record, lease_us_of
 from limits_app.core.runtime import lock_over_forks
 from limits_app.core.store import next_version
 from limits_app.stores.process.housekeeping import Housekeeping
 from limits_app.stores.process.presence import ID_LENGTH
 from limits_app.stores.process.records import VERSION_LENGTH, Prepared, Records, prepared
-from limits_app.stores.process.state_file import InStep, StateFile, Txn
+from limits_app.stores.process.state_file import StateFile, Txn
 from limits_app.stores.process.usage import Usage
 from limits_app.stores.process.waking import Waking, Watcher, any_watchers, watchers
+from limits_app.stores.steps import InStep, first_admitted
 
 _POLL_US: Final = (250_000, 250_000)
 _SECOND: Final = 1_000_000
@@ -80,25 +81,20 @@ class ProcessStore:
         return f"ProcessStore({str(self.directory)!r})"
 
     def acquire(self, claim: Claim) -> bool:
-        """See `Store.acquire`."""
         return self._file.transact(self._acquire, claim, undo=_undecide)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
-        """See `Store.acquire_first`."""
-
         def acquire_first(txn: Txn, claims: Sequence[Claim]) -> Claim | None:
-            if emptiest_first:
-                for claim in claims:
-                    self._peek(txn, claim)
-                claims = sorted(claims, key=Claim.load)
-            for claim in claims if failover else claims[:1]:
-                if self._acquire(txn, claim):
-                    return claim
-            return None
+            acquire, peek = partial(self._acquire, txn), partial(self._peek, txn)
+            return first_admitted(claims, acquire, peek, emptiest_first=emptiest_first, failover=failover)
 
-        return self._file.transact(acquire_first, claims, undo=_undecide_all)
+        def undo(claims: Sequence[Claim]) -> None:
+            for claim in claims:
+                _undecide(claim)
+
+        return self._file.transact(acquire_first, claims, undo=undo)
 
     def _acquire(self, txn: Txn, claim: Claim) -> bool:
         plan = prepared(claim.plan)
@@ -110,7 +106,7 @@ class ProcessStore:
         records = self._records.load(txn, plan, migrate_at=now)
         admitted = engine.charge(claim, records, now)
         if not admitted:
-            admitted = self._reclaim_from_dead(claim, records, now) and engine.charge(claim, records, now)
+            admitted = self._charge_from_dead(claim, records, now)
             _load_logs(claim)
         self._save(txn, plan, records, now)
         return admitted
@@ -122,9 +118,8 @@ class ProcessStore:
     def _save(self, txn: Txn, plan: Prepared, records: Sequence[Record], now: int) -> None:
         """Write the records that have changed, and delete idle ones when there are new ones."""
         changed = False
-        for index, record in enumerate(records):
+        for (scope, codec, scoped), record in zip(plan.scopes, records, strict=True):
             if record.changed:
-                scope, codec, scoped = plan.scopes[index]
                 changed = True
                 if record.usage is not None or record.finished:
                     self._usage.keep(txn, scoped.scope, record, now)
@@ -132,50 +127,43 @@ class ProcessStore:
         if changed and self._records.met_new:
             self._housekeeping.step(txn, now)
 
-    def _reclaim_from_dead(self, claim: Claim, records: Sequence[Record], now: int) -> bool:
-        """Reclaim the permits of processes that have ended, at most ten times a second for the same scopes."""
+    def _charge_from_dead(self, claim: Claim, records: Sequence[Record], now: int) -> bool:
+        """Charge with the permits of ended processes, at most ten times a second for the same scopes."""
         scopes, time = claim.plan.scope_keys, monotonic()
         if not claim.plan.permits or time - self._looked.get(scopes, 0) < _SECONDS_BETWEEN_LOOKS:
             return False
         if len(self._looked) >= _MAX_LOOKED:
             self._looked.clear()
         self._looked[scopes] = time
-        seen: dict[bytes, bool] = {}
-
-        def is_gone(holder: Holder) -> bool:
-            process = cast("bytes", holder)[:ID_LENGTH]
-            if process not in seen:
-                seen[process] = self._file.is_gone(process)
-            return seen[process]
-
-        reclaimed = [engine.reclaim(record, now, is_gone) for record in records]  # in all of them
-        return any(reclaimed)
+        is_gone = cache(self._file.is_gone)
+        return engine.charge(claim, records, now, lambda holder: is_gone(cast("bytes", holder)[:ID_LENGTH]))
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        """See `Store.settle`."""
         if not claim.settled:
             self._settle_in_step(_Settling(claim, changes))
 
     def _settle_in_step(self, settling: _Settling) -> None:
         """Settle a claim, or have it settled after the step that the calling thread is in the middle of."""
         claim = settling.claim
+        others: Sequence[Watcher] = ()
         try:
             others = self._file.transact(self._settle, settling, undo=_Settling.undo)
         except InStep:
             settling.is_deferred = True
             self._file.do_later(partial(self._settle_in_step, settling))
             return
+        finally:  # also after an interruption, which may have come when the claim was settled
+            if others or self.line.busy:
+                self._waking.notify(claim.plan.scope_keys, others)
         if settling.lost_lease:
             claim.lose_lease()
-        if others or self.line.busy:
-            self._waking.notify(claim.plan.scope_keys, others)
 
     def _settle(self, txn: Txn, settling: _Settling) -> Sequence[Watcher]:
         claim = settling.claim
         if settling.is_done or (claim.settled and not settling.is_deferred):
             return ()
         # First, so that a signal handler that releases the same claim within this step settles nothing.
-        settling.mark()
+        settling.is_done = claim.settled = True
         plan, now = prepared(claim.plan), self._now()
         if claim.number:
             self._name_holder(claim)
@@ -185,7 +173,6 @@ class ProcessStore:
         return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        """See `Store.renew`."""
         return self._file.transact(self._renew, claims)
 
     def _renew(self, txn: Txn, claims: Sequence[Claim]) -> list[Claim]:
@@ -201,7 +188,6 @@ class ProcessStore:
         return lost
 
     def peek(self, claim: Claim) -> None:
-        """See `Store.peek`."""
         self._file.transact(self._peek, claim, write=False)
 
     def _peek(self, txn: Txn, claim: Claim) -> None:
@@ -213,7 +199,6 @@ class ProcessStore:
         _load_logs(claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        """See `Store.reset`."""
 
         def reset(txn: Txn, shorts: Sequence[bytes]) -> Sequence[Watcher]:
             for scope in shorts:
@@ -227,19 +212,15 @@ class ProcessStore:
         self._waking.notify(scopes, others)
 
     def collect_counts(self) -> Batch | None:
-        """See `CountingStore.collect_counts`."""
         return self._file.transact(self._usage.collect, self._now())
 
     def forget_counts(self, name: str) -> None:
-        """See `CountingStore.forget_counts`."""
         self._file.transact(self._usage.forget, name)
 
     def version(self) -> int:
-        """See `Store.version`."""
         return self._file.transact(lambda txn, _: _version_in(txn), None, write=False)
 
     def advance_version(self) -> int:
-        """See `Store.advance_version`."""
 
         def advance(txn: Txn, _: None) -> tuple[int, Sequence[Watcher]]:
             version = next_version(_version_in(txn))
@@ -283,11 +264,6 @@ class _Settling:
         self.is_done = False
         self.lost_lease = False
 
-    def mark(self) -> None:
-        """Note that the claim is settled; before the commit, so that it is never settled twice."""
-        self.is_done = True
-        self.claim.settled = True
-
     def undo(self) -> None:
         """Note that the step had no effect."""
         if self.is_done:
@@ -297,11 +273,6 @@ class _Settling:
 
 def _undecide(claim: Claim) -> None:
     claim.admitted = None
-
-
-def _undecide_all(claims: Sequence[Claim]) -> None:
-    for claim in claims:
-        claim.admitted = None
 
 
 def _check_version(txn: Txn, plan: Prepared) -> None:

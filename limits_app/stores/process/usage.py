@@ -16,7 +16,8 @@ from limits_app.core import engine
 from limits_app.core.counting import KEPT_HOURS, Batch, Count, hour_of, label_of
 from limits_app.core.keys import Scope, short_key, unique_name
 from limits_app.core.record import FinishedUsage, Record
-from limits_app.stores.process.records import Records, StoredUsage, entries
+from limits_app.stores.codecs import StoredUsage
+from limits_app.stores.process.records import Records, entries
 from limits_app.stores.process.state_file import Txn
 
 _OPEN: Final = short_key("open")

@@ -22,7 +22,6 @@ from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import LEASE_US, lease_us_of
 from limits_app.core.store import least_version
-from limits_app.stores.idleness import GRACE_US
 from limits_app.stores.in_thread import Settling
 from limits_app.stores.redis.calls import SETTLE, Calls, Command, PreparedAcquire, PreparedPlan, ScriptCall
 from limits_app.stores.redis.connections import Connections, TaskConnections
@@ -33,6 +32,7 @@ from limits_app.stores.redis.opening import Source, open_store
 from limits_app.stores.redis.records import Codecs, Records
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.waking import Waking
+from limits_app.stores.steps import GRACE_US
 
 logger = logging.getLogger("limits_app")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.record import Lease
-from limits_app.stores.database.records import pack_leases, pack_logs, unpack_leases, unpack_logs
+from limits_app.stores.database.records import pack_leases, pack_logs, unpack_leases, unpack_log
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 ENTRIES = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=9)
@@ -30,7 +30,9 @@ def log(*entries: tuple[int, int]) -> Log:
 @given(st.lists(ENTRIES, max_size=3))
 def test_logs_are_read_as_they_were_written(entries: list[list[tuple[int, int]]]) -> None:
     logs = [log(*some) for some in entries]
-    assert unpack_logs(pack_logs(logs)) == [one.pack() for one in logs]
+    packed = pack_logs(logs)
+    assert [unpack_log(packed, index) for index in range(len(logs))] == [one.pack() for one in logs]
+    assert unpack_log(packed, len(logs)) is None
 
 
 @pytest.mark.parametrize(("window_us", "amount", "most"), [(100_000_000, 5, 6), (DAY_US, 5, 7), (DAY_US, 40_000, 9)])

@@ -13,9 +13,8 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.stores.database import commit_log, steps
 from limits_app.stores.database.commit_log import Commit, Doubt, Doubts
 from limits_app.stores.database.connections import Failure
-from limits_app.stores.database.housekeeping import Housekeeping
 from limits_app.stores.database.records import RecordTable
-from limits_app.stores.database.steps import Steps
+from limits_app.stores.database.steps import Housekeeping, Steps
 
 
 class Deadlock(Exception):
@@ -87,4 +86,4 @@ def test_doubts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, claim in enumerate(claims):
         doubts.add(claim, "acquire", Doubt(Commit(1, number), None))  # type: ignore[arg-type]  # by its identity
     assert len(doubts) == 2
-    assert doubts.find(claims[0], "acquire") is None  # type: ignore[arg-type]  # by its identity
+    assert (claims[0], "acquire") not in doubts

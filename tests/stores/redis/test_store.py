@@ -16,9 +16,8 @@ from limits_app.core.errors import NotShareable, StaleConfiguration, StoreUnavai
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.modes import HOOKS
-from limits_app.stores import registry
+from limits_app.stores import default_shared_store, registry
 from limits_app.stores.redis import RedisStore, open_redis_store
-from limits_app.stores.shared import default_shared_store
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import taken
 from tests.servers.redis import RedisServer, redis_server

@@ -1,0 +1,85 @@
+"""What stores have in common: locks that are held for a moment, choices between claims, and idle scopes.
+
+Locks are taken and released without `with`, which would cost twice as much:
+
+    try:
+        if not lock.acquire(False):
+            acquire_patiently(lock)
+        ...
+    except BaseException:
+        unlock(lock)
+        raise
+    lock.release()
+
+An interruption can come at any point of this and finds the lock released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import RLock
+from time import sleep
+from typing import Final
+
+from limits_app.core import engine
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.plan import Claim
+from limits_app.core.record import Record
+
+LOOKS_PER_NEWCOMER: Final = 2
+"""How many scopes a store looks at for each that is new, so that there are never many that are idle."""
+GRACE_US: Final = 60_000_000
+"""How long a scope has been idle when it is forgotten."""
+
+_TRIES: Final = 200
+
+
+class InStep(StoreUnavailable):
+    """The calling thread is in the middle of a step of the store: the caller is a finalizer or a signal handler."""
+
+    def __init__(self) -> None:
+        super().__init__("a store cannot be called from a finalizer or signal handler within a step of the same thread")
+
+
+def acquire_patiently(lock: RLock) -> None:
+    """Acquire a lock that will be free in a moment: threads that block on it at once hand it over one by one."""
+    for _ in range(_TRIES):
+        sleep(0)
+        if lock.acquire(blocking=False):
+            return
+    lock.acquire()
+
+
+def unlock(lock: RLock) -> None:
+    """Release after an interruption, which may have come before the lock was ours."""
+    with suppress(RuntimeError):
+        lock.release()
+
+
+def first_admitted(
+    claims: Sequence[Claim],
+    acquire: Callable[[Claim], bool],
+    peek: Callable[[Claim], None],
+    *,
+    emptiest_first: bool,
+    failover: bool,
+) -> Claim | None:
+    """Charge the first of the claims that fits, as `Store.acquire_first` does. To be called within one step."""
+    if emptiest_first:
+        for claim in claims:
+            peek(claim)
+        claims = sorted(claims, key=Claim.load)
+    for claim in claims if failover else claims[:1]:
+        if acquire(claim):
+            return claim
+    return None
+
+
+def is_idle(record: Record, now: int, *, grace_us: int = GRACE_US) -> bool:
+    """Return whether a record has equaled an unused one for `grace_us`, after leases that have run out are reclaimed.
+
+    A store forgets such scopes, a few for each that is new, so that it is as large as its scopes are active.
+    """
+    engine.reclaim(record, now)
+    return engine.restored_at(record) + grace_us <= now
