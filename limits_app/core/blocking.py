@@ -15,7 +15,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import Bucket
-from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_in_task
+from limits_app.core.steps import Alternatives, Steps, enqueue, run, run_in_task, sleep
 from limits_app.core.store import Store
 from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
 
@@ -63,7 +63,7 @@ def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisi
     """
     waiter, stores = ThreadWaiter(), alternatives.stores()
     try:
-        admitted = run(_wait(alternatives, waiter, timeout), waiter.sleep)
+        admitted = run(_wait(alternatives, waiter, timeout))
         _leave(stores, waiter)
     except BaseException:
         waiter.active = False
@@ -82,7 +82,7 @@ async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acq
     """
     waiter, stores = TaskWaiter(), alternatives.stores()
     try:
-        admitted = await run_in_task(_wait(alternatives, waiter, timeout), waiter.sleep)
+        admitted = await run_in_task(_wait(alternatives, waiter, timeout))
         _leave(stores, waiter)
     except BaseException:
         waiter.active = False
@@ -110,7 +110,7 @@ def _cancel(acquisitions: Iterable[Acquisition]) -> None:
             logger.warning("an acquisition could not be cancelled after an interrupted wait", exc_info=True)
 
 
-def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> Steps[Acquisition]:
+def _wait(alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> Steps[Acquisition]:
     """The procedure of a wait: queue, try while no other waiter is ahead, and sleep until it is worth trying again."""
     if all(_is_hopeless(one) for one in alternatives.acquisitions):
         raise LimitExceeded.of((yield from alternatives.refused()))
@@ -138,7 +138,7 @@ def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> 
             queues[one], pause_us = (one.claim.plan.buckets, early_us) if early_us else polls.next_try(one)
             pauses_us.append(pause_us)
         yield from _enqueue(stores, waiter, queues.items())
-        yield Sleep(_seconds(pauses_us) if clock.moves_by_itself else None)
+        yield sleep(waiter, _seconds(pauses_us) if clock.moves_by_itself else None)
 
 
 def _enqueue(
@@ -147,7 +147,7 @@ def _enqueue(
     """Queue for the buckets of each acquisition, and for no others."""
     for store in stores:
         mine = [bucket for one, buckets in wanted if one.limit_set.store is store for bucket in buckets]
-        yield Enqueue(store, waiter, mine)
+        yield enqueue(store, waiter, mine)
 
 
 def _is_hopeless(acquisition: Acquisition) -> bool:
