@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import random
 from time import monotonic_ns
 from typing import Final
@@ -116,9 +116,9 @@ def _wait(alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout
         raise LimitExceeded.of((yield from alternatives.refused()))
     stores = alternatives.stores()
     clock = stores[0].clock
-    deadline, polls = _Deadline(clock, timeout), {one: _Poll(one) for one in alternatives.acquisitions}
+    time_left_us, polls = _deadline(clock, timeout), {one: _Poll(one) for one in alternatives.acquisitions}
     while True:
-        left_us = deadline.left_us()
+        left_us = time_left_us()
         is_last = left_us is not None and left_us <= 0
         available, cooling_us = alternatives.available()
         # Queued before the store is asked, so that every later release wakes this waiter.
@@ -163,26 +163,23 @@ def _seconds(pauses_us: Iterable[int | None]) -> float | None:
     return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_SLEEP_SECONDS)
 
 
-class _Deadline:
-    """The end of a timeout by the clock of the store, or by the monotonic clock where that is earlier.
+def _deadline(clock: Clock, timeout: float | None) -> Callable[[], int | None]:
+    """Start a timeout; return a function for the microseconds that are left, None without a timeout.
 
-    So a clock that is set back makes no timeout longer.
+    It ends by the clock of the store, or by the monotonic clock where that is earlier: so a clock that is set back
+    makes no timeout longer.
     """
+    start_us, monotonic_start_us = clock(), monotonic_ns() // 1000
 
-    def __init__(self, clock: Clock, timeout: float | None) -> None:
-        self._clock = clock
-        self._timeout_us = None if timeout is None else round(timeout * _SECOND)
-        self._start_us = clock()
-        self._monotonic_start_us = monotonic_ns() // 1000
-
-    def left_us(self) -> int | None:
-        """Microseconds until the end, None without a timeout."""
-        if self._timeout_us is None:
+    def left_us() -> int | None:
+        if timeout is None:
             return None
-        elapsed = self._clock() - self._start_us
-        if self._clock.moves_by_itself:
-            elapsed = max(elapsed, monotonic_ns() // 1000 - self._monotonic_start_us)
-        return self._timeout_us - elapsed
+        elapsed_us = clock() - start_us
+        if clock.moves_by_itself:
+            elapsed_us = max(elapsed_us, monotonic_ns() // 1000 - monotonic_start_us)
+        return round(timeout * _SECOND) - elapsed_us
+
+    return left_us
 
 
 class _Poll:

@@ -159,7 +159,7 @@ class Alternatives:
 
 def admissible(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
     """The acquisitions whose limits can ever admit their amounts; NeverAdmissible where there are none."""
-    fitting = [one for one in acquisitions if one.claim.plan.can_fit(one.claim.amounts)]
+    fitting = [one for one in acquisitions if one.claim.can_fit()]
     if not fitting:
         best = closest_to_admission(acquisitions)
         yield peek(best)
