@@ -104,9 +104,9 @@ class LimitPool:
         self._names = dict(zip(self._sets, names, strict=True))
 
     def __reduce__(self) -> tuple[object, ...]:
-        options = {"weights": self.weights, "failover": self.failover}
-        make = partial(LimitPool, self._sets, self.load_balancing, self.worker_index, **options)  # type: ignore[arg-type]
-        return make, (), dict(self._balancer.cooling_until)
+        make = partial(LimitPool, weights=self.weights, failover=self.failover)
+        arguments = (self._sets, self.load_balancing, self.worker_index)
+        return make, arguments, dict(self._balancer.cooling_until)
 
     def __setstate__(self, cooling_until: Mapping[Hashable, int]) -> None:
         self._balancer.cooling_until.update(cooling_until)

@@ -54,7 +54,7 @@ _WITH_VALUE: Final = ("burst", "hold")
 
 
 class Noted(NamedTuple):
-    """What a text says: a limit, and whether there is one for everybody instead of one for each entity."""
+    """What a text says: a limit, and whether there is one for all instead of one for each entity."""
 
     limit: Limit
     shared: bool = False
