@@ -278,6 +278,11 @@ class FreeAcquisition(Acquisition):
         """Record nothing; InvalidRequest for invalid usage."""
         check_amounts("usage", usage)
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the block; there is nothing to release."""
+
     def _release(self, *, give_back: bool) -> None:
         """Release nothing."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import random
 from time import monotonic_ns
 from typing import Final
@@ -15,7 +15,7 @@ from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import Bucket
-from limits_app.core.steps import Alternatives, Enqueue, Sleep, Steps, run, run_in_task
+from limits_app.core.steps import Alternatives, Steps, enqueue, run, run_in_task, sleep
 from limits_app.core.store import Store
 from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
 
@@ -63,7 +63,7 @@ def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisi
     """
     waiter, stores = ThreadWaiter(), alternatives.stores()
     try:
-        admitted = run(_wait(alternatives, waiter, timeout), waiter.sleep)
+        admitted = run(_wait(alternatives, waiter, timeout))
         _leave(stores, waiter)
     except BaseException:
         waiter.active = False
@@ -82,7 +82,7 @@ async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acq
     """
     waiter, stores = TaskWaiter(), alternatives.stores()
     try:
-        admitted = await run_in_task(_wait(alternatives, waiter, timeout), waiter.sleep)
+        admitted = await run_in_task(_wait(alternatives, waiter, timeout))
         _leave(stores, waiter)
     except BaseException:
         waiter.active = False
@@ -110,15 +110,15 @@ def _cancel(acquisitions: Iterable[Acquisition]) -> None:
             logger.warning("an acquisition could not be cancelled after an interrupted wait", exc_info=True)
 
 
-def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> Steps[Acquisition]:
+def _wait(alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> Steps[Acquisition]:
     """The procedure of a wait: queue, try while no other waiter is ahead, and sleep until it is worth trying again."""
     if all(_is_hopeless(one) for one in alternatives.acquisitions):
         raise LimitExceeded.of((yield from alternatives.refused()))
     stores = alternatives.stores()
     clock = stores[0].clock
-    deadline, polls = _Deadline(clock, timeout), _Polls()
+    time_left_us, polls = _deadline(clock, timeout), {one: _Poll(one) for one in alternatives.acquisitions}
     while True:
-        left_us = deadline.left_us()
+        left_us = time_left_us()
         is_last = left_us is not None and left_us <= 0
         available, cooling_us = alternatives.available()
         # Queued before the store is asked, so that every later release wakes this waiter.
@@ -126,7 +126,7 @@ def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> 
         queues: dict[Acquisition, Sequence[Bucket]] = {
             one: one.limit_set.store.line.ahead(waiter, one.claim.plan.buckets) for one in available
         }
-        first = {one: 0 if is_last else polls.early_us(one) for one in available if not queues[one]}
+        first = {one: 0 if is_last else polls[one].early_us() for one in available if not queues[one]}
         free = [one for one, early_us in first.items() if not early_us]
         admitted = (yield from alternatives.acquire(free)) if free else None
         if admitted is not None:
@@ -135,10 +135,10 @@ def _wait(alternatives: Alternatives, waiter: Waiter, timeout: float | None) -> 
             raise LimitTimeout.of((yield from alternatives.refused()))
         pauses_us = [left_us, cooling_us]
         for one, early_us in first.items():
-            queues[one], pause_us = (one.claim.plan.buckets, early_us) if early_us else polls.next_try(one)
+            queues[one], pause_us = (one.claim.plan.buckets, early_us) if early_us else polls[one].next_try()
             pauses_us.append(pause_us)
         yield from _enqueue(stores, waiter, queues.items())
-        yield Sleep(_seconds(pauses_us) if clock.moves_by_itself else None)
+        yield sleep(waiter, _seconds(pauses_us) if clock.moves_by_itself else None)
 
 
 def _enqueue(
@@ -147,7 +147,7 @@ def _enqueue(
     """Queue for the buckets of each acquisition, and for no others."""
     for store in stores:
         mine = [bucket for one, buckets in wanted if one.limit_set.store is store for bucket in buckets]
-        yield Enqueue(store, waiter, mine)
+        yield enqueue(store, waiter, mine)
 
 
 def _is_hopeless(acquisition: Acquisition) -> bool:
@@ -163,39 +163,27 @@ def _seconds(pauses_us: Iterable[int | None]) -> float | None:
     return None if shortest is None else min(max(shortest, 0) / _SECOND, _LONGEST_SLEEP_SECONDS)
 
 
-class _Deadline:
-    """The end of a timeout by the clock of the store, or by the monotonic clock where that is earlier.
+def _deadline(clock: Clock, timeout: float | None) -> Callable[[], int | None]:
+    """Start a timeout; return a function for the microseconds that are left, None without a timeout.
 
-    So a clock that is set back makes no timeout longer.
+    It ends by the clock of the store, or by the monotonic clock where that is earlier: so a clock that is set back
+    makes no timeout longer.
     """
+    start_us, monotonic_start_us = clock(), monotonic_ns() // 1000
 
-    def __init__(self, clock: Clock, timeout: float | None) -> None:
-        self._clock = clock
-        self._timeout_us = None if timeout is None else round(timeout * _SECOND)
-        self._start_us = clock()
-        self._monotonic_start_us = monotonic_ns() // 1000
-
-    def left_us(self) -> int | None:
-        """Microseconds until the end, None without a timeout."""
-        if self._timeout_us is None:
+    def left_us() -> int | None:
+        if timeout is None:
             return None
-        elapsed = self._clock() - self._start_us
-        if self._clock.moves_by_itself:
-            elapsed = max(elapsed, monotonic_ns() // 1000 - self._monotonic_start_us)
-        return self._timeout_us - elapsed
+        elapsed_us = clock() - start_us
+        if clock.moves_by_itself:
+            elapsed_us = max(elapsed_us, monotonic_ns() // 1000 - monotonic_start_us)
+        return round(timeout * _SECOND) - elapsed_us
+
+    return left_us
 
 
 class _Poll:
-    """The polling of one acquisition: the last holders that it found, the interval after it, and its end."""
-
-    def __init__(self, due_at: int) -> None:
-        self.fences: list[int] = []
-        self.interval_us = 0
-        self.due_at = due_at
-
-
-class _Polls:
-    """When a waiter tries acquisitions again without being woken.
+    """When a waiter tries an acquisition again without being woken.
 
     A store with `poll_us` is polled for permits. Where its two intervals differ, they start at the shortest one and
     double with every refusal that finds the same holders. Other holders than before mean that processes compete.
@@ -203,45 +191,48 @@ class _Polls:
     otherwise the process that has just released a permit would nearly always be the first that tries again.
     """
 
-    def __init__(self) -> None:
-        self._polls: dict[Acquisition, _Poll] = {}
+    def __init__(self, acquisition: Acquisition) -> None:
+        self._store = acquisition.limit_set.store
+        self._claim = acquisition.claim
+        self._permits = acquisition.claim.plan.permits
+        self._buckets = [limit.bucket for limit in self._permits]
+        self._fences: list[int] = []
+        self._interval_us = 0
+        self._due_at: int | None = None
 
-    def early_us(self, acquisition: Acquisition) -> int:
-        """Microseconds until an acquisition may be tried."""
-        store, plan = acquisition.limit_set.store, acquisition.claim.plan
-        if not plan.permits or store.poll_us is None:
+    def early_us(self) -> int:
+        """Microseconds until the acquisition may be tried."""
+        store = self._store
+        if not self._permits or store.poll_us is None:
             return 0
         now = _local_us(store.clock)
-        if not store.line.has_competitors([limit.bucket for limit in plan.permits], now):
+        if not store.line.has_competitors(self._buckets, now):
             return 0
-        if acquisition not in self._polls:
-            self._polls[acquisition] = _Poll(now + _spread(store.poll_us[0]))
-        return max(self._polls[acquisition].due_at - now, 0)
+        if self._due_at is None:
+            self._due_at = now + _spread(store.poll_us[0])
+        return max(self._due_at - now, 0)
 
-    def next_try(self, refused: Acquisition) -> tuple[Sequence[Bucket], int]:
+    def next_try(self) -> tuple[Sequence[Bucket], int]:
         """The buckets that refused, and after how many microseconds to try again at the latest."""
-        store, claim = refused.limit_set.store, refused.claim
+        store, claim = self._store, self._claim
         buckets, wait_us = claim.refusal()
         until = claim.decided_at + wait_us + round(random() * min(_JITTER_US, wait_us / 10))
         pause_us = until - store.clock()
-        if claim.plan.permits and store.poll_us is not None:
-            pause_us = min(pause_us, self._poll_pause_us(refused, *store.poll_us))
+        if self._permits and store.poll_us is not None:
+            pause_us = min(pause_us, self._interval(*store.poll_us))
         return buckets, pause_us
 
-    def _poll_pause_us(self, refused: Acquisition, shortest_us: int, longest_us: int) -> int:
-        claim, store = refused.claim, refused.limit_set.store
-        now = _local_us(store.clock)
-        poll = self._polls.setdefault(refused, _Poll(0))
-        fences = [claim.states[limit.place][2] for limit in claim.plan.permits]
-        if fences == poll.fences:
-            poll.interval_us = min(2 * poll.interval_us, longest_us)
+    def _interval(self, shortest_us: int, longest_us: int) -> int:
+        now = _local_us(self._store.clock)
+        fences = [self._claim.states[limit.place][2] for limit in self._permits]
+        if fences == self._fences:
+            self._interval_us = min(2 * self._interval_us, longest_us)
         else:
-            if poll.fences and shortest_us < longest_us:
-                buckets = [limit.bucket for limit in claim.plan.permits]
-                store.line.note_competitors(buckets, now + 2 * longest_us)
-            poll.fences, poll.interval_us = fences, shortest_us
-        pause_us = _spread(poll.interval_us)
-        poll.due_at = now + pause_us
+            if self._fences and shortest_us < longest_us:
+                self._store.line.note_competitors(self._buckets, now + 2 * longest_us)
+            self._fences, self._interval_us = fences, shortest_us
+        pause_us = _spread(self._interval_us)
+        self._due_at = now + pause_us
         return pause_us
 
 

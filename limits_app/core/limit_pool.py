@@ -104,9 +104,9 @@ class LimitPool:
         self._names = dict(zip(self._sets, names, strict=True))
 
     def __reduce__(self) -> tuple[object, ...]:
-        options = {"weights": self.weights, "failover": self.failover}
-        make = partial(LimitPool, self._sets, self.load_balancing, self.worker_index, **options)  # type: ignore[arg-type]
-        return make, (), dict(self._balancer.cooling_until)
+        make = partial(LimitPool, weights=self.weights, failover=self.failover)
+        arguments = (self._sets, self.load_balancing, self.worker_index)
+        return make, arguments, dict(self._balancer.cooling_until)
 
     def __setstate__(self, cooling_until: Mapping[Hashable, int]) -> None:
         self._balancer.cooling_until.update(cooling_until)
@@ -209,7 +209,7 @@ class LimitPool:
         others = self._prepare(requested, [index for index in eligible if index not in in_use])
         for one in [*wanted, *others]:
             one.limit_set.store.peek(one.claim)
-        tried = [one for one in wanted if one.claim.plan.can_fit(one.claim.amounts)]
+        tried = [one for one in wanted if one.claim.can_fit()]
         if self._balancer.emptiest_first:
             tried.sort(key=lambda one: one.claim.load())
         return Foreseen(tuple(tried if self.failover else tried[:1]), (*wanted, *others))
@@ -245,7 +245,7 @@ class LimitPool:
         """Try sets in that order, after one that refused; return the admitted acquisition or the shortest refusal."""
         wanted = self._prepare(requested, order)
         refused = [] if first is None else [first]
-        if first is None or any(one.claim.plan.can_fit(one.claim.amounts) for one in wanted):
+        if first is None or any(one.claim.can_fit() for one in wanted):
             wanted = yield from admissible(wanted)
             alternatives = Alternatives(wanted, emptiest_first=self._balancer.emptiest_first, failover=self.failover)
             admitted = yield from alternatives.acquire(wanted)
@@ -290,7 +290,7 @@ class LimitPool:
         in_use = [index for index in eligible if not self.cooling_seconds(index)]
         if len(in_use) == len(eligible):
             return eligible
-        fits = any(one.claim.plan.can_fit(one.claim.amounts) for one in self._prepare(requested, in_use))
+        fits = any(one.claim.can_fit() for one in self._prepare(requested, in_use))
         return in_use if fits else eligible
 
     def _cooling_us(self, acquisition: Acquisition) -> int:

@@ -244,7 +244,7 @@ class LimitSet:
 
     async def _aprepare(self, requested: Mapping[str, Amount] | None, store: RemoteStore) -> Acquisition:
         acquisition = self.prepare(requested, checks=False)
-        if not acquisition.claim.plan.can_fit(acquisition.claim.amounts):
+        if not acquisition.claim.can_fit():
             await store.apeek(acquisition.claim)
             raise NeverAdmissible.of(acquisition)
         return acquisition

@@ -41,27 +41,20 @@ _CALL_KEYS: Final = (CALLS, CallLimit.key)
 _ONLY_PERIODS: Final = ("week", "month")
 _ALGORITHMS: Final = tuple(map(str, RateLimitAlgorithm))
 _RATES: Final = (*_ALGORITHMS, "burst", "soft", "shared")
-_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "permits": ("hold", "shared", "permits"),
-    "quota": ("soft", "shared"),
-    "session": ("soft", "shared", "session"),
-    "calls": _RATES,
-    "rate": (*_RATES, "rate"),
+_KINDS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "permits": ("permits, which have no window", ("hold", "shared", "permits")),
+    "quota": ("a quota per period", ("soft", "shared")),
+    "session": ("a quota per session", ("soft", "shared", "session")),
+    "calls": ("calls", _RATES),
+    "rate": ("a rate", (*_RATES, "rate")),
 }
-"""Which options go with what."""
-_NAMED: Final[Mapping[str, str]] = {
-    "permits": "permits, which have no window",
-    "quota": "a quota per period",
-    "session": "a quota per session",
-    "calls": "calls",
-    "rate": "a rate",
-}
-_OPTIONS: Final = tuple(dict.fromkeys(option for options in _KINDS.values() for option in options))
+"""What each kind of limit is called in errors, and the options that go with it."""
+_OPTIONS: Final = tuple(dict.fromkeys(option for _, options in _KINDS.values() for option in options))
 _WITH_VALUE: Final = ("burst", "hold")
 
 
 class Noted(NamedTuple):
-    """What a text says: a limit, and whether there is one for everybody instead of one for each entity."""
+    """What a text says: a limit, and whether there is one for all instead of one for each entity."""
 
     limit: Limit
     shared: bool = False
@@ -136,9 +129,9 @@ def seconds_text(seconds: float) -> str:
 def _limit(key: str, capacity: Amount, *, window: str, zone: str, options: Mapping[str, str]) -> Limit:
     """Return the limit of the parsed parts; the definition validates them."""
     kind = _kind(key, window.lower(), zone, options)
-    if strange := [option for option in options if option not in _KINDS[kind]]:
-        known = ", ".join(_KINDS[kind])
-        raise InvalidLimit(f"{strange[0]} does not go with {_NAMED[kind]}; there are {known}")
+    name, known = _KINDS[kind]
+    if strange := [option for option in options if option not in known]:
+        raise InvalidLimit(f"{strange[0]} does not go with {name}; there are {', '.join(known)}")
     soft = "soft" in options
     match kind:
         case "permits":

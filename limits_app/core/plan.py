@@ -163,10 +163,6 @@ class Plan:
                 fits = fits and parts <= limit.rule.most_parts
         return amounts, fits
 
-    def can_fit(self, amounts: Amounts) -> bool:
-        """Return whether the limits can ever admit these amounts."""
-        return all(amounts[limit.place] <= limit.rule.most_parts for limit in self.limits)
-
     def changes(self, used: Sequence[int], amounts: Amounts, *, give_back: bool = False) -> list[int]:
         """Return what to settle: the reported use less the charged amounts, and all permits.
 
@@ -224,6 +220,10 @@ class Claim:
         """Iterate over the limits with their amounts and the states of the decision."""
         for limit in self.plan.limits:
             yield limit, self.amounts[limit.place], self.states[limit.place]
+
+    def can_fit(self) -> bool:
+        """Return whether the limits can ever admit the amounts."""
+        return all(self.amounts[limit.place] <= limit.rule.most_parts for limit in self.plan.limits)
 
     def load(self) -> float:
         """Return the largest share in use of any of the limits, above 1 in debt; 0 without limits."""

@@ -71,10 +71,9 @@ class Plans:
         held = frozenset([bucket for bucket in held if self._permits.get(bucket) not in {None, *named}])
         many_calls = frozenset([key for key in named if self._is_many_calls(key, requested[key])])
         plan = self._compiled(tuple(named), left_out, held, many_calls)
-        depends_on_keys = all(
-            key not in permit_keys and isinstance(self.limits.get(key), MeteredLimit) for key in requested
-        )
-        if depends_on_keys and not held and keys != ():
+        # Zero permits, several calls and unknown keys are treated differently; the amounts of rates and quotas are not.
+        depends_on_keys = all(isinstance(self.limits.get(key), MeteredLimit) for key in requested)
+        if depends_on_keys and not permit_keys.intersection(requested) and not held and keys != ():
             self.by_keys[keys] = plan
         return plan
 
@@ -98,10 +97,8 @@ class Plans:
 
     def _is_many_calls(self, key: str, amount: object) -> bool:
         """Return whether more than one call is requested; an invalid amount is rejected where amounts are read."""
-        if not isinstance(self.limits[key], CallLimit):
-            return False
         try:
-            return to_milli(amount, decimals=True) > MILLI
+            return isinstance(self.limits[key], CallLimit) and to_milli(amount, decimals=True) > MILLI
         except ValueError:
             return False
 

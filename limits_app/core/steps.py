@@ -1,4 +1,4 @@
-"""The verbs of stores and waiting lines as steps, so that each procedure is written once for threads and for tasks.
+"""Operations of stores and waiting lines as steps, so that each procedure is written once for threads and for tasks.
 
 A procedure is a generator that yields steps and is sent what they admitted; `run` and `run_in_task` drive it.
 """
@@ -6,119 +6,94 @@ A procedure is a generator that yields steps and is sent what they admitted; `ru
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import NeverAdmissible
 from limits_app.core.plan import Bucket, Claim
-from limits_app.core.store import RemoteStore, Store, is_remote
-from limits_app.core.waiters import Waiter
+from limits_app.core.store import Store, is_remote
+from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
 
 R = TypeVar("R")
 
 
-class Acquire(NamedTuple):
-    """Charge the first of these claims that fits; they share a store. See `Store.acquire_first`."""
+class Step(NamedTuple):
+    """One operation, which may admit a claim; `in_task` replaces it where it would block an event loop."""
 
-    store: Store
-    claims: Sequence[Claim]
-    emptiest_first: bool = False
-    failover: bool = True
+    in_thread: Callable[[], Claim | None]
+    in_task: Callable[[], Awaitable[Claim | None]] | None = None
 
 
-class Peek(NamedTuple):
-    """Fill in the current states of a claim."""
-
-    store: Store
-    claim: Claim
-
-
-class Enqueue(NamedTuple):
-    """Queue for these buckets of a store and for no others."""
-
-    store: Store
-    waiter: Waiter
-    buckets: Sequence[Bucket]
-
-
-class Sleep(NamedTuple):
-    """Sleep for at most so many seconds (None: until woken)."""
-
-    seconds: float | None
-
-
-Steps = Generator[Acquire | Peek | Enqueue | Sleep, Claim | None, R]
+Steps = Generator[Step, Claim | None, R]
 """Yields steps, is sent the claim that a step admitted or None, and returns its result."""
 
 
-def _no_sleep(seconds: float | None) -> None:
-    """For procedures that do not sleep."""
-
-
-async def _no_sleep_in_task(seconds: float | None) -> None:
-    """For procedures that do not sleep."""
-
-
-def run(steps: Steps[R], sleep: Callable[[float | None], None] = _no_sleep) -> R:
+def run(steps: Steps[R]) -> R:
     """Perform all steps in this thread; return the result of the procedure."""
     admitted: Claim | None = None
     try:
         while True:
-            step = steps.send(admitted)
-            admitted = None
-            if isinstance(step, Sleep):
-                sleep(step.seconds)
-            else:
-                admitted = _perform(step)
+            admitted = steps.send(admitted).in_thread()
     except StopIteration as end:
         result: R = end.value
         return result
 
 
-async def run_in_task(steps: Steps[R], sleep: Callable[[float | None], Awaitable[None]] = _no_sleep_in_task) -> R:
+async def run_in_task(steps: Steps[R]) -> R:
     """`run` for asyncio: neither sleeping nor a remote store blocks the event loop."""
     admitted: Claim | None = None
     try:
         while True:
             step = steps.send(admitted)
-            admitted = None
-            if isinstance(step, Sleep):
-                await sleep(step.seconds)
-            elif is_remote(step.store):
-                admitted = await _perform_remotely(step, step.store)
-            else:
-                admitted = _perform(step)
+            admitted = step.in_thread() if step.in_task is None else await step.in_task()
     except StopIteration as end:
         result: R = end.value
         return result
 
 
-def _perform(step: Acquire | Peek | Enqueue) -> Claim | None:
-    """Return the claim that was admitted, if any."""
-    store = step.store
-    if isinstance(step, Peek):
-        store.peek(step.claim)
-    elif isinstance(step, Enqueue):
-        store.line.enqueue(step.waiter, step.buckets)
-    elif len(step.claims) == 1:
-        return step.claims[0] if store.acquire(step.claims[0]) else None
-    else:
-        return store.acquire_first(step.claims, emptiest_first=step.emptiest_first, failover=step.failover)
-    return None
+def charge_first(store: Store, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True) -> Step:
+    """Charge the first of these claims that fits; see `Store.acquire_first`."""
+
+    def in_thread() -> Claim | None:
+        if len(claims) == 1:
+            return claims[0] if store.acquire(claims[0]) else None
+        return store.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+
+    if not is_remote(store):
+        return Step(in_thread)
+
+    async def in_task() -> Claim | None:
+        if len(claims) == 1:
+            return claims[0] if await store.aacquire(claims[0]) else None
+        return await store.aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+
+    return Step(in_thread, in_task)
 
 
-async def _perform_remotely(step: Acquire | Peek | Enqueue, store: RemoteStore) -> Claim | None:
+def peek(acquisition: Acquisition) -> Step:
+    """Fill in the current states of an acquisition."""
+    store, claim = acquisition.limit_set.store, acquisition.claim
+    return Step(partial(store.peek, claim), partial(store.apeek, claim) if is_remote(store) else None)
+
+
+def enqueue(store: Store, waiter: Waiter, buckets: Sequence[Bucket]) -> Step:
+    """Queue for these buckets of a store and for no others; the line may have to reach a remote store."""
+    call = partial(store.line.enqueue, waiter, buckets)
+    return Step(call, partial(_off_the_loop, call) if store.remote else None)
+
+
+def sleep(waiter: ThreadWaiter | TaskWaiter, seconds: float | None) -> Step:
+    """Sleep for at most so many seconds (None: until woken)."""
+    if isinstance(waiter, ThreadWaiter):
+        return Step(partial(waiter.sleep, seconds))
+    return Step(waiter.wake, partial(waiter.sleep, seconds))  # always performed in the task
+
+
+async def _off_the_loop(call: Callable[[], None]) -> None:
     import asyncio  # only programs that use it pay for its import
 
-    if isinstance(step, Peek):
-        await store.apeek(step.claim)
-    elif isinstance(step, Enqueue):
-        await asyncio.to_thread(step.store.line.enqueue, step.waiter, step.buckets)  # it may have to reach the server
-    elif len(step.claims) == 1:
-        return step.claims[0] if await store.aacquire(step.claims[0]) else None
-    else:
-        return await store.aacquire_first(step.claims, emptiest_first=step.emptiest_first, failover=step.failover)
-    return None
+    await asyncio.to_thread(call)
 
 
 def _never_cooling(acquisition: Acquisition) -> int:  # noqa: ARG001 - the signature of `cooling_us`
@@ -163,12 +138,12 @@ class Alternatives:
         store = candidates[0].limit_set.store
         if all(one.limit_set.store is store for one in candidates):
             claims = [one.claim for one in candidates]
-            admitted = yield Acquire(store, claims, self.emptiest_first, self.failover)
+            admitted = yield charge_first(store, claims, emptiest_first=self.emptiest_first, failover=self.failover)
             return next((one for one in candidates if one.claim is admitted), None)
         if self.emptiest_first:
             candidates = yield from sorted_by_load(candidates)
         for one in candidates if self.failover else candidates[:1]:
-            if (yield Acquire(one.limit_set.store, [one.claim])) is not None:
+            if (yield charge_first(one.limit_set.store, [one.claim])) is not None:
                 return one
         return None
 
@@ -178,16 +153,16 @@ class Alternatives:
         if refused:
             return refused_shortest(refused)
         first = self.acquisitions[0]
-        yield Peek(first.limit_set.store, first.claim)
+        yield peek(first)
         return first
 
 
 def admissible(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
     """The acquisitions whose limits can ever admit their amounts; NeverAdmissible where there are none."""
-    fitting = [one for one in acquisitions if one.claim.plan.can_fit(one.claim.amounts)]
+    fitting = [one for one in acquisitions if one.claim.can_fit()]
     if not fitting:
         best = closest_to_admission(acquisitions)
-        yield Peek(best.limit_set.store, best.claim)
+        yield peek(best)
         raise NeverAdmissible.of(best)
     return fitting
 
@@ -196,7 +171,7 @@ def sorted_by_load(acquisitions: Iterable[Acquisition]) -> Steps[list[Acquisitio
     """The acquisitions by rising load at this time; equal ones keep their order."""
     found = list(acquisitions)
     for one in found:
-        yield Peek(one.limit_set.store, one.claim)
+        yield peek(one)
     return sorted(found, key=lambda one: one.claim.load())
 
 

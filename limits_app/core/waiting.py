@@ -89,7 +89,6 @@ class WaitingLine:
                 self._queue(waiter, wanted if waiter.is_waiting() else (), scopes)
                 scopes |= self._unsettled
                 self._unsettled -= scopes
-                self.busy = bool(self._queues)
             if self._watch is not None or self._unwatch is not None:
                 for scope in scopes:
                     self._announce(scope)
@@ -154,11 +153,14 @@ class WaitingLine:
     def _queue(self, waiter: Waiter, wanted: tuple[Bucket, ...], scopes: set[str]) -> None:
         """Join and leave queues; adds the scopes of both to `scopes`."""
         number = waiter.number
+        if wanted and number not in self._places:
+            self._places[number] = _Place(waiter, partial(self._died, number))
+        self._move(number, wanted, scopes)
+
+    def _move(self, number: int, wanted: tuple[Bucket, ...], scopes: set[str]) -> None:
         place = self._places.get(number)
         if place is None:
-            if not wanted:
-                return
-            place = self._places[number] = _Place(waiter, partial(self._died, number))
+            return
         before = place.buckets
         scopes.update([scope for scope, _ in before], [scope for scope, _ in wanted])
         # Until all is done, the place lists old and new buckets, so that `leave` finds every queue.
@@ -170,6 +172,7 @@ class WaitingLine:
         for scope, key in before:
             if (scope, key) not in wanted:
                 self._remove_from(scope, key, number)
+        self.busy = bool(self._queues)
         place.buckets = wanted
         if not wanted:
             self._places.pop(number, None)
@@ -201,23 +204,13 @@ class WaitingLine:
             waiter = self._waiter(number)
             if waiter is not None:
                 return waiter
-            self._remove(number)
+            self._move(number, (), self._unsettled)
             self._remove_from(scope, key, number)
         return None
 
-    def _remove(self, number: int) -> None:
-        """Remove a waiter that did not leave by itself."""
-        place = self._places.get(number)
-        if place is not None:
-            for scope, key in place.buckets:
-                self._unsettled.add(scope)
-                self._remove_from(scope, key, number)
-            self._places.pop(number, None)
-        self.busy = bool(self._queues)
-
     def _remove_dead(self) -> None:
         while self._dead:
-            self._remove(self._dead[0])
+            self._move(self._dead[0], (), self._unsettled)
             self._dead.popleft()
 
     def _died(self, number: int, _reference: object) -> None:

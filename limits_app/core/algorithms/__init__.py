@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Final, assert_never
 
 from limits_app.core.algorithms.buckets import LeakyBucket, TokenBucket
 from limits_app.core.algorithms.gcra import Gcra
@@ -23,6 +24,15 @@ from limits_app.core.limits import (
 __all__ = ["Rule", "State", "compile_rule"]
 
 
+_RATES: Final[Mapping[RateLimitAlgorithm, Callable[[RateLimit | CallLimit], Rule]]] = {
+    RateLimitAlgorithm.TOKEN_BUCKET: TokenBucket,
+    RateLimitAlgorithm.LEAKY_BUCKET: LeakyBucket,
+    RateLimitAlgorithm.SLIDING_WINDOW: SlidingWindow,
+    RateLimitAlgorithm.FIXED_WINDOW: FixedWindow,
+    RateLimitAlgorithm.GCRA: Gcra,
+}
+
+
 def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
     """Compile a definition; `lease_us` is how long a permit is leased without renewal."""
     match limit:
@@ -33,22 +43,6 @@ def compile_rule(limit: AnyLimit, lease_us: int) -> Rule:
         case QuotaLimit():
             return Quota(limit)
         case RateLimit() | CallLimit():
-            return _compile_rate(limit)
+            return _RATES[limit.algorithm](limit)
         case _:
             assert_never(limit)
-
-
-def _compile_rate(limit: RateLimit | CallLimit) -> Rule:
-    match limit.algorithm:
-        case RateLimitAlgorithm.TOKEN_BUCKET:
-            return TokenBucket(limit)
-        case RateLimitAlgorithm.LEAKY_BUCKET:
-            return LeakyBucket(limit)
-        case RateLimitAlgorithm.SLIDING_WINDOW:
-            return SlidingWindow(limit)
-        case RateLimitAlgorithm.FIXED_WINDOW:
-            return FixedWindow(limit)
-        case RateLimitAlgorithm.GCRA:
-            return Gcra(limit)
-        case _:
-            assert_never(limit.algorithm)
