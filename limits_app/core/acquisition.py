@@ -246,10 +246,10 @@ class Acquisition:
     def _check_reported(self) -> None:
         """Raise UsageNotReported where usage had to be reported and was not."""
         if self.claim.admitted and not self._cancelled:
-            used = self._used
-            missing = {limit.key for limit in self.claim.plan.reporting if not used or used[limit.place] < 0}
-            if missing:
-                raise UsageNotReported(sorted(missing))
+            used, reporting = self._used, self.claim.plan.reporting
+            for limit in reporting:
+                if not used or used[limit.place] < 0:
+                    raise UsageNotReported(sorted({one.key for one in reporting if not used or used[one.place] < 0}))
 
     def _check_overuse(self, limit: PlannedLimit, amount: int, used: Amount) -> None:
         requested = units_of(limit.rule, amount)
