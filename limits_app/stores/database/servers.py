@@ -63,7 +63,7 @@ class ReplyTimer:
         self._deadlines[connection] = monotonic() + seconds
         if not self.is_running:
             # Where the system has no thread to give, replies have no timeout until it has.
-            self.is_running = start_thread(self._watch, "limits-reply-timer") is not None
+            start_thread(self._watch, "limits-reply-timer")
 
     def stop(self, connection: PostgreSQLConnection) -> None:
         """A reply has arrived."""
@@ -79,6 +79,7 @@ class ReplyTimer:
                     connection.interrupt()
 
     def _watch(self) -> None:
+        self.is_running = True
         idle_rounds = 0
         while idle_rounds < _IDLE_ROUNDS or not self._retire():
             sleep(_INTERVAL_SECONDS)

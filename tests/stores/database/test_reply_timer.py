@@ -27,8 +27,9 @@ def test_a_late_reply_is_interrupted_once_and_one_in_time_is_not(monkeypatch: py
     monkeypatch.setattr(servers, "_INTERVAL_SECONDS", 0.001)
     monkeypatch.setattr(servers, "_IDLE_ROUNDS", 3)
     timer, late, early, patient = ReplyTimer(), Waiting(), Waiting(), Waiting()
-    timer.start(early, 0)
-    timer.stop(early)
+    with timer.closing:  # so that the timer cannot look in between
+        timer.start(early, 0)
+        timer.stop(early)
     for _ in range(2):  # the second time, its thread has ended
         late.interrupted.clear()
         timer.start(late, 0)
