@@ -48,13 +48,13 @@ class Acquisition:
     __slots__ = (
         "__weakref__",
         "_cancelled",
-        "_lost_lease",
         "_outcome",
         "_settling",
         "_used",
         "block_owner",
         "claim",
         "limit_set",
+        "lost_lease",
     )
 
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
@@ -64,7 +64,8 @@ class Acquisition:
         self._outcome: tuple[object, Outcome] | None = None
         self._cancelled = False
         self._settling = False
-        self._lost_lease = False
+        self.lost_lease = False
+        """Whether a lease ran out while it was held, so that others may hold the permits."""
         self.block_owner: object = None
         """The thread or task that runs the block of this acquisition."""
 
@@ -193,9 +194,9 @@ class Acquisition:
     def on_lease_lost(self) -> None:
         """Warn once that a lease ran out while it was held, and call the hooks."""
         with _REPORTING:
-            if self._lost_lease:
+            if self.lost_lease:
                 return
-            self._lost_lease = True
+            self.lost_lease = True
         keys = ", ".join(sorted(self.claim.plan.permit_keys))
         logger.warning("the lease of %s ran out while it was held: other holders may have the permit now", keys)
         for hook in HOOKS.lease_lost:

@@ -93,12 +93,12 @@ def check_amounts(name: str, amounts: object) -> None:
             raise InvalidRequest(f"amount of {shown(key)} {broken}, not {shown(amount)}")
 
 
-def _broken_rule(amount: Amount) -> str | None:
+def _broken_rule(amount: object) -> str | None:
     """Return the rule that an amount breaks, whatever limit it is for; None for a valid amount."""
     if isinstance(amount, bool):
         return "must be a number, not a boolean"
     try:
-        negative, finite = amount < 0, amount < inf
+        negative, finite = amount < 0, amount < inf  # type: ignore[operator]  # any kind of number, or TypeError
     except (TypeError, ArithmeticError):  # decimals that are not numbers raise the latter
         return "must be a number"
     if negative:

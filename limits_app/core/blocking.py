@@ -102,12 +102,17 @@ def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
 
 
 def _cancel(acquisitions: Iterable[Acquisition]) -> None:
-    """Refund admitted acquisitions; an error of the store does not hide the exception that ended the wait."""
+    """Refund all amounts of admitted acquisitions, which nobody will use.
+
+    An error of the store does not hide the exception that ended the wait.
+    """
     for one in acquisitions:
+        claim = one.claim
         try:
-            one.cancel()
+            if claim.admitted:
+                one.limit_set.store.settle(claim, [-amount for amount in claim.amounts])
         except Exception:
-            logger.warning("an acquisition could not be cancelled after an interrupted wait", exc_info=True)
+            logger.warning("an acquisition could not be refunded after an interrupted wait", exc_info=True)
 
 
 def _wait(alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> Steps[Acquisition]:

@@ -172,7 +172,7 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
             continue
         claim = acquisition.claim
         # In a forked child, the claims of its parent have no owner.
-        if claim.admitted and not claim.settled and claim.owner is not None:
+        if claim.admitted and not claim.settled and claim.owner is not None and not acquisition.lost_lease:
             held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])
     return frozenset(held)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from limits_app.core.algorithms import Rule, State
-from limits_app.core.amounts import MAX_AMOUNT, MILLI, Amount, shown, to_milli
+from limits_app.core.amounts import MAX_AMOUNT, MILLI, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope, short_key
 from limits_app.core.limits import CallLimit, MeteredLimit, RateLimit
@@ -147,7 +147,7 @@ class Plan:
             self._short_keys = [short_key(key) for key in self.scope_keys]
         return self._short_keys
 
-    def amounts(self, requested: Mapping[str, Amount]) -> tuple[Amounts, bool]:
+    def amounts(self, requested: Mapping[str, object]) -> tuple[Amounts, bool]:
         """Return the amounts of a request in parts, and whether they can ever fit.
 
         Raises InvalidRequest with the key of an invalid amount.

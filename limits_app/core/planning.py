@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from limits_app.core.amounts import MILLI, Amount, check_amounts, shown, to_milli
+from limits_app.core.amounts import MILLI, check_amounts, shown, to_milli
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import AnyLimit, CallLimit, MeteredLimit, ResourceLimit
 from limits_app.core.plan import Bucket, Plan, PlannedLimit, ScopedLimits
@@ -38,7 +38,7 @@ class Plans:
         self.by_keys: dict[tuple[str, ...] | None, Plan] = {}
         """The plans of requests by their keys, where the plan depends on nothing else."""
 
-    def find(self, requested: Mapping[str, Amount] | None, held: frozenset[Bucket]) -> Plan:
+    def find(self, requested: Mapping[str, object] | None, held: frozenset[Bucket]) -> Plan:
         """Return the plan of a request; permits of the buckets `held` are not taken again unless they are named.
 
         Raises InvalidRequest when a rate must be requested and nothing is, and for a request that is not a mapping.
@@ -56,7 +56,7 @@ class Plans:
         """Return a plan over every limit."""
         return self._compiled(tuple(self.limits), frozenset(), frozenset(), frozenset())
 
-    def _found(self, keys: tuple[str, ...] | None, requested: Mapping[str, Amount], held: frozenset[Bucket]) -> Plan:
+    def _found(self, keys: tuple[str, ...] | None, requested: Mapping[str, object], held: frozenset[Bucket]) -> Plan:
         named = []
         for key, amount in requested.items():
             if key in self.limits:

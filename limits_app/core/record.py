@@ -125,12 +125,15 @@ def new_record(schema: Schema) -> Record:
     return Record(schema, schema.start(), {}, usage)
 
 
-def lease_us_of(lease_seconds: float) -> int:
+def lease_us_of(lease_seconds: object) -> int:
     """Return how long a store leases permits, in microseconds; InvalidRequest for an invalid number of seconds."""
-    is_number = isinstance(lease_seconds, int | float) and not isinstance(lease_seconds, bool)
-    if not is_number or not 0.001 <= lease_seconds <= MAX_WINDOW_MILLI / MILLI:
-        raise InvalidRequest(
-            f"lease_seconds must be between 0.001 seconds and 366 days ({MAX_WINDOW_MILLI // MILLI} seconds), "
-            f"not {shown(lease_seconds)}"
-        )
-    return round(lease_seconds * 1_000_000)
+    if (
+        isinstance(lease_seconds, int | float)
+        and not isinstance(lease_seconds, bool)
+        and 0.001 <= lease_seconds <= MAX_WINDOW_MILLI / MILLI
+    ):
+        return round(lease_seconds * 1_000_000)
+    raise InvalidRequest(
+        f"lease_seconds must be between 0.001 seconds and 366 days ({MAX_WINDOW_MILLI // MILLI} seconds), "
+        f"not {shown(lease_seconds)}"
+    )

@@ -108,20 +108,14 @@ class MemoryStore:
         self._step(self._peek, claim)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        with self._lock:
-            for scope in scopes:
-                record = self._records.get(scope)
-                if record is not None:
-                    engine.reset(record, keys)
+        self._step(self._reset, (scopes, keys))
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
-        with self._lock:
-            return self._counts.collect(self._records, self._now())
+        return self._step(self._collect, self._now())
 
     def forget_counts(self, name: str) -> None:
-        with self._lock:
-            self._counts.forget(name)
+        self._step(self._counts.forget, name)
 
     def version(self) -> int:
         return self._version
@@ -147,6 +141,7 @@ class MemoryStore:
                 self._in_step = False
         except BaseException:
             unlock(lock)
+            self._make_deferred_calls()
             raise
         lock.release()
         if self._deferred:
@@ -192,6 +187,16 @@ class MemoryStore:
         now = self._now()
         engine.peek(claim, self._load(claim.plan, now), now)
 
+    def _reset(self, wanted: tuple[Collection[str], Collection[str] | None]) -> None:
+        scopes, keys = wanted
+        for scope in scopes:
+            record = self._records.get(scope)
+            if record is not None:
+                engine.reset(record, keys)
+
+    def _collect(self, now: int) -> Batch | None:
+        return self._counts.collect(self._records, now)
+
     def _load(self, plan: Plan, now: int | None = None) -> list[Record]:
         """Return the records of a plan's scopes; stores nothing.
 
@@ -227,7 +232,9 @@ class MemoryStore:
         self._records[scope.key] = record
 
     def _remove_if_idle(self, key: str, now: int) -> None:
-        record = self._records[key]
+        record = self._records.get(key)
+        if record is None:  # an interrupted step did not store it
+            return
         if is_idle(record, now):
             self._counts.close(key, record, now)
             del self._records[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import logging
 from collections.abc import Callable
 from threading import RLock
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,8 @@ from limits_app.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from limits_app.stores.resilient import ResilientStore
+
+logger = logging.getLogger("limits_app")
 
 MAX_PENDING: Final = 10_000
 """How many releases are kept for a store that is unavailable."""
@@ -55,7 +57,9 @@ class PendingWork:
     def __init__(self) -> None:
         self.owes_version = False
         """Whether the version of the configuration has to be advanced."""
-        self._releases: deque[tuple[Claim, Amounts]] = deque()
+        self._releases: dict[Claim, Amounts] = {}
+        # Reentrant, because a finalizer may release an acquisition while this thread holds the lock.
+        self._lock = RLock()
 
     def __len__(self) -> int:
         """The number of releases."""
@@ -66,11 +70,13 @@ class PendingWork:
         return self.owes_version or bool(self._releases)
 
     def add(self, claim: Claim, changes: Amounts) -> None:
-        """Keep a release. The claim counts as settled from now on, so that no one else settles it."""
-        claim.settled = True
-        self._releases.append((claim, changes))
-        while len(self._releases) > MAX_PENDING:
-            self._releases.popleft()
+        """Keep the release of a claim unless it is settled or kept already; the claim counts as settled from now on."""
+        with self._lock:
+            if not claim.settled:
+                self._releases.setdefault(claim, changes)
+                claim.settled = True
+            while len(self._releases) > MAX_PENDING:
+                del self._releases[next(iter(self._releases))]
 
     def run(self, store: Store) -> None:
         """Do all of it. Raises StoreUnavailable when the store cannot; the next run does the rest."""
@@ -78,16 +84,20 @@ class PendingWork:
             store.advance_version()
             self.owes_version = False
         while self._releases:
-            release = self._releases[0]
-            claim, changes = release
+            with self._lock:
+                claim, changes = next(iter(self._releases.items()))
             try:
                 claim.settled = False
                 store.settle(claim, changes)
+            except StoreUnavailable:
+                raise
+            except Exception:  # the next releases must not wait for it
+                logger.exception("a release that was pending could not be settled")
             finally:
                 claim.settled = True
-            # Counted as pending until it is done; more than MAX_PENDING may have come meanwhile.
-            if self._releases and self._releases[0] is release:
-                self._releases.popleft()
+            # Kept until it is done, so that it is not added again; more than MAX_PENDING may have come meanwhile.
+            with self._lock:
+                self._releases.pop(claim, None)
 
 
 class Recovery:

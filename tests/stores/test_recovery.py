@@ -73,6 +73,33 @@ def test_a_release_that_cannot_be_settled_is_kept(store: Failing, error: BaseExc
     assert round(used(limits)["tpm"]) == 0
 
 
+def test_a_release_that_is_added_twice_is_settled_once(store: Failing) -> None:
+    limits, work = limits_of(store, TPM), PendingWork()
+    limits.try_acquire({"tpm": 4}).release()
+    claim = limits.try_acquire({"tpm": 4}).claim
+    refund = [-amount for amount in claim.amounts]
+    work.add(claim, refund)
+    work.add(claim, refund)
+    assert len(work) == 1
+    work.run(store)
+    work.add(claim, refund)
+    work.run(store)
+    assert round(used(limits)["tpm"]) == 4
+
+
+def test_a_release_that_fails_for_another_reason_does_not_hold_up_the_next_ones(
+    store: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits, work = limits_of(store, TPM), PendingWork()
+    bad, good = (limits.try_acquire({"tpm": amount}).claim for amount in (1, 2))
+    work.add(bad, [])
+    work.add(good, [-amount for amount in good.amounts])
+    work.run(store)
+    assert not work
+    assert "could not be settled" in caplog.text
+    assert round(used(limits)["tpm"]) == 1
+
+
 def test_when_there_are_too_many_releases_the_oldest_is_dropped(
     store: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from limits_app.core import engine
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import Record
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import ProcessStore
@@ -47,6 +49,59 @@ def test_nobody_is_admitted_in_the_middle_of_a_step(kind: str, tmp_path: Path) -
 
     clock.deed = ask
     assert [bool(limits.try_acquire()) for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", ["memory", "process"])
+def test_a_release_within_a_step_that_fails_is_settled_after_it(kind: str, tmp_path: Path) -> None:
+    clock = Asking()
+    store: Store = MemoryStore(clock=clock)
+    if kind == "process":
+        store = ProcessStore(tmp_path, clock=clock, map_megabytes=1)
+    limits = limits_of(store, RateLimit("x", 10, 86_400))
+    acquired = limits.try_acquire({"x": 4})
+    acquired.update({"x": 0})
+
+    def release_and_fail() -> None:
+        acquired.release()
+        raise KeyboardInterrupt
+
+    clock.deed = release_and_fail
+    with pytest.raises(KeyboardInterrupt):
+        limits.try_acquire({"x": 1})
+    store.version()  # the process store makes up for it after the next step
+    assert used(limits, "x") == 0
+
+
+def test_a_scope_whose_first_step_was_interrupted_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore(clock=FakeClock())
+    insert = store._insert
+
+    def interrupted(scope: ScopedLimits, record: Record, now: int) -> None:
+        monkeypatch.setattr(store, "_insert", insert)
+        store._seen.append(scope.key)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "_insert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        limits_of(store, CallLimit(2, 3600), entity="first").try_acquire()
+    for entity in ("second", "third", "first"):
+        assert limits_of(store, CallLimit(2, 3600), entity=entity).try_acquire()
+
+
+@pytest.mark.parametrize("verb", ["collect_counts", "reset"])
+def test_within_a_step_of_memory_nothing_else_reads_or_changes_records(verb: str) -> None:
+    clock = Asking()
+    store = MemoryStore(clock=clock)
+    limits = LimitSet([CallLimit(2, 3600)], store=store)
+    asked = {"collect_counts": store.collect_counts, "reset": lambda: store.reset(["scope"])}[verb]
+
+    def ask() -> None:
+        with pytest.raises(StoreUnavailable, match="within a step"):
+            asked()
+
+    clock.deed = ask
+    assert limits.try_acquire()
+    assert clock.deed is None
 
 
 def test_a_file_that_another_process_has_replaced_stays(tmp_path: Path) -> None:

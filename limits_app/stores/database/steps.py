@@ -91,8 +91,8 @@ class Steps:
                 result = self._attempts(work, claims, verb)
         finally:
             here.is_stepping = False
-        while here.later:
-            here.later.pop(0)()
+            while here.later:
+                here.later.pop(0)()
         if self._housekeeping.is_due():
             with suppress(StoreUnavailable):  # it is due again with the next new rows
                 self.run(self._housekeeping.clean)

@@ -200,7 +200,12 @@ class DatabaseStore(AskedInThread):
         transaction.lock([claim.plan])
         records = transaction.records(claim.plan, migrated=False)
         kept_leases = engine.settle(claim, records, changes, transaction.now)
-        transaction.save(kept_leases)
+        try:
+            claim.settled = True
+            transaction.save(kept_leases)
+        except BaseException as error:
+            claim.settled = transaction.has_committed(error)
+            raise
         return kept_leases
 
     def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:

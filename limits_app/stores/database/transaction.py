@@ -55,7 +55,8 @@ class Transaction:
     """One try of a step, on one connection.
 
     `now` (microseconds) and `version` are those of the store once rows are locked or read. `added` is how many rows
-    were created, `counted` whether counts were added. `in_doubt` is set while a commit has no reply.
+    were created, `counted` whether counts were added. `in_doubt` is set while a commit has no reply,
+    `is_committed` once a server has replied.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Transaction:
         self.added = 0
         self.counted = False
         self.in_doubt: Doubt | None = None
+        self.is_committed = False
         self._table = table
         self._doubt = doubt
         self._server_now = 0
@@ -153,6 +155,13 @@ class Transaction:
         self.added += added
         self.counted = self.counted or bool(counts)
 
+    def has_committed(self, error: BaseException) -> bool:
+        """Return whether `save` took effect although it raised: a signal handler may raise after the commit."""
+        connection = self.connection
+        if connection.is_local:
+            return not isinstance(error, (connection.error, RowExistsError)) and not connection.raw.in_transaction
+        return self.is_committed
+
     def _begin(self, keys: Iterable[bytes], lock_sql: str) -> None:
         self._load([(self.connection.begin_sql, ())], sorted(keys), lock_sql)
 
@@ -183,6 +192,7 @@ class Transaction:
         commit, statement = connection.log.next_commit(self._server_now)
         self.in_doubt = Doubt(commit, result)
         connection.commit([*batch, statement])
+        self.is_committed = True
         self.in_doubt = None
         connection.log.committed()
 

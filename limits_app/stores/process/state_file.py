@@ -150,7 +150,7 @@ class StateFile:
         except BaseException as error:
             self._abandon(thread, error, lambda: undo(argument))
             if not isinstance(error, lmdb.Error):
-                raise
+                raise  # calls that were deferred are made after the next step
             self._mend(error, possible=mending)
             return self.transact(step, argument, undo=undo, write=write, mending=False)
         if self._later:

@@ -1,0 +1,82 @@
+"""Releases that a signal handler or a finalizer interrupts or makes, on each database: each is settled once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import RateLimit
+from limits_app.stores.database import DatabaseStore
+from limits_app.stores.database.connections import Statement, StoreConnection
+from limits_app.stores.database.transaction import Transaction
+from tests.stores.database.conftest import Open
+from tests.stores.support import limits_of
+
+
+@pytest.fixture
+def refundable(open_store: Open) -> tuple[DatabaseStore, LimitSet, Acquisition]:
+    """A store, a limit of 10 of which 9 are used, and an acquisition of 4 of these that used nothing."""
+    store = open_store()
+    limits = limits_of(store, RateLimit("x", 10, 86_400))
+    spent = limits.try_acquire({"x": 5})
+    spent.update({"x": 5})
+    spent.release()
+    acquired = limits.try_acquire({"x": 4})
+    acquired.update({"x": 0})
+    return store, limits, acquired
+
+
+def test_a_release_that_is_interrupted_after_its_commit_is_settled_once(
+    refundable: tuple[DatabaseStore, LimitSet, Acquisition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, limits, acquired = refundable
+    kind = store._pool.kind
+    commit = kind.commit
+
+    def interrupted(connection: StoreConnection, batch: Sequence[Statement] = ()) -> None:
+        monkeypatch.setattr(kind, "commit", commit)
+        commit(connection, batch)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        acquired.release()
+    acquired.release()
+    assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
+
+
+def test_a_release_that_is_interrupted_before_its_commit_is_settled_when_it_is_repeated(
+    refundable: tuple[DatabaseStore, LimitSet, Acquisition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, limits, acquired = refundable
+    kind = store._pool.kind
+    commit = kind.commit
+
+    def interrupted(_connection: StoreConnection, _batch: Sequence[Statement] = ()) -> None:
+        monkeypatch.setattr(kind, "commit", commit)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kind, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        acquired.release()
+    assert not acquired.claim.settled
+    acquired.release()
+    assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
+
+
+def test_a_release_within_a_step_that_fails_is_settled_after_it(
+    refundable: tuple[DatabaseStore, LimitSet, Acquisition],
+) -> None:
+    store, limits, acquired = refundable
+
+    def fail(_transaction: Transaction) -> None:
+        acquired.release()
+        raise StoreUnavailable("for a test")
+
+    with pytest.raises(StoreUnavailable, match="for a test"):
+        store._steps.run(fail)
+    assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)
