@@ -6,20 +6,22 @@ A script is prelude.lua, the algorithms that it needs, and the file of its verb,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
 from struct import pack
-from typing import Final
+from typing import Any, Final
 
 from limits_app.core.counting import label_of
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+from limits_app.core.record import Schema
 from limits_app.core.runtime import on_fork
+from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
-from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
+from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.keys import Keys, tag_of
-from limits_app.stores.redis.records import NAME_LENGTH, Codecs, StatesReader, lease_member
+from limits_app.stores.redis.records import NAME_LENGTH, Codec, StatesReader, lease_member
 
 SETTLE: Final = 0
 _CREDIT: Final = 1
@@ -31,13 +33,9 @@ _FOLDER: Final = Path(__file__).parent
 _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
-Pack = Callable[..., Sequence[bytes]]
-"""The method of connections of redis-py that packs a command."""
-
 _NUMBER_BYTES: Final = 8
 _HEADER_NUMBERS: Final = 6
 """How many numbers every call starts with: its own and the attempt, and those of `ServerClock.header`."""
-_NO_HOLDER: Final = bytes(16)
 
 
 class Script:
@@ -66,9 +64,11 @@ class Command:
 
     script: Script | None = None
     """The script that it runs, if any."""
+    slot: Slot | None = None
+    """Where the server keeps the reply, while the command may have been executed and its reply was not read."""
 
     def __init__(self, *words: bytes | str) -> None:
-        self._words = words
+        self._words: tuple[Any, ...] = words
         self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
         """One of its keys, by which a cluster finds the server."""
 
@@ -78,78 +78,43 @@ class Command:
     def was_refused(self, slots: Slots) -> None:
         """Note that the server has not executed it."""
 
-    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:  # noqa: ARG002
-        """Return the command, with the text of the script or its digest; `pack_command` is that of a connection."""
-        if with_text and self.script is not None:
-            return pack_command("EVAL", self.script.text, *self._words[2:])
-        return pack_command(*self._words)
+    def words(self, attempt: int) -> tuple[Any, ...]:  # noqa: ARG002
+        """Return the command and its arguments."""
+        return self._words
+
+    def with_text(self, words: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the same with the text of the script, for a server that does not know its digest."""
+        return ("EVAL", "" if self.script is None else self.script.text, *words[2:])
 
 
 class Prepared:
     """A script with its keys and its plan. On a cluster, all keys have one tag.
 
-    `once` says that it is executed exactly once; otherwise it may be executed twice. One that `is_repeated` has
-    arguments of the same lengths in every call, so that it is packed once.
+    With `reply_key`, to which the name of a slot is added, it is executed exactly once; otherwise it may be executed
+    twice.
     """
 
-    __slots__ = ("_pieces", "head", "is_repeated", "key", "plan", "reply_key", "script")
+    __slots__ = ("head", "key", "plan", "reply_key", "script")
 
-    def __init__(
-        self,
-        chosen: Script,
-        keys: Sequence[bytes],
-        plan: bytes,
-        reply_key: bytes | None = None,
-        *,
-        is_repeated: bool = False,
-    ) -> None:
+    def __init__(self, chosen: Script, keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None) -> None:
         self.script = chosen
         self.key = keys[0] if keys else b""
         self.plan = plan
         self.reply_key = reply_key
-        self.is_repeated = is_repeated
         self.head = ("EVALSHA", chosen.digest, len(keys) + (reply_key is not None), *keys)
-        self._pieces: list[bytes] = []
-
-    def packed(self, pack_command: Pack, slot: bytes, *arguments: bytes, with_text: bool) -> Sequence[bytes]:
-        """Return the command with the name of a slot and arguments."""
-        head = ("EVAL", self.script.text, *self.head[2:]) if with_text else self.head
-        if self.reply_key is None:
-            return pack_command(*head, self.plan, *arguments)
-        if with_text or not self.is_repeated:
-            return pack_command(*head, self.reply_key + slot, self.plan, *arguments)
-        fields = (slot, *arguments)
-        if not self._pieces:
-            # What redis-py packs around random fields of the same lengths is the same around others.
-            random = [os.urandom(len(field)) for field in fields]
-            rest = b"".join(pack_command(*self.head, self.reply_key + random[0], self.plan, *random[1:]))
-            pieces = []
-            for field in random:
-                before, _, rest = rest.partition(field) if field else (rest, b"", b"")
-                pieces.append(before)
-            self._pieces = [*pieces, rest]
-        pieces = self._pieces
-        parts = [*pieces, *fields]
-        parts[::2], parts[1::2] = pieces, fields
-        return (b"".join(parts),)
 
 
 class ScriptCall(Command):
-    """A call of a prepared script with its numbers and further arguments.
-
-    While it may have been executed and its reply was not read, `slot` is where the server keeps the reply.
-    """
+    """A call of a prepared script with its numbers and further arguments."""
 
     def __init__(self, prepared: Prepared, numbers: Sequence[float], arguments: Sequence[bytes] = ()) -> None:
         self.script, self.key = prepared.script, prepared.key
         self._prepared = prepared
         self._numbers = numbers
         self._arguments = arguments
-        self.slot: Slot | None = None
         self.number = 0
 
     def begin(self, slots: Slots) -> None:
-        """See Command."""
         if self._prepared.reply_key is not None and self.slot is None:
             slot = slots.take()
             slot.number += 1
@@ -157,18 +122,18 @@ class ScriptCall(Command):
             self.slot = slot
 
     def was_refused(self, slots: Slots) -> None:
-        """See Command."""
         slots.release(self.slot)
         self.slot = None
 
-    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:
-        """See Command."""
-        slot = b"" if self.slot is None else self.slot.name
+    def words(self, attempt: int) -> tuple[Any, ...]:
+        prepared, slot = self._prepared, self.slot
         data = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
-        return self._prepared.packed(pack_command, slot, data, *self._arguments, with_text=with_text)
+        if slot is None or prepared.reply_key is None:
+            return (*prepared.head, prepared.plan, data, *self._arguments)
+        return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, data, *self._arguments)
 
     def withdrawal(self) -> Command:
-        """Return the call that withdraws this one; the reply is `W`, or that to this call if it was executed."""
+        """Return the call that withdraws this one; the reply is WITHDRAWN, or that to this call if it was executed."""
         reply_key = (self._prepared.reply_key or b"") + (self.slot.name if self.slot else b"")
         numbers = pack("<6d", self.number, WITHDRAW, 0, 0, 0, 0)
         call = Command("EVALSHA", _WITHDRAW_SCRIPT.digest, "1", reply_key, b"", numbers)
@@ -179,7 +144,7 @@ class ScriptCall(Command):
 class PreparedPlan:
     """What scripts need to know of a plan, or of its scopes with one tag, on a cluster."""
 
-    def __init__(self, plan: Plan, names: Keys, codecs: Codecs, tag: bytes | None = None) -> None:
+    def __init__(self, plan: Plan, names: Keys, codecs: Codecs[Codec], tag: bytes | None = None) -> None:
         self.names = names
         shorts = plan.short_keys()
         self.scope_indexes = [index for index, short in enumerate(shorts) if tag is None or tag_of(short) == tag]
@@ -200,7 +165,9 @@ class PreparedPlan:
         self.keys = [*map(names.scope, self.shorts), *map(self._key_of, apart)]
         self._key_numbers = {limit: len(self.shorts) + number for number, limit in enumerate(apart, 1)}
         self.description = self._description(plan)
-        self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False, may_be_undone=tag is not None)
+        self.acquire = prepare_acquire([self], may_be_undone=tag is not None)
+        self.is_defined = False
+        """Whether this process has stored the definitions of the schemas."""
         self._settle = _CREDIT if plan.is_credit else SETTLE
         self._settling: dict[int, Prepared] = {}
 
@@ -225,9 +192,7 @@ class PreparedPlan:
             plan = pack("<d", self._settle if action == SETTLE else action) + self.description
             chosen = script("settle", self.algorithms)
             keys = keys or [self.names.version(self.tag)]
-            prepared = self._settling[action] = Prepared(
-                chosen, keys, plan, self.names.reply(b"", self.tag), is_repeated=True
-            )
+            prepared = self._settling[action] = Prepared(chosen, keys, plan, self.names.reply(b"", self.tag))
         return prepared
 
     def _description(self, plan: Plan) -> bytes:
@@ -254,49 +219,31 @@ class PreparedPlan:
         return b"".join([pack("<dd", len(scopes), len(limits)), *scopes, *limits, *labels])
 
 
-class PreparedAcquire:
-    """What acquire.lua needs to know of one plan, or of several of which the first that fits is charged.
+def prepare_acquire(
+    plans: Sequence[PreparedPlan], *, emptiest_first: bool = False, failover: bool = False, may_be_undone: bool = False
+) -> Prepared:
+    """Return what acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
+    names, tag = plans[0].names, plans[0].tag
+    keys, rows, place = [names.version(tag)], list[float](), 1 + (4 + 3 * len(plans)) * _NUMBER_BYTES
+    for plan in plans:
+        rows += (1 + len(keys), plan.version, place)
+        keys += plan.keys
+        place += len(plan.description)
+    if any(plan.counts_usage for plan in plans):
+        keys += names.finished_usage(tag)
+    head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
+    chosen = script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
+    return Prepared(chosen, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(b"", tag))
 
-    `is_possible` is False where two plans have different limits in one scope: these cannot be decided in one step.
-    """
 
-    def __init__(
-        self,
-        plans: Collection[PreparedPlan],
-        *,
-        emptiest_first: bool,
-        failover: bool,
-        may_be_undone: bool = False,
-    ) -> None:
-        first = next(iter(plans))
-        names = first.names
-        schemas = {short: scope.schema for plan in plans for short, scope in zip(plan.shorts, plan.scopes, strict=True)}
-        self.is_possible = all(
-            schemas[short] is scope.schema
-            for plan in plans
-            for short, scope in zip(plan.shorts, plan.scopes, strict=True)
-        )
-        self.is_defined = False
-        """Whether this process has stored the definitions of the schemas."""
-        self.numbers = {plan: number for number, plan in enumerate(plans)}
-        self.has_permits = any(plan.permits for plan in plans)
-        self.has_quotas = any(plan.has_quotas for plan in plans)
-        keys, rows, descriptions = [names.version(first.tag)], [], dict[bytes, int]()
-        place = 1 + (4 + 3 * len(plans)) * _NUMBER_BYTES
-        for plan in plans:
-            if plan.description not in descriptions:
-                descriptions[plan.description] = place
-                place += len(plan.description)
-            rows += [1 + len(keys), plan.version, descriptions[plan.description]]
-            keys += plan.keys
-        if any(plan.counts_usage for plan in plans):
-            keys += names.finished_usage(first.tag)
-        head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
-        algorithms = frozenset[str]().union(*[plan.algorithms for plan in plans])
-        blob = b"".join([head, *descriptions])
-        self.prepared = Prepared(
-            script("acquire", algorithms), keys, blob, names.reply(b"", first.tag), is_repeated=True
-        )
+def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
+    """Return whether no two plans have different limits in one scope."""
+    schemas = dict[bytes, Schema]()
+    return all(
+        schemas.setdefault(short, scope.schema) is scope.schema
+        for plan in plans
+        for short, scope in zip(plan.shorts, plan.scopes, strict=True)
+    )
 
 
 class Calls:
@@ -313,28 +260,28 @@ class Calls:
         self._process = os.urandom(8)
 
     def acquire(
-        self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], acquire: PreparedAcquire, now: int | None = None
+        self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], acquire: Prepared, now: int | None = None
     ) -> ScriptCall:
         """Return the call that charges the first of the claims that fits.
 
         `now` is the time of another server of the cluster, that has decided on a part of the same claim.
         """
-        rows, amounts, known = list[float](), list[float](), [ALWAYS]
-        header, place = self.clock.header(0, now), 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
+        rows, amounts, known = list[float](), list[float](), list[tuple[int, int]]()
+        place = 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
         for claim, plan in zip(claims, plans, strict=True):
-            rows += (acquire.numbers[plan], place + len(amounts) * _NUMBER_BYTES)
+            rows += (len(rows) // 2, place + len(amounts) * _NUMBER_BYTES)
             amounts += plan.amounts(claim.amounts)
-            if plan.calendars.size:
+            if plan.has_quotas:
                 boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
                 amounts += boundaries
                 known.append(right)
-        numbers = [*header, *rows, *amounts]
-        if acquire.has_quotas:
+        numbers = [*self.clock.header(0, now), *rows, *amounts]
+        if known:
             numbers += [max([start for start, _ in known]), min([end for _, end in known])]
         holders = b""
-        if acquire.has_permits:
-            holders = b"".join([self.holder(claim) if claim.plan.permits else _NO_HOLDER for claim in claims])
-        return ScriptCall(acquire.prepared, numbers, (holders,))
+        if any(plan.permits for plan in plans):
+            holders = b"".join([self.holder(claim) for claim in claims])
+        return ScriptCall(acquire, numbers, (holders,))
 
     def settle(  # noqa: PLR0917 - as settle.lua has them
         self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE, records: bytes = b""

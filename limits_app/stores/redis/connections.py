@@ -41,9 +41,22 @@ _CODES: Final[Mapping[type[Exception], str]] = {
 }
 """The codes of errors whose messages redis-py shortens."""
 
+_TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
+    Connection: asyncio_redis.Connection,
+    SSLConnection: asyncio_redis.SSLConnection,
+    UnixDomainSocketConnection: asyncio_redis.UnixDomainSocketConnection,
+}
+"""The connection classes for tasks; connections of other classes, such as those of Sentinel, are used from threads."""
+
+_ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
+"""How the names of options begin that connections for tasks do not have."""
+
 
 class Connections:
-    """The connections to one server. Raises StoreUnavailable where it cannot be reached or cannot execute a call."""
+    """The connections to one server. Raises StoreUnavailable where it cannot be reached or cannot execute a call.
+
+    `task_class` is the class of connections for tasks; None where tasks have to use threads.
+    """
 
     def __init__(self, pool: Any, slots: Slots, *, connect_seconds: float, reply_seconds: float) -> None:
         self.pool = pool
@@ -51,7 +64,6 @@ class Connections:
         self.connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self.task_class = _TASK_CLASSES.get(pool.connection_class)
-        """The class of connections for tasks; None where tasks have to use threads."""
         self._idle = deque[Any]()
         on_fork(self)
 
@@ -73,45 +85,45 @@ class Connections:
         try:
             call.begin(self.slots)
             reply = _execute(connection, call, FIRST)
-        except exceptions.ResponseError as error:
-            connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
-            raise self.refused(call, error) from error
         except LOST as error:
             connection.disconnect()
             return self.run_again(call, error)
-        except BaseException:
-            connection.disconnect()
-            raise
+        except BaseException as error:
+            connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
+            raise self.refused(call, error) from error
         self._keep(connection)
         return reply
 
     def run_again(self, call: Command, error: Exception) -> Any:
-        """Send a call again over new connections: once, and shortly, to a silent server, else while there is time.
+        """Send a call again over a new connection: once, and shortly, to a silent server, else while there is time.
 
         Raises Unanswered.
         """
         deadline = monotonic() + self.reply_seconds
         for _ in range(_MOST_ATTEMPTS):
             is_silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
-            seconds = min(_SECONDS_FOR_SILENT_SERVERS if is_silent else deadline - monotonic(), self.reply_seconds)
-            if seconds <= 0:
-                break
+            seconds = min(_SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds, self.reply_seconds)
             connection = self.pool.connection_class(**self.options(min(seconds, self.connect_seconds), seconds))
             try:
                 connection.connect()
-                return _execute(connection, call, AGAIN)
-            except exceptions.ResponseError as refusal:
-                raise self.refused(call, refusal) from refusal
+                reply = _execute(connection, call, AGAIN)
             except LOST as lost:
-                error = lost
-                if is_silent:
-                    break
-            finally:
                 connection.disconnect()
+                error = lost
+            except BaseException as refusal:
+                connection.disconnect()
+                raise self.refused(call, refusal) from refusal
+            else:
+                self._keep(connection, is_working=not is_silent)
+                return reply
+            if is_silent or monotonic() > deadline:
+                break
         raise Unanswered(f"Redis does not answer: {error}") from error
 
-    def refused(self, call: Command, error: Exception) -> StoreUnavailable:
-        """Return the error for a call that the server did not execute."""
+    def refused(self, call: Command, error: BaseException) -> BaseException:
+        """Return the error for a call that the server did not execute; interruptions as they are."""
+        if not isinstance(error, exceptions.ResponseError):
+            return error
         call.was_refused(self.slots)
         message = str(error)
         if message.startswith("WRONGTYPE"):
@@ -134,8 +146,8 @@ class Connections:
         options = self.options(self.connect_seconds, self.reply_seconds) | {"decode_responses": False}
         return ConnectionPool(connection_class=self.pool.connection_class, **options)
 
-    def _keep(self, connection: Any) -> None:
-        if len(self._idle) < _MOST_IDLE:
+    def _keep(self, connection: Any, *, is_working: bool = True) -> None:
+        if is_working and len(self._idle) < _MOST_IDLE:
             self._idle.append(connection)
         else:
             connection.disconnect()
@@ -149,27 +161,16 @@ class Connections:
         return connection
 
 
-def _execute(connection: Any, call: Command, attempt: int, *, with_text: bool = False) -> Any:
+def _execute(connection: Any, call: Command, attempt: int) -> Any:
     """Send a call, with the text of the script where the server does not know it, and return the reply."""
-    packed = call.packed(connection.pack_command, attempt, with_text=with_text)
-    connection.send_packed_command(packed, check_health=False)
+    words = call.words(attempt)
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
     try:
         return connection.read_response(disable_decoding=True)
     except exceptions.NoScriptError:
-        if with_text:
-            raise
-    return _execute(connection, call, attempt, with_text=True)
-
-
-_TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
-    Connection: asyncio_redis.Connection,
-    SSLConnection: asyncio_redis.SSLConnection,
-    UnixDomainSocketConnection: asyncio_redis.UnixDomainSocketConnection,
-}
-"""The connection classes for tasks; connections of other classes, such as those of Sentinel, are used from threads."""
-
-_ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
-"""How the names of options begin that connections for tasks do not have."""
+        words = call.with_text(words)
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    return connection.read_response(disable_decoding=True)
 
 
 class TaskConnections:
@@ -191,21 +192,18 @@ class TaskConnections:
         held = self._by_loop.get(asyncio.get_running_loop())
         if held is None:
             held = self._by_loop[asyncio.get_running_loop()] = _LoopConnections()
-            await held.open()
+            await anext(held.until_shutdown)
         connection = held.idle.pop() if held.idle else await self._connect()
         try:
             call.begin(self._connections.slots)
             async with asyncio.timeout(self._connections.reply_seconds):
                 reply = await _execute_in_task(connection, call)
-        except exceptions.ResponseError as error:
-            await connection.disconnect(nowait=True)
-            raise self._connections.refused(call, error) from error
         except LOST as error:
             await connection.disconnect(nowait=True)
             return await asyncio.to_thread(self._connections.run_again, call, error)
-        except BaseException:
+        except BaseException as error:
             await connection.disconnect(nowait=True)
-            raise
+            raise self._connections.refused(call, error) from error
         if len(held.idle) < _MOST_IDLE and not held.is_closed:
             held.idle.append(connection)
         else:
@@ -222,23 +220,24 @@ class TaskConnections:
         try:
             async with asyncio.timeout(seconds):
                 await connection.connect()
-        except (*LOST, exceptions.RedisError) as error:
-            raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
-        except BaseException:
+        except BaseException as error:
             await connection.disconnect(nowait=True)
+            if isinstance(error, (*LOST, exceptions.RedisError)):
+                raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
             raise
         return connection
 
 
-async def _execute_in_task(connection: Any, call: Command, *, with_text: bool = False) -> Any:
-    packed = call.packed(connection.pack_command, FIRST, with_text=with_text)
-    await connection.send_packed_command(packed, check_health=False)
+async def _execute_in_task(connection: Any, call: Command) -> Any:
+    """As `_execute`."""
+    words = call.words(FIRST)
+    await connection.send_packed_command(connection.pack_command(*words), check_health=False)
     try:
         return await connection.read_response(disable_decoding=True)
     except exceptions.NoScriptError:
-        if with_text:
-            raise
-    return await _execute_in_task(connection, call, with_text=True)
+        words = call.with_text(words)
+    await connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    return await connection.read_response(disable_decoding=True)
 
 
 class _LoopConnections:
@@ -247,12 +246,9 @@ class _LoopConnections:
     def __init__(self) -> None:
         self.idle = deque[Any]()
         self.is_closed = False
-        self._held = self._hold()
+        self.until_shutdown = self._close_at_shutdown()
 
-    async def open(self) -> None:
-        await anext(self._held)
-
-    async def _hold(self) -> AsyncGenerator[None, None]:
+    async def _close_at_shutdown(self) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:

@@ -26,6 +26,8 @@ AGAIN: Final = 1
 """The attempt of a call that was sent before, and may have been executed."""
 WITHDRAW: Final = 2
 """The attempt that withdraws a call."""
+WITHDRAWN: Final = b"W"
+"""The reply to a call that was withdrawn before it was executed."""
 
 _MOST_FREE: Final = 64
 _MOST_IN_DOUBT: Final = 10_000
@@ -73,14 +75,14 @@ class Slots:
 
 
 class InDoubt(Generic[K, V]):
-    """The calls in doubt, by the claim that they are about; of too many the oldest are forgotten."""
+    """What is in doubt, by the claim that it is about; of too many the oldest are forgotten."""
 
     def __init__(self) -> None:
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the calls to the parent process."""
+        """Leave everything to the parent process."""
         self._calls: dict[K, V] = {}
         self._lock = Lock()
 

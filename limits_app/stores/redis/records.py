@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import accumulate, pairwise
 from struct import Struct, calcsize, iter_unpack, pack
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -26,7 +25,7 @@ from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.codecs import definitions_of, schema_from
+from limits_app.stores.codecs import Codecs, SchemaCodec
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.calls import Calls, ScriptCall
@@ -52,7 +51,6 @@ _LOG_ENTRY: Final = "<dd"
 _LOG_PLACE: Final = 5
 """Where the log is in the state of a sliding window."""
 _LEASE_HOLDER_LENGTH: Final = 16
-_MOST_SCHEMAS: Final = 4096
 _MOST_ATTEMPTS: Final = 50
 
 
@@ -78,13 +76,13 @@ def _told(numbers: Sequence[Any]) -> State:
     return (*numbers[:_LOG_PLACE], _log_of([(time, total)] if time else []))
 
 
-class Codec:
+class Codec(SchemaCodec):
     """Writes and reads the states of one schema; `places` are where they start in a record, counted from 1."""
 
+    __slots__ = ("_spans", "_struct", "places", "size")
+
     def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self.definitions = definitions_of(schema)
-        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        super().__init__(schema, NAME_LENGTH)
         formats = [_FORMATS[rule.lua[0]] for rule in schema.rules]
         self._struct = Struct("<" + _HEADER + "".join(formats))
         self.size = self._struct.size
@@ -115,38 +113,6 @@ class Codec:
         return second
 
 
-class Codecs:
-    """The codecs of the schemas that a store has used."""
-
-    def __init__(self) -> None:
-        self._by_schema: dict[Schema, Codec] = {}
-        self._by_name: dict[bytes, Codec] = {}
-
-    def of(self, schema: Schema) -> Codec:
-        """Return the codec of a schema."""
-        codec = self._by_schema.get(schema)
-        if codec is None:
-            if len(self._by_schema) >= _MOST_SCHEMAS:
-                self._by_schema.clear()
-                self._by_name.clear()
-            codec = self._by_schema[schema] = Codec(schema)
-            self._by_name[codec.name] = codec
-        return codec
-
-    def named(self, name: bytes) -> Codec | None:
-        """Return the codec of the schema with a name, if it was used."""
-        return self._by_name.get(name)
-
-    def defined(self, definitions: bytes | None) -> Codec | None:
-        """Return the codec of definitions; None without any, or where a newer version of the package wrote them."""
-        if definitions is None:
-            return None
-        try:
-            return self.of(schema_from(definitions))
-        except (TypeError, ValueError):
-            return None
-
-
 @dataclass(slots=True)
 class Stored:
     """The stored data of a scope: the record as bytes, and decoded; None where it cannot be read."""
@@ -161,7 +127,7 @@ class Stored:
 class Records:
     """Loads records and stores them again."""
 
-    def __init__(self, calls: Calls, codecs: Codecs, slots: Slots) -> None:
+    def __init__(self, calls: Calls, codecs: Codecs[Codec], slots: Slots) -> None:
         self._calls = calls
         self._codecs = codecs
         self._slots = slots

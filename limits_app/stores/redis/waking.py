@@ -49,9 +49,9 @@ class Waking:
         self._thread: Thread | None = None
         self._is_closed = False
 
-    def announcement(self) -> Command:
-        """Return the call that announces that anything may have changed."""
-        return Command("PUBLISH", self._names.channel, _EVERYTHING)
+    def announce(self) -> None:
+        """Announce that anything may have changed."""
+        self._connections.run(Command("PUBLISH", self._names.channel, _EVERYTHING))
 
     def close(self) -> None:
         """Stop listening; other processes wake no waiters any more."""
