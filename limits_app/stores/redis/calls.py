@@ -23,12 +23,8 @@ from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.keys import Keys, tag_of
 from limits_app.stores.redis.records import NAME_LENGTH, Codec, StatesReader, lease_member
 
-SETTLE: Final = 0
-_CREDIT: Final = 1
-UNDO: Final = 2
+SETTLE, _CREDIT, UNDO = range(3)
 """The actions of settle.lua."""
-
-_FOLDER: Final = Path(__file__).parent
 
 _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
@@ -41,15 +37,14 @@ _HEADER_NUMBERS: Final = 6
 class Script:
     """The text of a script, and the digest by which servers know it."""
 
-    __slots__ = ("digest", "text")
-
     def __init__(self, files: Iterable[str]) -> None:
-        self.text = "\n".join([(_FOLDER / f"{name}.lua").read_text() for name in files])
+        folder = Path(__file__).parent
+        self.text = "\n".join([(folder / f"{name}.lua").read_text() for name in files])
         self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 @lru_cache(maxsize=1024)
-def script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
+def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
     """Return the script of a verb for limits of these algorithms."""
     needed = {_FILES.get(name, name) for name in algorithms} - {"prelude"}
     return Script(["prelude", *sorted(needed), verb])
@@ -60,23 +55,24 @@ _WITHDRAW_SCRIPT: Final = Script(["prelude"])
 
 
 class Command:
-    """A command that may be executed twice."""
+    """A command that may be executed twice; `key` is one of its keys, by which a cluster finds the server.
+
+    `slot` is where the server keeps the reply of a call that is executed once, while it may have been executed and its
+    reply was not read.
+    """
 
     script: Script | None = None
-    """The script that it runs, if any."""
     slot: Slot | None = None
-    """Where the server keeps the reply, while the command may have been executed and its reply was not read."""
 
     def __init__(self, *words: bytes | str) -> None:
         self._words: tuple[Any, ...] = words
         self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
-        """One of its keys, by which a cluster finds the server."""
 
     def begin(self, slots: Slots) -> None:
         """Note that it is sent for the first time."""
 
-    def was_refused(self, slots: Slots) -> None:
-        """Note that the server has not executed it."""
+    def finish(self, slots: Slots) -> None:
+        """Note that its reply was read, or that the server has refused it."""
 
     def words(self, attempt: int) -> tuple[Any, ...]:  # noqa: ARG002
         """Return the command and its arguments."""
@@ -90,18 +86,17 @@ class Command:
 class Prepared:
     """A script with its keys and its plan. On a cluster, all keys have one tag.
 
-    With `reply_key`, to which the name of a slot is added, it is executed exactly once; otherwise it may be executed
-    twice.
+    With `reply_key`, to which the name of a slot is added, it is executed once; otherwise it may be executed twice.
     """
 
     __slots__ = ("head", "key", "plan", "reply_key", "script")
 
-    def __init__(self, chosen: Script, keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None) -> None:
-        self.script = chosen
+    def __init__(self, script: Script, keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None) -> None:
+        self.script = script
         self.key = keys[0] if keys else b""
         self.plan = plan
         self.reply_key = reply_key
-        self.head = ("EVALSHA", chosen.digest, len(keys) + (reply_key is not None), *keys)
+        self.head = ("EVALSHA", script.digest, len(keys) + (reply_key is not None), *keys)
 
 
 class ScriptCall(Command):
@@ -121,16 +116,17 @@ class ScriptCall(Command):
             self.number = slot.number
             self.slot = slot
 
-    def was_refused(self, slots: Slots) -> None:
-        slots.release(self.slot)
-        self.slot = None
+    def finish(self, slots: Slots) -> None:
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            slots.release(slot)
 
     def words(self, attempt: int) -> tuple[Any, ...]:
         prepared, slot = self._prepared, self.slot
-        data = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
+        numbers = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
         if slot is None or prepared.reply_key is None:
-            return (*prepared.head, prepared.plan, data, *self._arguments)
-        return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, data, *self._arguments)
+            return (*prepared.head, prepared.plan, numbers, *self._arguments)
+        return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, numbers, *self._arguments)
 
     def withdrawal(self) -> Command:
         """Return the call that withdraws this one; the reply is WITHDRAWN, or that to this call if it was executed."""
@@ -161,62 +157,55 @@ class PreparedPlan:
         self.calendars = Calendars(self.limits)
         self.version = -1 if plan.version is None else plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
-        apart = [limit for limit in self.limits if limit.rule.has_log or limit.rule.is_permit]
-        self.keys = [*map(names.scope, self.shorts), *map(self._key_of, apart)]
-        self._key_numbers = {limit: len(self.shorts) + number for number, limit in enumerate(apart, 1)}
-        self.description = self._description(plan)
+        self.keys = [*map(names.scope, self.shorts)]
+        self.description = self._description()
         self.acquire = prepare_acquire([self], may_be_undone=tag is not None)
         self.is_defined = False
         """Whether this process has stored the definitions of the schemas."""
-        self._settle = _CREDIT if plan.is_credit else SETTLE
-        self._settling: dict[int, Prepared] = {}
-
-    def position(self, scope_index: int) -> int:
-        """Return the position, among these scopes, of a scope of the plan."""
-        return self.scope_indexes.index(scope_index)
-
-    def _key_of(self, limit: PlannedLimit) -> bytes:
-        """Return the key of the log or the leases of a limit."""
-        name = self.names.log if limit.rule.has_log else self.names.leases
-        return name(self.shorts[self.position(limit.scope_index)], limit.rule.key)
+        keys = [*self.keys, *(names.finished_usage(self.tag) if self.counts_usage else [])]
+        self.settle_as = [
+            Prepared(
+                _script("settle", self.algorithms),
+                keys or [names.version(self.tag)],
+                pack("<d", action) + self.description,
+                names.reply(b"", self.tag),
+            )
+            for action in (_CREDIT if plan.is_credit else SETTLE, _CREDIT, UNDO)
+        ]
 
     def amounts(self, amounts: Amounts) -> Amounts:
         """Return the amounts of these limits."""
         return amounts if self.is_whole else [amounts[limit.place] for limit in self.limits]
 
-    def settling(self, action: int = SETTLE) -> Prepared:
-        """Return the prepared call of settle.lua."""
-        prepared = self._settling.get(action)
-        if prepared is None:
-            keys = [*self.keys, *(self.names.finished_usage(self.tag) if self.counts_usage else [])]
-            plan = pack("<d", self._settle if action == SETTLE else action) + self.description
-            chosen = script("settle", self.algorithms)
-            keys = keys or [self.names.version(self.tag)]
-            prepared = self._settling[action] = Prepared(chosen, keys, plan, self.names.reply(b"", self.tag))
-        return prepared
+    def _description(self) -> bytes:
+        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has.
 
-    def _description(self, plan: Plan) -> bytes:
-        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has."""
-        scopes, limits, labels = list[bytes](), list[bytes](), list[bytes]()
-        counts = [scope.schema.counts_usage and not plan.is_credit for scope in self.scopes]
-        for limit in self.limits:
-            position = self.position(limit.scope_index)
-            algorithm, *parameters = limit.rule.lua
-            if algorithm == "quota":
-                parameters.append(self.calendars.offset(limit))
-            numbers = [1 + position, self.codecs[position].places[limit.index], *(*parameters, 0, 0, 0)[:3]]
-            usage = [1 + limit.index, limit.rule.parts_per_unit if counts[position] else 0]
-            numbers += [self._key_numbers.get(limit, 0), limit.rule.is_soft, *usage]
-            limits.append(algorithm.encode() + b"\0" + pack("<9d", *numbers))
-        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes) + sum(map(len, limits))
-        for scope, codec, is_counted in zip(self.scopes, self.codecs, counts, strict=True):
-            keys = [rule.key for rule in scope.schema.rules]
-            counted = len(keys) if is_counted else 0
-            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, counted, place))
-            if is_counted:
-                labels.append(label_of(scope.scope, keys) + b"\0")
-                place += len(labels[-1])
-        return b"".join([pack("<dd", len(scopes), len(limits)), *scopes, *limits, *labels])
+        The keys of logs and leases are added to `keys`.
+        """
+        limits = b"".join([self._limit(limit) for limit in self.limits])
+        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes) + len(limits)
+        scopes, labels = [pack("<dd", len(self.scopes), len(self.limits))], b""
+        for scope, codec in zip(self.scopes, self.codecs, strict=True):
+            keys = [rule.key for rule in scope.schema.rules] if self._counts(scope.schema) else []
+            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, len(keys), place + len(labels)))
+            labels += label_of(scope.scope, keys) + b"\0" if keys else b""
+        return b"".join([*scopes, limits, labels])
+
+    def _limit(self, limit: PlannedLimit) -> bytes:
+        position = self.scope_indexes.index(limit.scope_index)
+        (algorithm, *parameters), rule, key_number = limit.rule.lua, limit.rule, 0
+        if algorithm == "quota":
+            parameters.append(self.calendars.offset(limit))
+        if rule.has_log or rule.is_permit:
+            name = self.names.log if rule.has_log else self.names.leases
+            self.keys.append(name(self.shorts[position], rule.key))
+            key_number = len(self.keys)
+        place, parts = self.codecs[position].places[limit.index], rule.parts_per_unit * self._counts(limit.scope.schema)
+        numbers = [1 + position, place, *(*parameters, 0, 0, 0)[:3], key_number, rule.is_soft, 1 + limit.index, parts]
+        return algorithm.encode() + b"\0" + pack("<9d", *numbers)
+
+    def _counts(self, schema: Schema) -> bool:
+        return self.counts_usage and schema.counts_usage
 
 
 def prepare_acquire(
@@ -232,7 +221,7 @@ def prepare_acquire(
     if any(plan.counts_usage for plan in plans):
         keys += names.finished_usage(tag)
     head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
-    chosen = script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
+    chosen = _script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
     return Prepared(chosen, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(b"", tag))
 
 
@@ -291,50 +280,32 @@ class Calls:
         if plan.has_quotas:
             boundaries, right = plan.calendars.around(self.clock.estimate())
             numbers += [*boundaries, *right]
-        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self.names.channel, records))
+        return ScriptCall(plan.settle_as[action], numbers, (self.holder(claim), self.names.channel, records))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""
-        keys, plan, members, owners = list[bytes](), list[bytes](), list[bytes](), list[Claim]()
+        keys, plan, members, owners = list[bytes](), b"", list[bytes](), list[Claim]()
         for claim in claims:
-            shorts = claim.plan.short_keys()
             for limit in claim.plan.permits:
-                short = shorts[limit.scope_index]
+                short = claim.plan.short_keys()[limit.scope_index]
                 if self.names.tag(short) == tag:
                     member, ends = lease_member(self.holder(claim), claim, limit)
                     keys += [self.names.leases(short, limit.rule.key), self.names.scope(short)]
-                    plan.append(pack("<dd", limit.rule.lease_us, ends))
+                    plan += pack("<dd", limit.rule.lease_us, ends)
                     members.append(member)
                     owners.append(claim)
-        prepared = Prepared(script("renew"), keys, b"".join(plan))
-        return ScriptCall(prepared, self._unnumbered(), members), owners
-
-    def watch(self, scope: bytes) -> ScriptCall:
-        """Return the call that notes, for a while, that a thread waits for a scope."""
-        key = self.names.scope(scope)
-        prepared = Prepared(script("renew"), [key, key], pack("<dd", 0, 0))
-        return ScriptCall(prepared, self._unnumbered(), [b""])
-
-    def raise_version(self, tag: bytes, *, step: int, least: int) -> ScriptCall:
-        """Return the call that raises the version of the configuration."""
-        plan = pack("<dd", step, least)
-        prepared = Prepared(script("version"), [self.names.version(tag)], plan)
-        return ScriptCall(prepared, self._unnumbered())
+        return self.script("renew", keys, plan, *members), owners
 
     def definitions(self, name: bytes) -> Command:
         """Return the call that reads the definitions of a schema."""
         return Command("GET", self.names.definitions(name))
 
     def script(
-        self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, tag: bytes, once: bool = False
+        self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, reply_key: bytes | None = None
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        prepared = Prepared(script(verb), keys, plan, self.names.reply(b"", tag) if once else None)
-        return ScriptCall(prepared, self._unnumbered(), arguments)
+        return ScriptCall(Prepared(_script(verb), keys, plan, reply_key), self.clock.header(0), arguments)
 
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""
         return self._process + claim.number.to_bytes(8, "little")
-
-    def _unnumbered(self) -> Sequence[float]:
-        return self.clock.header(0)

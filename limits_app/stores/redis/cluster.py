@@ -25,8 +25,10 @@ from limits_app.stores.redis.calls import UNDO, Command, PreparedPlan
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.exactly_once import Slots, Unanswered
 from limits_app.stores.redis.keys import TAGS, tag_of
+from limits_app.stores.redis.opening import open_store
+from limits_app.stores.redis.records import Steps
 from limits_app.stores.redis.store import RedisStore
-from limits_app.stores.redis.verbs import Charged, Steps, Unfinished
+from limits_app.stores.redis.verbs import Charged, Unfinished
 
 logger = logging.getLogger("limits_app")
 
@@ -183,3 +185,14 @@ class RedisClusterStore(RedisStore):
             tags = sorted({tag_of(short) for short in plan.short_keys()}) or TAGS[:1]
             found = plan.store_cache = [PreparedPlan(plan, self._names, self._codecs, tag) for tag in tags]
         return found
+
+
+def open_redis_store(
+    alias: str | None = None, *, url: str | None = None, cluster: bool = False, **options: Any
+) -> RedisStore:
+    """Open the store behind a cache or a URL, or return the one that this process has opened before.
+
+    `cluster` says that the URL is that of one server of a cluster. `options` are those of RedisStore;
+    other options are another store. Raises StoreUnavailable for a cache that is not on Redis.
+    """
+    return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)

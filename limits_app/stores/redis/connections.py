@@ -124,7 +124,7 @@ class Connections:
         """Return the error for a call that the server did not execute; interruptions as they are."""
         if not isinstance(error, exceptions.ResponseError):
             return error
-        call.was_refused(self.slots)
+        call.finish(self.slots)
         message = str(error)
         if message.startswith("WRONGTYPE"):
             return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")

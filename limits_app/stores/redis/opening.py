@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from limits_app.core.errors import NotShareable, StoreUnavailable
+from limits_app.core.record import LEASE_US
 from limits_app.core.runtime import lock_over_forks
 
-if TYPE_CHECKING:
-    from limits_app.stores.redis.store import RedisStore
+S = TypeVar("S")
 
-_OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "prefix": "limits:1:",
+    "lease_seconds": LEASE_US / 1e6,
+    "connect_seconds": 0.2,
+    "reply_seconds": 0.1,
+    "idle_factor": 7,
+}
+"""The options of stores."""
+
+_OPENED: Final[dict[tuple[object, ...], Any]] = {}
 _LOCK: Final = lock_over_forks()
 
 
@@ -31,6 +41,8 @@ class Source:
         self._alias = alias if given else "default"
         self._url = url
         self._client = client
+        self.is_ours = client is None
+        """Whether the client is made here, so that it has to be closed here."""
 
     def __str__(self) -> str:
         return repr(self._client or self._url or self._alias)
@@ -39,14 +51,7 @@ class Source:
         """Return the pool that knows how connections are made."""
         if self._client is not None:
             return self._client.connection_pool
-        if self._url is not None:
-            return ConnectionPool.from_url(self._url)
-        return _cache_pool(str(self._alias))
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the client is made here, so that it has to be closed here."""
-        return self._client is None
+        return _cache_pool(str(self._alias)) if self._url is None else ConnectionPool.from_url(self._url)
 
     def cluster(self) -> Any:
         """Return the client of a cluster."""
@@ -80,15 +85,14 @@ def _cache_pool(alias: str) -> Any:
         raise StoreUnavailable(message) from error
 
 
-def open_store(kind: type[RedisStore], alias: str | None, url: str | None, options: Mapping[str, Any]) -> RedisStore:
-    """Open a store of a class, or return the one that is open."""
-    options = {**kind.DEFAULTS, **options}
+def open_store(kind: Callable[..., S], alias: str | None, url: str | None, options: Mapping[str, Any]) -> S:
+    """Open a store of a class, or return the one that this process has opened before."""
+    options = {**DEFAULTS, **options}
     place = (alias, kind, url, *sorted(options.items()))
     with _LOCK:
-        store = _OPENED.get(place)
-        if store is None:
-            given = options if alias is None else {"alias": alias, **options}
-            store = _OPENED[place] = kind(url=url, **given)
+        if place not in _OPENED:
+            _OPENED[place] = kind(url=url, **options if alias is None else {"alias": alias, **options})
+        store: S = _OPENED[place]
         return store
 
 
@@ -97,3 +101,9 @@ def forget_aliases() -> None:
     with _LOCK:
         for place in [place for place in _OPENED if place[0] is not None]:
             del _OPENED[place]
+
+
+def prefix_for(site: str) -> str:
+    """Return the prefix of all keys of a site; braces, which have a meaning on a cluster, are quoted."""
+    own = quote(site, safe="")
+    return f"{DEFAULTS['prefix']}{own}:" if own else str(DEFAULTS["prefix"])

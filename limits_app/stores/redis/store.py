@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from struct import pack
 from typing import Any, ClassVar, Final, TypeVar
 
 from limits_app.core.clock import Clock, as_clock
@@ -13,7 +14,7 @@ from limits_app.core.errors import NotShareable, StoreUnavailable
 from limits_app.core.keys import short_key
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim
-from limits_app.core.record import LEASE_US, lease_us_of
+from limits_app.core.record import lease_us_of
 from limits_app.core.store import least_version
 from limits_app.stores.idleness import GRACE_US
 from limits_app.stores.in_thread import Settling
@@ -21,9 +22,10 @@ from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections, TaskConnections
 from limits_app.stores.redis.hints import ServerClock
 from limits_app.stores.redis.keys import Keys
-from limits_app.stores.redis.opening import Source, open_store
+from limits_app.stores.redis.opening import DEFAULTS, Source, open_store
+from limits_app.stores.redis.records import Steps
 from limits_app.stores.redis.usage import UsageCollector
-from limits_app.stores.redis.verbs import Steps, Verbs
+from limits_app.stores.redis.verbs import Verbs
 from limits_app.stores.redis.waking import Waking
 
 logger = logging.getLogger("limits_app")
@@ -47,13 +49,7 @@ class RedisStore(Verbs):
     counting = True
     clustered = False
 
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {
-        "prefix": "limits:1:",
-        "lease_seconds": LEASE_US / 1e6,
-        "connect_seconds": 0.2,
-        "reply_seconds": 0.1,
-        "idle_factor": 7,
-    }
+    DEFAULTS: ClassVar = DEFAULTS
 
     def __init__(
         self,
@@ -154,10 +150,10 @@ class RedisStore(Verbs):
 
     def advance_version(self) -> int:
         """See Store. On a cluster, the version is stored with each tag."""
-        first, *others = self._names.tags
-        version = int(self._connections.run(self._calls.raise_version(first, step=1, least=least_version())))
-        for tag in others:
-            self._connections.run(self._calls.raise_version(tag, step=0, least=version))
+        step, version = 1, least_version()
+        for tag in self._names.tags:
+            call = self._calls.script("version", [self._names.version(tag)], pack("<dd", step, version))
+            step, version = 0, int(self._connections.run(call))
         self._rejections.forget()
         self.line.notify_all()
         self._waking.announce()

@@ -71,7 +71,7 @@ class UsageCollector:
 
     def _step(self, tag: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes) -> Sequence[bytes]:
         keys = [*scopes, *self._names.finished_usage(tag), self._names.batch(tag)]
-        reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments, tag=tag))
+        reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments))
         return reply
 
 

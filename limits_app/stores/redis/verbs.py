@@ -5,14 +5,16 @@ Each verb is one script, which the server executes in one step; on a cluster one
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from limits_app.core import engine
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.plan import Amounts, Claim, Plan
+from limits_app.core.record import new_record
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.calls import (
@@ -28,12 +30,7 @@ from limits_app.stores.redis.calls import (
 from limits_app.stores.redis.exactly_once import WITHDRAWN, InDoubt, Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.keys import Keys
-from limits_app.stores.redis.records import Codec, Records
-
-R = TypeVar("R")
-
-Steps = Generator[Any, Any, R]
-"""A verb: yields calls, receives their replies, and returns its result."""
+from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored
 
 _MOST_ATTEMPTS: Final = 50
 _SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
@@ -159,7 +156,7 @@ class Verbs:
                     claim.admitted = None
                     self._unfinished.keep(claim, Unfinished(list(charged), call, claims, plans))
                 raise
-            self._slots.release(call.slot)
+            call.finish(self._slots)
             if reply[0] == _DECIDED:
                 return decision
             yield from self._prepare_again(claims, plans, reply)
@@ -235,14 +232,22 @@ class Verbs:
 
     def _settle_migrated(self, claim: Claim, changes: Amounts, left: Unfinished) -> Steps[bool]:
         """Settle a claim in scopes of which one has other limits by now."""
-        plan = left.charged[-1].plan
-        for _ in range(_MOST_ATTEMPTS):
-            found = yield from self._records.load(plan.shorts, plan.scopes, None)
-            claim.holder = self._calls.holder(claim)
-            call, kept_leases = self._records.settled(claim, changes, plan.scope_indexes, found)
-            if (yield from self._send(call, left)) == b"A":
-                return not kept_leases
-        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+        plan, kept_leases = left.charged[-1].plan, True
+        claim.holder = self._calls.holder(claim)
+
+        def change(found: Sequence[Stored], now: int) -> list[Changed]:
+            nonlocal kept_leases
+            records = [new_record(scope.schema) for scope in claim.plan.scopes]
+            for index, stored in zip(plan.scope_indexes, found, strict=True):
+                records[index] = stored.record or records[index]
+            kept_leases = engine.settle(claim, records, changes, now)
+            return [
+                (stored, records[index], claim.plan.scopes[index])
+                for index, stored in zip(plan.scope_indexes, found, strict=True)
+            ]
+
+        yield from self._records.change(plan.shorts, plan.scopes, None, change, lambda call: self._send(call, left))
+        return not kept_leases
 
     def _send(self, call: ScriptCall, left: Unfinished) -> Steps[bytes]:
         try:
@@ -250,7 +255,7 @@ class Verbs:
         except BaseException:
             left.call = call if call.slot is not None else None
             raise
-        self._slots.release(call.slot)
+        call.finish(self._slots)
         return reply
 
     def _peek(self, claim: Claim) -> Steps[None]:

@@ -77,7 +77,8 @@ class Waking:
 
     def _note(self, scopes: Iterable[str]) -> None:
         for scope in scopes:
-            self._connections.run(self._calls.watch(short_key(scope)))
+            key = self._names.scope(short_key(scope))
+            self._connections.run(self._calls.script("renew", [key, key], bytes(16), b""))
 
     def _listen(self) -> None:
         """Listen over one connection after the other, until there were no waiters for a while."""
