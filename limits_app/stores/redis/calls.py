@@ -20,7 +20,7 @@ from limits_app.core.runtime import on_fork
 from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
 from limits_app.stores.redis.hints import Calendars, ServerClock
-from limits_app.stores.redis.keys import Keys, tag_of
+from limits_app.stores.redis.opening import Keys, tag_of
 from limits_app.stores.redis.records import NAME_LENGTH, Codec, StatesReader, lease_member
 
 SETTLE, _CREDIT, UNDO = range(3)
@@ -168,7 +168,7 @@ class PreparedPlan:
                 _script("settle", self.algorithms),
                 keys or [names.version(self.tag)],
                 pack("<d", action) + self.description,
-                names.reply(b"", self.tag),
+                names.reply(self.tag),
             )
             for action in (_CREDIT if plan.is_credit else SETTLE, _CREDIT, UNDO)
         ]
@@ -222,7 +222,7 @@ def prepare_acquire(
         keys += names.finished_usage(tag)
     head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
     chosen = _script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
-    return Prepared(chosen, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(b"", tag))
+    return Prepared(chosen, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(tag))
 
 
 def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:

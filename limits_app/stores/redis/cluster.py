@@ -24,8 +24,7 @@ from limits_app.core.runtime import on_fork, start_thread
 from limits_app.stores.redis.calls import UNDO, Command, PreparedPlan
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.exactly_once import Slots, Unanswered
-from limits_app.stores.redis.keys import TAGS, tag_of
-from limits_app.stores.redis.opening import open_store
+from limits_app.stores.redis.opening import TAGS, open_store, tag_of
 from limits_app.stores.redis.records import Steps
 from limits_app.stores.redis.store import RedisStore
 from limits_app.stores.redis.verbs import Charged, Unfinished

@@ -1,7 +1,8 @@
-"""Opening a Redis store: where its connections come from, and the stores that this process has opened."""
+"""Opening a Redis store: its connections, the names of its keys, and the stores that this process has opened."""
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -26,6 +27,68 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 _OPENED: Final[dict[tuple[object, ...], Any]] = {}
 _LOCK: Final = lock_over_forks()
+
+
+TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
+
+
+def tag_of(scope: bytes) -> bytes:
+    """Return the tag of a scope, which is given by its short key."""
+    return TAGS[scope[0]]
+
+
+class Keys:
+    """The names of keys: `prefix{tag}:scope`, and what belongs to the scope.
+
+    The tag is one of 256, so that a cluster can keep keys that belong to all scopes of a tag, such as the version of
+    the configuration, on the same server as these scopes. A single server has only one of each, with the first tag.
+    """
+
+    def __init__(self, prefix: str, *, clustered: bool = False) -> None:
+        self._prefix = prefix.encode()
+        self.tags = TAGS if clustered else TAGS[:1]
+        """All tags of shared keys."""
+        self.channel = self._prefix + b"wake"
+        """The channel on which returned amounts and changes are announced."""
+
+    def scope(self, scope: bytes) -> bytes:
+        """Return the key of the record of a scope."""
+        return b"%s{%s}:%s" % (self._prefix, tag_of(scope), urlsafe_b64encode(scope).rstrip(b"="))
+
+    def log(self, scope: bytes, limit: str) -> bytes:
+        """Return the key of the log of a sliding window."""
+        return b"%s:log:%s" % (self.scope(scope), limit.encode())
+
+    def leases(self, scope: bytes, limit: str) -> bytes:
+        """Return the key of the leases of a resource limit."""
+        return b"%s:held:%s" % (self.scope(scope), limit.encode())
+
+    def tag(self, scope: bytes | None) -> bytes:
+        """Return the tag of the keys that scripts about a scope share with other scripts."""
+        return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)
+
+    def version(self, tag: bytes) -> bytes:
+        """Return the key of the version of the configuration."""
+        return self._shared(tag, b"version")
+
+    def reply(self, tag: bytes) -> bytes:
+        """Return what the keys of replies start with; the name of a slot follows."""
+        return self._shared(tag, b"reply:")
+
+    def finished_usage(self, tag: bytes) -> list[bytes]:
+        """Return the keys of finished usage, and of its hours."""
+        return [self._shared(tag, b"usage"), self._shared(tag, b"hours")]
+
+    def batch(self, tag: bytes) -> bytes:
+        """Return the key of the usage that was collected and is not forgotten."""
+        return self._shared(tag, b"batch")
+
+    def definitions(self, name: bytes) -> bytes:
+        """Return the key of the definitions of a schema."""
+        return b"%sdefinitions:%s" % (self._prefix, name.hex().encode())
+
+    def _shared(self, tag: bytes, name: bytes) -> bytes:
+        return b"%s{%s}:%s" % (self._prefix, tag, name)
 
 
 class Source:

@@ -181,6 +181,7 @@ class Records:
         scopes: Sequence[ScopedLimits],
         version: int | None,
         change: Callable[[Sequence[Stored], int], list[Changed]],
+        *,
         send: Callable[[ScriptCall], Steps[bytes]] | None = None,
     ) -> Steps[None]:
         """Load the data of scopes, change it, and store it again (compare and swap); `send` sends the last call."""
@@ -259,7 +260,7 @@ class Records:
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
         tag = self._names.tag(changed[0][0].short)
         keys += self._names.finished_usage(tag)
-        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.reply(b"", tag)
+        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.reply(tag)
         return self._calls.script("swap", keys, plan, *records, *usages, *writes, reply_key=reply_key)
 
 

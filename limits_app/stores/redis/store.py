@@ -21,8 +21,7 @@ from limits_app.stores.in_thread import Settling
 from limits_app.stores.redis.calls import Command
 from limits_app.stores.redis.connections import Connections, TaskConnections
 from limits_app.stores.redis.hints import ServerClock
-from limits_app.stores.redis.keys import Keys
-from limits_app.stores.redis.opening import DEFAULTS, Source, open_store
+from limits_app.stores.redis.opening import DEFAULTS, Keys, Source, open_store
 from limits_app.stores.redis.records import Steps
 from limits_app.stores.redis.usage import UsageCollector
 from limits_app.stores.redis.verbs import Verbs
@@ -127,11 +126,10 @@ class RedisStore(Verbs):
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         lost = set[Claim]()
-        for tag in self._names.tags_of(short for claim in claims for short in claim.plan.short_keys()):
+        for tag in sorted({self._names.tag(short) for claim in claims for short in claim.plan.short_keys()}):
             call, owners = self._calls.renew(claims, tag)
-            if owners:
-                reply = self._connections.run(call)
-                lost.update(owner for owner, renewed in zip(owners, reply, strict=True) if renewed != ord("1"))
+            reply = self._connections.run(call) if owners else b""
+            lost.update(owner for owner, renewed in zip(owners, reply, strict=True) if renewed != ord("1"))
         return [claim for claim in claims if claim in lost]
 
     def peek(self, claim: Claim) -> None:
@@ -141,7 +139,7 @@ class RedisStore(Verbs):
         for scope in scopes:
             short = short_key(scope)
             self._run(self._records.reset(short, keys))
-            self._connections.run(Command("PUBLISH", self._names.channel, self._names.scope(short)))
+            self._waking.announce(self._names.scope(short))
         self._rejections.forget()
         self.line.notify(scopes)
 

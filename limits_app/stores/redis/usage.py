@@ -60,12 +60,9 @@ class UsageCollector:
             found = self._step(tag, [], pack("<dd", _MOST, self._began), b"look")
             if not found or found[0]:
                 return found
-            _, full, *fields = found
-            scopes = [field for field in fields if field.startswith(_COUNTING_SCOPE)]
-            finished = [field for field in fields if not field.startswith(_COUNTING_SCOPE)]
-            keys = [field[len(_COUNTING_SCOPE) :] for field in scopes]
-            name = tag + unique_name().encode()
-            found = self._step(tag, keys, b"", b"take", name, full, *scopes, *finished)
+            fields = sorted(found[2:], key=lambda field: not field.startswith(_COUNTING_SCOPE))
+            keys = [field[len(_COUNTING_SCOPE) :] for field in fields if field.startswith(_COUNTING_SCOPE)]
+            found = self._step(tag, keys, b"", b"take", tag + unique_name().encode(), found[1], *fields)
             if found:
                 return found
 

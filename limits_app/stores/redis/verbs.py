@@ -29,7 +29,7 @@ from limits_app.stores.redis.calls import (
 )
 from limits_app.stores.redis.exactly_once import WITHDRAWN, InDoubt, Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
-from limits_app.stores.redis.keys import Keys
+from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored
 
 _MOST_ATTEMPTS: Final = 50
@@ -246,7 +246,9 @@ class Verbs:
                 for index, stored in zip(plan.scope_indexes, found, strict=True)
             ]
 
-        yield from self._records.change(plan.shorts, plan.scopes, None, change, lambda call: self._send(call, left))
+        yield from self._records.change(
+            plan.shorts, plan.scopes, None, change, send=lambda call: self._send(call, left)
+        )
         return not kept_leases
 
     def _send(self, call: ScriptCall, left: Unfinished) -> Steps[bytes]:

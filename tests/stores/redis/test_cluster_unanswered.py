@@ -14,7 +14,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore
-from limits_app.stores.redis.keys import tag_of
+from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until
 from tests.stores.redis.support import Keeper, prefix, record, scoped, used
 
