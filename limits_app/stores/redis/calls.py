@@ -45,7 +45,7 @@ class Script:
 
 @lru_cache(maxsize=1024)
 def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
-    """Return the script of a verb for limits of these algorithms."""
+    """Return the script of a verb for limits of these algorithms; `usage` is one for scopes that count."""
     needed = {_FILES.get(name, name) for name in algorithms} - {"prelude"}
     return Script(["prelude", *sorted(needed), verb])
 
@@ -152,7 +152,7 @@ class PreparedPlan:
         self.permits = [limit for limit in self.limits if limit.rule.is_permit]
         self.states = StatesReader([limit.rule for limit in self.limits])
         self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
-        self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits])
+        self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.has_quotas = "quota" in self.algorithms
         self.calendars = Calendars(self.limits)
         self.version = -1 if plan.version is None else plan.version
@@ -304,7 +304,8 @@ class Calls:
         self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, reply_key: bytes | None = None
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        return ScriptCall(Prepared(_script(verb), keys, plan, reply_key), self.clock.header(0), arguments)
+        chosen = _script(verb, frozenset(["usage"] if verb == "records" else []))
+        return ScriptCall(Prepared(chosen, keys, plan, reply_key), self.clock.header(0), arguments)
 
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""

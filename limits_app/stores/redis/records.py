@@ -234,7 +234,7 @@ class Records:
             keys += [self._names.scope(short), *[self._names.log(short, key) for key in logs]]
             keys += [self._names.leases(short, key) for key in permits]
             plan += pack("<dd", len(logs), len(permits))
-        return self._calls.script("load", keys, plan)
+        return self._calls.script("records", keys, plan)
 
     def _swap(self, changed: Sequence[Changed], now: int) -> ScriptCall:
         """Return the call that replaces the loaded records."""
@@ -261,7 +261,7 @@ class Records:
         tag = self._names.tag(changed[0][0].short)
         keys += self._names.finished_usage(tag)
         plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.reply(tag)
-        return self._calls.script("swap", keys, plan, *records, *usages, *writes, reply_key=reply_key)
+        return self._calls.script("records", keys, plan, *records, *usages, *writes, reply_key=reply_key)
 
 
 def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> tuple[bytes, int]:
@@ -307,7 +307,7 @@ def _keys_apart(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
 
 
 def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Stored:
-    """Read what the reply of load.lua says of one scope."""
+    """Read what the reply of records.lua says of one scope."""
     logs, permits = _keys_apart(codecs)
     raw, packed = next(rest), {key: next(rest) for key in logs}
     leases: dict[LeaseId, tuple[bytes, Lease]] = {}
