@@ -6,7 +6,7 @@
 -- the scope, the place in the record, three parameters, the number of its key (0: none), whether it is soft, the number
 -- of its usage, and the parts of a unit (0: not counted). KEYS[1] is the version of the configuration.
 -- The numbers: the requests in the order in which they are tried, and where the amounts of each start.
--- ARGV[3]: the holder of permits of each, 16 bytes, in that order.
+-- ARGV[3]: the holder of permits of each, 16 bytes, in that order; where there are permits.
 -- Replies: S stale configuration, C the record has another schema, T other calendars are needed, or D and for each
 -- request that was tried its turn, the length of its decision, and the decision:
 -- R rejected, A admitted, N admitted in a scope without a record; the time, and the states of the limits; of a request
@@ -101,7 +101,7 @@ for index = 1, failover > 0 and requests or 1 do
   local turn = turns and turns[index].turn or index
   local request, amounts_at = unpack_from('<dd', ARGV[2], numbers_at + turn * 16 - 16)
   local first_key, version, place = unpack_from('<ddd', plan, 33 + request * 24)
-  holder = string.sub(holders, turn * 16 - 15, turn * 16)
+  holder = holders and string.sub(holders, turn * 16 - 15, turn * 16)
   local status, states = decide(place, first_key, version, amounts_at)
   if not states then return status end
   reply = reply .. pack('<ddc1dc0', turn, 9 + #states, status, now, states)

@@ -32,6 +32,8 @@ _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked"
 _NUMBER_BYTES: Final = 8
 _HEADER_NUMBERS: Final = 6
 """How many numbers every call starts with: its own and the attempt, and those of `ServerClock.header`."""
+_FIRST_AMOUNT: Final = 1 + (_HEADER_NUMBERS + 2) * _NUMBER_BYTES
+"""Where the amounts of a request start that is the only one."""
 
 
 class Script:
@@ -154,6 +156,8 @@ class PreparedPlan:
         self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.has_quotas = "quota" in self.algorithms
+        self.calls_apart = self.has_quotas or bool(self.permits)
+        """Whether calls have more arguments than amounts."""
         self.calendars = Calendars(self.limits)
         self.version = -1 if plan.version is None else plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
@@ -255,6 +259,9 @@ class Calls:
 
         `now` is the time of another server of the cluster, that has decided on a part of the same claim.
         """
+        if len(claims) == 1 and not plans[0].calls_apart:
+            numbers = [*self.clock.header(0, now), 0, _FIRST_AMOUNT, *plans[0].amounts(claims[0].amounts)]
+            return ScriptCall(acquire, numbers)
         rows, amounts, known = list[float](), list[float](), list[tuple[int, int]]()
         place = 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
         for claim, plan in zip(claims, plans, strict=True):

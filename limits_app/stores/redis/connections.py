@@ -10,8 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from math import inf
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakKeyDictionary
 
 from redis import asyncio as asyncio_redis
@@ -81,7 +82,7 @@ class Connections:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._connect(self.connect_seconds, self.reply_seconds)
+            connection = self._connect()
         try:
             call.begin(self.slots)
             reply = _execute(connection, call, FIRST)
@@ -90,7 +91,7 @@ class Connections:
             return self.run_again(call, error)
         except BaseException as error:
             connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
-            raise self.refused(call, error) from error
+            self.refuse(call, error)
         self._keep(connection)
         return reply
 
@@ -102,8 +103,7 @@ class Connections:
         deadline = monotonic() + self.reply_seconds
         for _ in range(_MOST_ATTEMPTS):
             is_silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
-            seconds = min(_SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds, self.reply_seconds)
-            connection = self.pool.connection_class(**self.options(min(seconds, self.connect_seconds), seconds))
+            connection = self._new(_SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds)
             try:
                 connection.connect()
                 reply = _execute(connection, call, AGAIN)
@@ -112,7 +112,7 @@ class Connections:
                 error = lost
             except BaseException as refusal:
                 connection.disconnect()
-                raise self.refused(call, refusal) from refusal
+                self.refuse(call, refusal)
             else:
                 self._keep(connection, is_working=not is_silent)
                 return reply
@@ -120,30 +120,33 @@ class Connections:
                 break
         raise Unanswered(f"Redis does not answer: {error}") from error
 
-    def refused(self, call: Command, error: BaseException) -> BaseException:
-        """Return the error for a call that the server did not execute; interruptions as they are."""
+    def refuse(self, call: Command, error: BaseException) -> NoReturn:
+        """Raise the error for a call that the server has refused; interruptions as they are."""
         if not isinstance(error, exceptions.ResponseError):
-            return error
+            raise error
         call.finish(self.slots)
         message = str(error)
         if message.startswith("WRONGTYPE"):
-            return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
+            text = f"another program has written a key of this scope with another type: {error}"
+            raise RecordUnavailable(text) from error
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "")
         if "can't run this command" in message:  # a command within a script
             code = "NOPERM"
         if code == "NOPERM":
             message += " (docs/stores.md lists the commands that the ACL user of the store needs)"
-        return StoreUnavailable(f"Redis refuses: {message if message.startswith(code) else f'{code} {message}'}")
+        message = message if message.startswith(code) else f"{code} {message}"
+        raise StoreUnavailable(f"Redis refuses: {message}") from error
 
-    def options(self, connect_seconds: float, reply_seconds: float) -> dict[str, Any]:
-        """Return the options of connections, with these timeouts and without retries of redis-py."""
-        own = {"socket_connect_timeout": connect_seconds, "socket_timeout": reply_seconds, "health_check_interval": 0}
+    def options(self, most_seconds: float = inf) -> dict[str, Any]:
+        """Return the options of connections, with the timeouts of the store and without retries of redis-py."""
+        connect, reply = min(self.connect_seconds, most_seconds), min(self.reply_seconds, most_seconds)
+        own = {"socket_connect_timeout": connect, "socket_timeout": reply, "health_check_interval": 0}
         retries = {"retry": Retry(NoBackoff(), 0), "retry_on_timeout": False, "retry_on_error": []}
         return {**self.pool.connection_kwargs, **own, **retries}
 
     def listening_pool(self) -> ConnectionPool:
         """Return a pool of connections for listening, which belongs to the caller."""
-        options = self.options(self.connect_seconds, self.reply_seconds) | {"decode_responses": False}
+        options = self.options() | {"decode_responses": False}
         return ConnectionPool(connection_class=self.pool.connection_class, **options)
 
     def _keep(self, connection: Any, *, is_working: bool = True) -> None:
@@ -152,13 +155,17 @@ class Connections:
         else:
             connection.disconnect()
 
-    def _connect(self, connect_seconds: float, reply_seconds: float) -> Any:
-        connection = self.pool.connection_class(**self.options(connect_seconds, reply_seconds))
+    def _connect(self) -> Any:
+        connection = self._new()
         try:
             connection.connect()
         except (*LOST, exceptions.RedisError) as error:
             raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
         return connection
+
+    def _new(self, most_seconds: float = inf) -> Any:
+        """Return a connection that is not open yet; all its timeouts have at most so many seconds."""
+        return self.pool.connection_class(**self.options(most_seconds))
 
 
 def _execute(connection: Any, call: Command, attempt: int) -> Any:
@@ -183,17 +190,14 @@ class TaskConnections:
 
     def after_fork(self) -> None:
         """Forget the connections, which are closed with their event loop."""
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = WeakKeyDictionary()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[deque[Any], object]] = WeakKeyDictionary()
 
     async def run(self, call: Command) -> Any:
         """As `Connections.run`. When the task is cancelled, the call may have been executed."""
         if self._connections.task_class is None:
             return await asyncio.to_thread(self._connections.run, call)
-        held = self._by_loop.get(asyncio.get_running_loop())
-        if held is None:
-            held = self._by_loop[asyncio.get_running_loop()] = _LoopConnections()
-            await anext(held.until_shutdown)
-        connection = held.idle.pop() if held.idle else await self._connect()
+        idle = await self._idle()
+        connection = idle.pop() if idle else await self._connect()
         try:
             call.begin(self._connections.slots)
             async with asyncio.timeout(self._connections.reply_seconds):
@@ -203,22 +207,31 @@ class TaskConnections:
             return await asyncio.to_thread(self._connections.run_again, call, error)
         except BaseException as error:
             await connection.disconnect(nowait=True)
-            raise self._connections.refused(call, error) from error
-        if len(held.idle) < _MOST_IDLE and not held.is_closed:
-            held.idle.append(connection)
+            self._connections.refuse(call, error)
+        if len(idle) < _MOST_IDLE:
+            idle.append(connection)
         else:
             await connection.disconnect(nowait=True)
         return reply
 
+    async def _idle(self) -> deque[Any]:
+        """Return the idle connections of this event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            idle = deque[Any]()
+            closing = _close_at_shutdown(idle)
+            self._by_loop[loop] = idle, closing
+            await anext(closing)
+        return self._by_loop[loop][0]
+
     async def _connect(self) -> Any:
-        seconds = self._connections.connect_seconds
-        options = self._connections.options(seconds, self._connections.reply_seconds)
+        options = self._connections.options()
         shared = {name: value for name, value in options.items() if not name.startswith(_ONLY_FOR_THREADS)}
         # The timeouts are those of asyncio: with its own, redis-py may swallow a cancellation on Python 3.11.
         own = {"retry": TaskRetry(NoBackoff(), 0), "socket_timeout": None}
         connection = self._connections.task_class(**shared | own)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._connections.connect_seconds):
                 await connection.connect()
         except BaseException as error:
             await connection.disconnect(nowait=True)
@@ -240,19 +253,11 @@ async def _execute_in_task(connection: Any, call: Command) -> Any:
     return await connection.read_response(disable_decoding=True)
 
 
-class _LoopConnections:
-    """The idle connections of an event loop, which are closed when the loop shuts down its asynchronous generators."""
-
-    def __init__(self) -> None:
-        self.idle = deque[Any]()
-        self.is_closed = False
-        self.until_shutdown = self._close_at_shutdown()
-
-    async def _close_at_shutdown(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self.is_closed = True
-            while self.idle:
-                with suppress(*LOST):
-                    await self.idle.pop().disconnect()
+async def _close_at_shutdown(idle: deque[Any]) -> AsyncGenerator[None, None]:
+    """Close the idle connections of an event loop when the loop shuts down its asynchronous generators."""
+    try:
+        yield
+    finally:
+        while idle:
+            with suppress(*LOST):
+                await idle.pop().disconnect()

@@ -109,7 +109,7 @@ class RedisStore(Verbs):
         if self._unfinished and self.settle_later is None:
             self._settle_unfinished()
         try:
-            return self._run(self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover))
+            return self._run(self._choose(claims, emptiest_first=emptiest_first, failover=failover))
         except BaseException:
             self._settle_later(claims)
             raise
@@ -178,7 +178,7 @@ class RedisStore(Verbs):
     ) -> Claim | None:
         claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
         try:
-            return await self._arun(self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover))
+            return await self._arun(self._choose(claims, emptiest_first=emptiest_first, failover=failover))
         except asyncio.CancelledError:
             for claim in claims:
                 if claim in self._unfinished and self._settling.begin(claim):
@@ -208,14 +208,15 @@ class RedisStore(Verbs):
 
     def _run(self, steps: Steps[R]) -> R:
         """Send the calls of a verb from this thread."""
-        run, resume, reply = self._connections.run, steps.send, None
         try:
+            call = next(steps)
             while True:
-                call = resume(reply)
                 try:
-                    reply, resume = run(call), steps.send
+                    reply = self._connections.run(call)
                 except StoreUnavailable as error:
-                    reply, resume = error, steps.throw
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # the result of the generator
         finally:
@@ -223,14 +224,15 @@ class RedisStore(Verbs):
 
     async def _arun(self, steps: Steps[R]) -> R:
         """Send the calls of a verb from this task."""
-        run, resume, reply = self._tasks.run, steps.send, None
         try:
+            call = next(steps)
             while True:
-                call = resume(reply)
                 try:
-                    reply, resume = await run(call), steps.send
+                    reply = await self._tasks.run(call)
                 except StoreUnavailable as error:
-                    reply, resume = error, steps.throw
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # the result of the generator
         finally:

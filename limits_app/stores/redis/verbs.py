@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from struct import Struct
 from time import monotonic
 from typing import Final, NamedTuple
@@ -52,17 +53,11 @@ _HEAD: Final = Struct("<Bd")
 
 
 class Decision(NamedTuple):
-    """The decision on claims: the one that was admitted, if any, and whether one of its scopes had no record before.
+    """The claim that was admitted, if any, whether it has a new scope, and its records after and before, to undo it."""
 
-    `records` are its records after and before, where it may be undone.
-    """
-
-    claim: Claim | None
-    has_new_scope: bool
-    records: bytes
-
-
-_REJECTION: Final = Decision(None, has_new_scope=False, records=b"")
+    claim: Claim | None = None
+    has_new_scope: bool = False
+    records: bytes = b""
 
 
 class Charged(NamedTuple):
@@ -73,25 +68,17 @@ class Charged(NamedTuple):
     records: bytes = b""
 
 
+@dataclass(slots=True)
 class Unfinished:
     """What has still to be settled of a claim: where it is charged, and a call that was not answered.
 
     The call charges the first that fits of `claims`, or settles the last of `charged` where there are no `claims`.
     """
 
-    __slots__ = ("call", "charged", "claims", "plans")
-
-    def __init__(
-        self,
-        charged: list[Charged],
-        call: ScriptCall | None = None,
-        claims: Sequence[Claim] = (),
-        plans: Sequence[PreparedPlan] = (),
-    ) -> None:
-        self.charged = charged
-        self.call = call
-        self.claims = claims
-        self.plans = plans
+    charged: list[Charged]
+    call: ScriptCall | None = None
+    claims: Sequence[Claim] = ()
+    plans: Sequence[PreparedPlan] = ()
 
 
 class Verbs:
@@ -114,6 +101,11 @@ class Verbs:
         self._rejections = Rejections()
         self._unfinished: InDoubt[Claim, Unfinished] = InDoubt()
 
+    def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
+        if len(claims) == 1:
+            return self._acquire_one(claims[0])
+        return self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+
     def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if len(claims) > 1:
             plans = [self._prepared(claim.plan) for claim in claims] if self.one_step else []
@@ -131,7 +123,7 @@ class Verbs:
 
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
         plan = self._prepared(claim.plan)
-        return (yield from self._decide([claim], [plan], plan.acquire)).claim
+        return (yield from self._decide((claim,), (plan,), plan.acquire)).claim
 
     def _decide(
         self,
@@ -141,7 +133,8 @@ class Verbs:
         charged: Sequence[Charged] = (),
     ) -> Steps[Decision]:
         """Charge the first of the claims that fits, in one step; other scopes may have charged them already."""
-        yield from self._define([plan for plan in plans if not plan.is_defined])
+        if not all(plan.is_defined for plan in plans):
+            yield from self._define(plans)
         for _ in range(_MOST_ATTEMPTS):
             forgotten = self._rejections.forgotten
             call = self._calls.acquire(claims, plans, acquire, charged[0].at if charged else None)
@@ -183,7 +176,7 @@ class Verbs:
                 lease_was_lost = yield from self._find_out(claim, left, left.call)
             while left.charged:
                 group, claim.decided_at, _ = left.charged[-1]
-                if self._is_needed(group, changes):
+                if group.is_whole or any(group.amounts(changes)):
                     lease_was_lost |= yield from self._settle_group(claim, changes, left)
                 left.charged.pop()
         except BaseException:
@@ -196,9 +189,6 @@ class Verbs:
         self._rejections.forget()
         if self.line.busy:
             self.line.notify(claim.plan.scope_keys)
-
-    def _is_needed(self, group: PreparedPlan, changes: Amounts) -> bool:
-        return group.is_whole or any(group.amounts(changes))
 
     def _find_out(self, claim: Claim, left: Unfinished, call: ScriptCall) -> Steps[bool]:
         """Withdraw the call that was not answered; return whether it has found that a lease had run out."""
@@ -216,15 +206,12 @@ class Verbs:
     def _settle_group(self, claim: Claim, changes: Amounts, left: Unfinished, action: int = SETTLE) -> Steps[bool]:
         """Settle a claim in the scopes of the last that has charged it; return whether a lease had run out."""
         plan, _, records = left.charged[-1]
-        while True:
-            call = self._calls.settle(claim, changes, plan, action, records)
-            reply = yield from self._send(call, left)
-            if reply[0] == _OTHER_CALENDARS:
-                self._clock.learn(int(_HEAD.unpack_from(reply)[1]))
-            elif reply[0] == _OTHER_SCHEMA:
-                return (yield from self._settle_migrated(claim, changes, left))
-            else:
-                break
+        reply = yield from self._send(self._calls.settle(claim, changes, plan, action, records), left)
+        while reply[0] == _OTHER_CALENDARS:
+            self._clock.learn(int(_HEAD.unpack_from(reply)[1]))
+            reply = yield from self._send(self._calls.settle(claim, changes, plan, action, records), left)
+        if reply[0] == _OTHER_SCHEMA:
+            return (yield from self._settle_migrated(claim, changes, left))
         if reply[0] != _DONE:
             with suppress(StoreUnavailable):
                 yield from self._define([plan])
@@ -232,19 +219,16 @@ class Verbs:
 
     def _settle_migrated(self, claim: Claim, changes: Amounts, left: Unfinished) -> Steps[bool]:
         """Settle a claim in scopes of which one has other limits by now."""
-        plan, kept_leases = left.charged[-1].plan, True
+        plan, scopes, kept_leases = left.charged[-1].plan, claim.plan.scopes, True
         claim.holder = self._calls.holder(claim)
 
         def change(found: Sequence[Stored], now: int) -> list[Changed]:
             nonlocal kept_leases
-            records = [new_record(scope.schema) for scope in claim.plan.scopes]
-            for index, stored in zip(plan.scope_indexes, found, strict=True):
+            records, placed = [new_record(scope.schema) for scope in claim.plan.scopes], plan.scope_indexes
+            for index, stored in zip(placed, found, strict=True):
                 records[index] = stored.record or records[index]
             kept_leases = engine.settle(claim, records, changes, now)
-            return [
-                (stored, records[index], claim.plan.scopes[index])
-                for index, stored in zip(plan.scope_indexes, found, strict=True)
-            ]
+            return [(stored, records[index], scopes[index]) for index, stored in zip(placed, found, strict=True)]
 
         yield from self._records.change(
             plan.shorts, plan.scopes, None, change, send=lambda call: self._send(call, left)
@@ -261,13 +245,12 @@ class Verbs:
         return reply
 
     def _peek(self, claim: Claim) -> Steps[None]:
-        groups = [group.scope_indexes for group in self._groups(claim.plan)]
-        yield from self._records.peek(claim, groups)
+        yield from self._records.peek(claim, [group.scope_indexes for group in self._groups(claim.plan)])
         self._clock.learn(claim.decided_at)
 
     def _define(self, plans: Sequence[PreparedPlan]) -> Steps[None]:
         """Store the definitions of schemas, by which records are read after the limits have changed."""
-        now = monotonic() if plans else 0.0
+        now = monotonic()
         for codec in [codec for plan in plans for codec in plan.codecs]:
             if now - self._defined.get(codec.name, -_SECONDS_BETWEEN_DEFINITIONS) >= _SECONDS_BETWEEN_DEFINITIONS:
                 key = self._names.definitions(codec.name)
@@ -303,7 +286,7 @@ class Verbs:
             self._clock.learn(claim.decided_at)
             if learn and self._learns and claim.plan.version is None and plan.is_whole:
                 self._rejections.learn(claim, forgotten)
-        return _REJECTION
+        return Decision()
 
     def _prepared(self, plan: Plan) -> PreparedPlan:
         prepared = plan.store_cache

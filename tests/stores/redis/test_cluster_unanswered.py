@@ -55,8 +55,9 @@ def frozen(cluster: list[RedisServer], store: RedisClusterStore, limits: LimitSe
     by_node = store._connections._by_node.values()
     for connections in by_node:
         connections.close()
-        connections.connect_seconds = connections.reply_seconds = SECONDS
-        connections._keep(connections._connect(10, SECONDS))
+        connections.connect_seconds, connections.reply_seconds = 10, SECONDS
+        connections._keep(connections._connect())
+        connections.connect_seconds = SECONDS
     store._connections.reply_seconds = SECONDS
     server.freeze()
     try:
