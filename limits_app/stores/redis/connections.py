@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from redis import asyncio as asyncio_redis
@@ -89,9 +89,12 @@ class Connections:
         except LOST as error:
             connection.disconnect()
             return self.run_again(call, error)
-        except BaseException as error:
+        except exceptions.ResponseError as error:
             connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
-            self.refuse(call, error)
+            raise self.refused(call, error) from error
+        except BaseException:
+            connection.disconnect()
+            raise
         self._keep(connection)
         return reply
 
@@ -110,9 +113,12 @@ class Connections:
             except LOST as lost:
                 connection.disconnect()
                 error = lost
-            except BaseException as refusal:
+            except exceptions.ResponseError as refusal:
                 connection.disconnect()
-                self.refuse(call, refusal)
+                raise self.refused(call, refusal) from refusal
+            except BaseException:
+                connection.disconnect()
+                raise
             else:
                 self._keep(connection, is_working=not is_silent)
                 return reply
@@ -120,22 +126,19 @@ class Connections:
                 break
         raise Unanswered(f"Redis does not answer: {error}") from error
 
-    def refuse(self, call: Command, error: BaseException) -> NoReturn:
-        """Raise the error for a call that the server has refused; interruptions as they are."""
-        if not isinstance(error, exceptions.ResponseError):
-            raise error
+    def refused(self, call: Command, error: exceptions.ResponseError) -> StoreUnavailable:
+        """Return the error for a call that the server did not execute."""
         call.finish(self.slots)
         message = str(error)
         if message.startswith("WRONGTYPE"):
-            text = f"another program has written a key of this scope with another type: {error}"
-            raise RecordUnavailable(text) from error
+            return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "")
         if "can't run this command" in message:  # a command within a script
             code = "NOPERM"
         if code == "NOPERM":
             message += " (docs/stores.md lists the commands that the ACL user of the store needs)"
         message = message if message.startswith(code) else f"{code} {message}"
-        raise StoreUnavailable(f"Redis refuses: {message}") from error
+        return StoreUnavailable(f"Redis refuses: {message}")
 
     def options(self, most_seconds: float = inf) -> dict[str, Any]:
         """Return the options of connections, with the timeouts of the store and without retries of redis-py."""
@@ -205,9 +208,12 @@ class TaskConnections:
         except LOST as error:
             await connection.disconnect(nowait=True)
             return await asyncio.to_thread(self._connections.run_again, call, error)
-        except BaseException as error:
+        except exceptions.ResponseError as error:
             await connection.disconnect(nowait=True)
-            self._connections.refuse(call, error)
+            raise self._connections.refused(call, error) from error
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
         if len(idle) < _MOST_IDLE:
             idle.append(connection)
         else:
