@@ -91,7 +91,8 @@ class Connections:
             return self.run_again(call, error)
         except exceptions.ResponseError as error:
             connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
-            raise self.refused(call, error) from error
+            call.finish(self.slots)
+            raise self.refused(error) from error
         except BaseException:
             connection.disconnect()
             raise
@@ -115,7 +116,7 @@ class Connections:
                 error = lost
             except exceptions.ResponseError as refusal:
                 connection.disconnect()
-                raise self.refused(call, refusal) from refusal
+                raise self.refused(refusal) from refusal
             except BaseException:
                 connection.disconnect()
                 raise
@@ -126,9 +127,8 @@ class Connections:
                 break
         raise Unanswered(f"Redis does not answer: {error}") from error
 
-    def refused(self, call: Command, error: exceptions.ResponseError) -> StoreUnavailable:
+    def refused(self, error: exceptions.ResponseError) -> StoreUnavailable:
         """Return the error for a call that the server did not execute."""
-        call.finish(self.slots)
         message = str(error)
         if message.startswith("WRONGTYPE"):
             return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
@@ -210,7 +210,8 @@ class TaskConnections:
             return await asyncio.to_thread(self._connections.run_again, call, error)
         except exceptions.ResponseError as error:
             await connection.disconnect(nowait=True)
-            raise self._connections.refused(call, error) from error
+            call.finish(self._connections.slots)
+            raise self._connections.refused(error) from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
