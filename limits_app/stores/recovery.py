@@ -53,14 +53,15 @@ class PendingWork:
         self.owes_version = False
         """Whether the version of the configuration has to be advanced."""
         self._releases: deque[tuple[Claim, Amounts]] = deque()
+        self._running = 0
 
     def __len__(self) -> int:
-        """The number of releases."""
-        return len(self._releases)
+        """The number of releases, with the one that is being settled."""
+        return len(self._releases) + self._running
 
     def __bool__(self) -> bool:
         """Whether there is anything to do."""
-        return self.owes_version or bool(self._releases)
+        return self.owes_version or bool(len(self))
 
     def add(self, claim: Claim, changes: Amounts) -> None:
         """Keep a release. The claim counts as settled from now on, so that no one else settles it."""
@@ -75,6 +76,7 @@ class PendingWork:
             store.advance_version()
             self.owes_version = False
         while self._releases:
+            self._running = 1  # before it is taken out
             claim, changes = self._releases.popleft()
             try:
                 claim.settled = False
@@ -84,6 +86,7 @@ class PendingWork:
                 raise
             finally:
                 claim.settled = True
+                self._running = 0
 
 
 class Recoverable(Protocol):
