@@ -169,7 +169,8 @@ class Verbs:
         """Settle a claim wherever it is charged; after an error or an interruption the next call does the rest."""
         left = self._unfinished.take(claim)
         if left is None:
-            left = Unfinished([Charged(group, claim.decided_at) for group in self._groups(claim.plan)])
+            groups = self._groups(claim.plan) if claim.admitted or claim.plan.is_credit else ()
+            left = Unfinished([Charged(group, claim.decided_at) for group in groups])
         lease_was_lost = False
         try:
             if left.call is not None:
