@@ -11,7 +11,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
 from struct import Struct, error
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.window_log import Log
@@ -56,20 +56,29 @@ class StoredUsage(HourlyUsage):
     __slots__ = ()
 
 
-class Codec:
-    """Reads and writes the records of one schema.
+class SchemaCodec:
+    """Reads and writes the records of one schema; `name` is a digest of the definitions with so many bytes."""
+
+    __slots__ = ("definitions", "name", "schema")
+
+    def __init__(self, schema: Schema, name_length: int) -> None:
+        self.schema = schema
+        self.definitions = definitions_of(schema)
+        self.name = blake2b(self.definitions, digest_size=name_length).digest()
+
+
+class Codec(SchemaCodec):
+    """Reads and writes records in files and databases.
 
     A record is the name of the schema, which is a digest of its definitions, the integers of all states, and where
     usage is counted the end of the hour and the amounts. A store keeps leases, and the logs of the limits `with_log`,
     in its own way.
     """
 
-    __slots__ = ("_form", "_spans", "_usage_at", "definitions", "name", "schema", "size", "with_log")
+    __slots__ = ("_form", "_spans", "_usage_at", "size", "with_log")
 
     def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self.definitions = definitions_of(schema)
-        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        super().__init__(schema, NAME_LENGTH)
         self.with_log = [index for index, rule in enumerate(schema.rules) if rule.has_log]
         self._spans: list[tuple[int, int]] = []
         end = 1  # after the name
@@ -120,41 +129,45 @@ class Codec:
         return [record.states[index][-1] for index in self.with_log]
 
 
-class Codecs:
-    """The codecs of all schemas that a process has used."""
+K = TypeVar("K", bound=SchemaCodec)
 
-    def __init__(self) -> None:
-        self._by_schema: dict[Schema, Codec] = {}
-        self._by_name: dict[bytes, Codec] = {}
 
-    def of(self, schema: Schema) -> Codec:
+class Codecs(Generic[K]):
+    """The codecs of all schemas that a process has used, made by `make_codec` when they are needed."""
+
+    def __init__(self, make_codec: Callable[[Schema], K]) -> None:
+        self._make_codec = make_codec
+        self._by_schema: dict[Schema, K] = {}
+        self._by_name: dict[bytes, K] = {}
+
+    def of(self, schema: Schema) -> K:
         """Return the codec of a schema."""
         codec = self._by_schema.get(schema)
         return self._add(schema) if codec is None else codec
 
-    def of_record(self, stored: bytes, find_definitions: Callable[[bytes], bytes | None]) -> Codec | None:
-        """Return the codec of the schema that wrote a record.
-
-        `find_definitions` is called with a name that this process has not used yet. None when there are no definitions
-        under that name, or a newer version has written them.
-        """
+    def of_record(self, stored: bytes, find_definitions: Callable[[bytes], bytes | None]) -> K | None:
+        """Return the codec of the schema that wrote a record; `find_definitions` is called with a name that is new."""
         name = stored[:NAME_LENGTH]
-        codec = self._by_name.get(name)
-        if codec is None:
-            definitions = find_definitions(name)
-            if definitions is None:
-                return None
-            try:
-                codec = self.of(schema_from(definitions))
-            except (TypeError, ValueError):
-                return None
-        return codec
+        return self.named(name) or self.defined(find_definitions(name))
 
-    def _add(self, schema: Schema) -> Codec:
+    def named(self, name: bytes) -> K | None:
+        """Return the codec of the schema with a name; None when this process has not used it yet."""
+        return self._by_name.get(name)
+
+    def defined(self, definitions: bytes | None) -> K | None:
+        """Return the codec of definitions; None when there are none, or a newer version has written them."""
+        if definitions is None:
+            return None
+        try:
+            return self.of(schema_from(definitions))
+        except (TypeError, ValueError):
+            return None
+
+    def _add(self, schema: Schema) -> K:
         if len(self._by_schema) >= _MAX_CODECS:
             self._by_schema.clear()
             self._by_name.clear()
-        codec = self._by_schema[schema] = Codec(schema)
+        codec = self._by_schema[schema] = self._make_codec(schema)
         self._by_name[codec.name] = codec
         return codec
 

@@ -12,22 +12,22 @@ from tests.stores.test_codec import LIMITS
 
 
 @pytest.fixture
-def met() -> Codecs:
-    return Codecs()
+def met() -> Codecs[Codec]:
+    return Codecs(Codec)
 
 
 def unknown(_name: bytes) -> None:
     """No definitions are stored."""
 
 
-def test_a_schema_has_one_codec_however_it_is_found(met: Codecs) -> None:
+def test_a_schema_has_one_codec_however_it_is_found(met: Codecs[Codec]) -> None:
     schema = schema_of((CallLimit(5, 60),))
     codec = met.of(schema)
     stored = codec.encode(new_record(schema))
     assert met.of(schema) is met.of_record(stored, unknown) is codec
 
 
-def test_a_schema_that_was_never_met_is_read_from_its_definitions(met: Codecs) -> None:
+def test_a_schema_that_was_never_met_is_read_from_its_definitions(met: Codecs[Codec]) -> None:
     written = Codec(schema_of((CallLimit(6, 60),)))
     stored = written.encode(new_record(written.schema))
     assert met.of_record(stored, unknown) is None
@@ -36,11 +36,11 @@ def test_a_schema_that_was_never_met_is_read_from_its_definitions(met: Codecs) -
 
 
 @pytest.mark.parametrize("definitions", [None, b"[1, [[]]]", b'[1, [["newer", 1]]]', b"?", b"1"])
-def test_what_cannot_be_read_has_no_codec(met: Codecs, definitions: bytes | None) -> None:
+def test_what_cannot_be_read_has_no_codec(met: Codecs[Codec], definitions: bytes | None) -> None:
     assert met.of_record(b"a record", lambda _name: definitions) is None
 
 
-def test_as_many_as_there_are_at_most_and_then_again(met: Codecs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_as_there_are_at_most_and_then_again(met: Codecs[Codec], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codecs, "_MAX_CODECS", 2)
     schemas = [schema_of((CallLimit(most, 60),)) for most in (1, 2, 3)]
     first, *_, last = [met.of(schema) for schema in schemas]

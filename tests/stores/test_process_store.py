@@ -73,7 +73,7 @@ def test_a_reset_reads_them_too(process_store: ProcessStore) -> None:
 @pytest.fixture
 def _no_schema_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Definitions have to be read from the file."""
-    monkeypatch.setattr(records, "_CODECS", codecs.Codecs())
+    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec))
 
 
 @pytest.mark.usefixtures("_no_schema_is_known")
@@ -95,7 +95,7 @@ def test_a_scope_whose_definitions_are_lost_is_no_longer_counting(
     assert counting(process_store, CallLimit(5, DAY)).try_acquire()
     process_store.close()
     reopened = ProcessStore(process_store.directory, map_megabytes=2)
-    monkeypatch.setattr(records, "_CODECS", codecs.Codecs())
+    monkeypatch.setattr(records, "_CODECS", codecs.Codecs(codecs.Codec))
     assert entries(reopened, short_key("open"))
     with reopened._file.open().begin(write=True) as txn:
         for key in [bytes(key) for key, _ in txn.cursor() if bytes(key).startswith(b"d")]:

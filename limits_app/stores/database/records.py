@@ -91,7 +91,7 @@ class RecordTable:
     """Reads and writes the rows of scopes, whichever schemas they were written under."""
 
     def __init__(self) -> None:
-        self._codecs = Codecs()
+        self._codecs = Codecs(Codec)
         self._defined: set[bytes] = set()
 
     def define(self, connection: StoreConnection, schema: Schema) -> None:

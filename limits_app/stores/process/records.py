@@ -27,7 +27,7 @@ _LOG: Final = b"g"
 _LEASE: Final = b"l"
 _LEASE_FORM: Final = Struct("=3q")
 _REQUIRED: Final = object()
-_CODECS: Final = Codecs()
+_CODECS: Final = Codecs(Codec)
 
 
 class StoredLeases(MutableMapping[LeaseId, Lease]):

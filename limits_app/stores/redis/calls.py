@@ -6,53 +6,48 @@ A script is prelude.lua, the algorithms that it needs, and the file of its verb,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
 from struct import pack
-from typing import Final
+from typing import Any, Final
 
 from limits_app.core.counting import label_of
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+from limits_app.core.record import Schema
 from limits_app.core.runtime import on_fork
+from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
-from limits_app.stores.redis.hints import ALWAYS, Calendars, ServerClock
-from limits_app.stores.redis.keys import Keys, tag_of
-from limits_app.stores.redis.records import NAME_LENGTH, Codecs, StatesReader, lease_member
+from limits_app.stores.redis.hints import Calendars, ServerClock
+from limits_app.stores.redis.opening import Keys, tag_of
+from limits_app.stores.redis.records import NAME_LENGTH, Codec, StatesReader, lease_member
 
-SETTLE: Final = 0
-_CREDIT: Final = 1
-UNDO: Final = 2
+SETTLE, _CREDIT, UNDO = range(3)
 """The actions of settle.lua."""
-
-_FOLDER: Final = Path(__file__).parent
 
 _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
-Pack = Callable[..., Sequence[bytes]]
-"""The method of connections of redis-py that packs a command."""
-
 _NUMBER_BYTES: Final = 8
 _HEADER_NUMBERS: Final = 6
 """How many numbers every call starts with: its own and the attempt, and those of `ServerClock.header`."""
-_NO_HOLDER: Final = bytes(16)
+_FIRST_AMOUNT: Final = 1 + (_HEADER_NUMBERS + 2) * _NUMBER_BYTES
+"""Where the amounts of a request start that is the only one."""
 
 
 class Script:
     """The text of a script, and the digest by which servers know it."""
 
-    __slots__ = ("digest", "text")
-
     def __init__(self, files: Iterable[str]) -> None:
-        self.text = "\n".join([(_FOLDER / f"{name}.lua").read_text() for name in files])
+        folder = Path(__file__).parent
+        self.text = "\n".join([(folder / f"{name}.lua").read_text() for name in files])
         self.digest = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 @lru_cache(maxsize=1024)
-def script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
-    """Return the script of a verb for limits of these algorithms."""
+def _script(verb: str, algorithms: frozenset[str] = frozenset()) -> Script:
+    """Return the script of a verb for limits of these algorithms; `usage` is one for scopes that count."""
     needed = {_FILES.get(name, name) for name in algorithms} - {"prelude"}
     return Script(["prelude", *sorted(needed), verb])
 
@@ -62,113 +57,81 @@ _WITHDRAW_SCRIPT: Final = Script(["prelude"])
 
 
 class Command:
-    """A command that may be executed twice."""
+    """A command that may be executed twice; `key` is one of its keys, by which a cluster finds the server.
+
+    `slot` is where the server keeps the reply of a call that is executed once, while it may have been executed and its
+    reply was not read.
+    """
 
     script: Script | None = None
-    """The script that it runs, if any."""
+    slot: Slot | None = None
 
     def __init__(self, *words: bytes | str) -> None:
-        self._words = words
+        self._words: tuple[Any, ...] = words
         self.key = words[1] if isinstance(words[1], bytes) else words[1].encode()
-        """One of its keys, by which a cluster finds the server."""
 
     def begin(self, slots: Slots) -> None:
         """Note that it is sent for the first time."""
 
-    def was_refused(self, slots: Slots) -> None:
-        """Note that the server has not executed it."""
+    def finish(self, slots: Slots) -> None:
+        """Note that its reply was read, or that the server has refused it."""
 
-    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:  # noqa: ARG002
-        """Return the command, with the text of the script or its digest; `pack_command` is that of a connection."""
-        if with_text and self.script is not None:
-            return pack_command("EVAL", self.script.text, *self._words[2:])
-        return pack_command(*self._words)
+    def words(self, attempt: int) -> tuple[Any, ...]:  # noqa: ARG002
+        """Return the command and its arguments."""
+        return self._words
+
+    def with_text(self, words: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the same with the text of the script, for a server that does not know its digest."""
+        return ("EVAL", "" if self.script is None else self.script.text, *words[2:])
 
 
 class Prepared:
     """A script with its keys and its plan. On a cluster, all keys have one tag.
 
-    `once` says that it is executed exactly once; otherwise it may be executed twice. One that `is_repeated` has
-    arguments of the same lengths in every call, so that it is packed once.
+    With `reply_key`, to which the name of a slot is added, it is executed once; otherwise it may be executed twice.
     """
 
-    __slots__ = ("_pieces", "head", "is_repeated", "key", "plan", "reply_key", "script")
+    __slots__ = ("head", "key", "plan", "reply_key", "script")
 
-    def __init__(
-        self,
-        chosen: Script,
-        keys: Sequence[bytes],
-        plan: bytes,
-        reply_key: bytes | None = None,
-        *,
-        is_repeated: bool = False,
-    ) -> None:
-        self.script = chosen
+    def __init__(self, script: Script, keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None) -> None:
+        self.script = script
         self.key = keys[0] if keys else b""
         self.plan = plan
         self.reply_key = reply_key
-        self.is_repeated = is_repeated
-        self.head = ("EVALSHA", chosen.digest, len(keys) + (reply_key is not None), *keys)
-        self._pieces: list[bytes] = []
-
-    def packed(self, pack_command: Pack, slot: bytes, *arguments: bytes, with_text: bool) -> Sequence[bytes]:
-        """Return the command with the name of a slot and arguments."""
-        head = ("EVAL", self.script.text, *self.head[2:]) if with_text else self.head
-        if self.reply_key is None:
-            return pack_command(*head, self.plan, *arguments)
-        if with_text or not self.is_repeated:
-            return pack_command(*head, self.reply_key + slot, self.plan, *arguments)
-        fields = (slot, *arguments)
-        if not self._pieces:
-            # What redis-py packs around random fields of the same lengths is the same around others.
-            random = [os.urandom(len(field)) for field in fields]
-            rest = b"".join(pack_command(*self.head, self.reply_key + random[0], self.plan, *random[1:]))
-            pieces = []
-            for field in random:
-                before, _, rest = rest.partition(field) if field else (rest, b"", b"")
-                pieces.append(before)
-            self._pieces = [*pieces, rest]
-        pieces = self._pieces
-        parts = [*pieces, *fields]
-        parts[::2], parts[1::2] = pieces, fields
-        return (b"".join(parts),)
+        self.head = ("EVALSHA", script.digest, len(keys) + (reply_key is not None), *keys)
 
 
 class ScriptCall(Command):
-    """A call of a prepared script with its numbers and further arguments.
-
-    While it may have been executed and its reply was not read, `slot` is where the server keeps the reply.
-    """
+    """A call of a prepared script with its numbers and further arguments."""
 
     def __init__(self, prepared: Prepared, numbers: Sequence[float], arguments: Sequence[bytes] = ()) -> None:
         self.script, self.key = prepared.script, prepared.key
         self._prepared = prepared
         self._numbers = numbers
         self._arguments = arguments
-        self.slot: Slot | None = None
         self.number = 0
 
     def begin(self, slots: Slots) -> None:
-        """See Command."""
         if self._prepared.reply_key is not None and self.slot is None:
             slot = slots.take()
             slot.number += 1
             self.number = slot.number
             self.slot = slot
 
-    def was_refused(self, slots: Slots) -> None:
-        """See Command."""
-        slots.release(self.slot)
-        self.slot = None
+    def finish(self, slots: Slots) -> None:
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            slots.release(slot)
 
-    def packed(self, pack_command: Pack, attempt: int, *, with_text: bool) -> Sequence[bytes]:
-        """See Command."""
-        slot = b"" if self.slot is None else self.slot.name
-        data = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
-        return self._prepared.packed(pack_command, slot, data, *self._arguments, with_text=with_text)
+    def words(self, attempt: int) -> tuple[Any, ...]:
+        prepared, slot = self._prepared, self.slot
+        numbers = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
+        if slot is None or prepared.reply_key is None:
+            return (*prepared.head, prepared.plan, numbers, *self._arguments)
+        return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, numbers, *self._arguments)
 
     def withdrawal(self) -> Command:
-        """Return the call that withdraws this one; the reply is `W`, or that to this call if it was executed."""
+        """Return the call that withdraws this one; the reply is WITHDRAWN, or that to this call if it was executed."""
         reply_key = (self._prepared.reply_key or b"") + (self.slot.name if self.slot else b"")
         numbers = pack("<6d", self.number, WITHDRAW, 0, 0, 0, 0)
         call = Command("EVALSHA", _WITHDRAW_SCRIPT.digest, "1", reply_key, b"", numbers)
@@ -179,7 +142,7 @@ class ScriptCall(Command):
 class PreparedPlan:
     """What scripts need to know of a plan, or of its scopes with one tag, on a cluster."""
 
-    def __init__(self, plan: Plan, names: Keys, codecs: Codecs, tag: bytes | None = None) -> None:
+    def __init__(self, plan: Plan, names: Keys, codecs: Codecs[Codec], tag: bytes | None = None) -> None:
         self.names = names
         shorts = plan.short_keys()
         self.scope_indexes = [index for index, short in enumerate(shorts) if tag is None or tag_of(short) == tag]
@@ -191,112 +154,89 @@ class PreparedPlan:
         self.permits = [limit for limit in self.limits if limit.rule.is_permit]
         self.states = StatesReader([limit.rule for limit in self.limits])
         self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
-        self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits])
+        self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.has_quotas = "quota" in self.algorithms
+        self.calls_apart = self.has_quotas or bool(self.permits)
+        """Whether calls have more arguments than amounts."""
         self.calendars = Calendars(self.limits)
         self.version = -1 if plan.version is None else plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
-        apart = [limit for limit in self.limits if limit.rule.has_log or limit.rule.is_permit]
-        self.keys = [*map(names.scope, self.shorts), *map(self._key_of, apart)]
-        self._key_numbers = {limit: len(self.shorts) + number for number, limit in enumerate(apart, 1)}
-        self.description = self._description(plan)
-        self.acquire = PreparedAcquire([self], emptiest_first=False, failover=False, may_be_undone=tag is not None)
-        self._settle = _CREDIT if plan.is_credit else SETTLE
-        self._settling: dict[int, Prepared] = {}
-
-    def position(self, scope_index: int) -> int:
-        """Return the position, among these scopes, of a scope of the plan."""
-        return self.scope_indexes.index(scope_index)
-
-    def _key_of(self, limit: PlannedLimit) -> bytes:
-        """Return the key of the log or the leases of a limit."""
-        name = self.names.log if limit.rule.has_log else self.names.leases
-        return name(self.shorts[self.position(limit.scope_index)], limit.rule.key)
+        self.keys = [*map(names.scope, self.shorts)]
+        self.description = self._description()
+        self.acquire = prepare_acquire([self], may_be_undone=tag is not None)
+        self.is_defined = False
+        """Whether this process has stored the definitions of the schemas."""
+        keys = [*self.keys, *(names.finished_usage(self.tag) if self.counts_usage else [])]
+        self.settle_as = [
+            Prepared(
+                _script("settle", self.algorithms),
+                keys or [names.version(self.tag)],
+                pack("<d", action) + self.description,
+                names.reply(self.tag),
+            )
+            for action in (_CREDIT if plan.is_credit else SETTLE, _CREDIT, UNDO)
+        ]
 
     def amounts(self, amounts: Amounts) -> Amounts:
         """Return the amounts of these limits."""
         return amounts if self.is_whole else [amounts[limit.place] for limit in self.limits]
 
-    def settling(self, action: int = SETTLE) -> Prepared:
-        """Return the prepared call of settle.lua."""
-        prepared = self._settling.get(action)
-        if prepared is None:
-            keys = [*self.keys, *(self.names.finished_usage(self.tag) if self.counts_usage else [])]
-            plan = pack("<d", self._settle if action == SETTLE else action) + self.description
-            chosen = script("settle", self.algorithms)
-            keys = keys or [self.names.version(self.tag)]
-            prepared = self._settling[action] = Prepared(
-                chosen, keys, plan, self.names.reply(b"", self.tag), is_repeated=True
-            )
-        return prepared
+    def _description(self) -> bytes:
+        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has.
 
-    def _description(self, plan: Plan) -> bytes:
-        """Return the description of the request; load_scopes() in prelude.lua and acquire.lua say what it has."""
-        scopes, limits, labels = list[bytes](), list[bytes](), list[bytes]()
-        counts = [scope.schema.counts_usage and not plan.is_credit for scope in self.scopes]
-        for limit in self.limits:
-            position = self.position(limit.scope_index)
-            algorithm, *parameters = limit.rule.lua
-            if algorithm == "quota":
-                parameters.append(self.calendars.offset(limit))
-            numbers = [1 + position, self.codecs[position].places[limit.index], *(*parameters, 0, 0, 0)[:3]]
-            usage = [1 + limit.index, limit.rule.parts_per_unit if counts[position] else 0]
-            numbers += [self._key_numbers.get(limit, 0), limit.rule.is_soft, *usage]
-            limits.append(algorithm.encode() + b"\0" + pack("<9d", *numbers))
-        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes) + sum(map(len, limits))
-        for scope, codec, is_counted in zip(self.scopes, self.codecs, counts, strict=True):
-            keys = [rule.key for rule in scope.schema.rules]
-            counted = len(keys) if is_counted else 0
-            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, counted, place))
-            if is_counted:
-                labels.append(label_of(scope.scope, keys) + b"\0")
-                place += len(labels[-1])
-        return b"".join([pack("<dd", len(scopes), len(limits)), *scopes, *limits, *labels])
+        The keys of logs and leases are added to `keys`.
+        """
+        limits = b"".join([self._limit(limit) for limit in self.limits])
+        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes) + len(limits)
+        scopes, labels = [pack("<dd", len(self.scopes), len(self.limits))], b""
+        for scope, codec in zip(self.scopes, self.codecs, strict=True):
+            keys = [rule.key for rule in scope.schema.rules] if self._counts(scope.schema) else []
+            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, len(keys), place + len(labels)))
+            labels += label_of(scope.scope, keys) + b"\0" if keys else b""
+        return b"".join([*scopes, limits, labels])
+
+    def _limit(self, limit: PlannedLimit) -> bytes:
+        position = self.scope_indexes.index(limit.scope_index)
+        (algorithm, *parameters), rule, key_number = limit.rule.lua, limit.rule, 0
+        if algorithm == "quota":
+            parameters.append(self.calendars.offset(limit))
+        if rule.has_log or rule.is_permit:
+            name = self.names.log if rule.has_log else self.names.leases
+            self.keys.append(name(self.shorts[position], rule.key))
+            key_number = len(self.keys)
+        place, parts = self.codecs[position].places[limit.index], rule.parts_per_unit * self._counts(limit.scope.schema)
+        numbers = [1 + position, place, *(*parameters, 0, 0, 0)[:3], key_number, rule.is_soft, 1 + limit.index, parts]
+        return algorithm.encode() + b"\0" + pack("<9d", *numbers)
+
+    def _counts(self, schema: Schema) -> bool:
+        return self.counts_usage and schema.counts_usage
 
 
-class PreparedAcquire:
-    """What acquire.lua needs to know of one plan, or of several of which the first that fits is charged.
+def prepare_acquire(
+    plans: Sequence[PreparedPlan], *, emptiest_first: bool = False, failover: bool = False, may_be_undone: bool = False
+) -> Prepared:
+    """Return what acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
+    names, tag = plans[0].names, plans[0].tag
+    keys, rows, place = [names.version(tag)], list[float](), 1 + (4 + 3 * len(plans)) * _NUMBER_BYTES
+    for plan in plans:
+        rows += (1 + len(keys), plan.version, place)
+        keys += plan.keys
+        place += len(plan.description)
+    if any(plan.counts_usage for plan in plans):
+        keys += names.finished_usage(tag)
+    head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
+    chosen = _script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
+    return Prepared(chosen, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(tag))
 
-    `is_possible` is False where two plans have different limits in one scope: these cannot be decided in one step.
-    """
 
-    def __init__(
-        self,
-        plans: Collection[PreparedPlan],
-        *,
-        emptiest_first: bool,
-        failover: bool,
-        may_be_undone: bool = False,
-    ) -> None:
-        first = next(iter(plans))
-        names = first.names
-        schemas = {short: scope.schema for plan in plans for short, scope in zip(plan.shorts, plan.scopes, strict=True)}
-        self.is_possible = all(
-            schemas[short] is scope.schema
-            for plan in plans
-            for short, scope in zip(plan.shorts, plan.scopes, strict=True)
-        )
-        self.is_defined = False
-        """Whether this process has stored the definitions of the schemas."""
-        self.numbers = {plan: number for number, plan in enumerate(plans)}
-        self.has_permits = any(plan.permits for plan in plans)
-        self.has_quotas = any(plan.has_quotas for plan in plans)
-        keys, rows, descriptions = [names.version(first.tag)], [], dict[bytes, int]()
-        place = 1 + (4 + 3 * len(plans)) * _NUMBER_BYTES
-        for plan in plans:
-            if plan.description not in descriptions:
-                descriptions[plan.description] = place
-                place += len(plan.description)
-            rows += [1 + len(keys), plan.version, descriptions[plan.description]]
-            keys += plan.keys
-        if any(plan.counts_usage for plan in plans):
-            keys += names.finished_usage(first.tag)
-        head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
-        algorithms = frozenset[str]().union(*[plan.algorithms for plan in plans])
-        blob = b"".join([head, *descriptions])
-        self.prepared = Prepared(
-            script("acquire", algorithms), keys, blob, names.reply(b"", first.tag), is_repeated=True
-        )
+def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
+    """Return whether no two plans have different limits in one scope."""
+    schemas = dict[bytes, Schema]()
+    return all(
+        schemas.setdefault(short, scope.schema) is scope.schema
+        for plan in plans
+        for short, scope in zip(plan.shorts, plan.scopes, strict=True)
+    )
 
 
 class Calls:
@@ -313,28 +253,31 @@ class Calls:
         self._process = os.urandom(8)
 
     def acquire(
-        self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], acquire: PreparedAcquire, now: int | None = None
+        self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], acquire: Prepared, now: int | None = None
     ) -> ScriptCall:
         """Return the call that charges the first of the claims that fits.
 
         `now` is the time of another server of the cluster, that has decided on a part of the same claim.
         """
-        rows, amounts, known = list[float](), list[float](), [ALWAYS]
-        header, place = self.clock.header(0, now), 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
+        if len(claims) == 1 and not plans[0].calls_apart:
+            numbers = [*self.clock.header(0, now), 0, _FIRST_AMOUNT, *plans[0].amounts(claims[0].amounts)]
+            return ScriptCall(acquire, numbers)
+        rows, amounts, known = list[float](), list[float](), list[tuple[int, int]]()
+        place = 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
         for claim, plan in zip(claims, plans, strict=True):
-            rows += (acquire.numbers[plan], place + len(amounts) * _NUMBER_BYTES)
+            rows += (len(rows) // 2, place + len(amounts) * _NUMBER_BYTES)
             amounts += plan.amounts(claim.amounts)
-            if plan.calendars.size:
+            if plan.has_quotas:
                 boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
                 amounts += boundaries
                 known.append(right)
-        numbers = [*header, *rows, *amounts]
-        if acquire.has_quotas:
+        numbers = [*self.clock.header(0, now), *rows, *amounts]
+        if known:
             numbers += [max([start for start, _ in known]), min([end for _, end in known])]
         holders = b""
-        if acquire.has_permits:
-            holders = b"".join([self.holder(claim) if claim.plan.permits else _NO_HOLDER for claim in claims])
-        return ScriptCall(acquire.prepared, numbers, (holders,))
+        if any(plan.permits for plan in plans):
+            holders = b"".join([self.holder(claim) for claim in claims])
+        return ScriptCall(acquire, numbers, (holders,))
 
     def settle(  # noqa: PLR0917 - as settle.lua has them
         self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE, records: bytes = b""
@@ -344,50 +287,33 @@ class Calls:
         if plan.has_quotas:
             boundaries, right = plan.calendars.around(self.clock.estimate())
             numbers += [*boundaries, *right]
-        return ScriptCall(plan.settling(action), numbers, (self.holder(claim), self.names.channel, records))
+        return ScriptCall(plan.settle_as[action], numbers, (self.holder(claim), self.names.channel, records))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""
-        keys, plan, members, owners = list[bytes](), list[bytes](), list[bytes](), list[Claim]()
+        keys, plan, members, owners = list[bytes](), b"", list[bytes](), list[Claim]()
         for claim in claims:
-            shorts = claim.plan.short_keys()
             for limit in claim.plan.permits:
-                short = shorts[limit.scope_index]
+                short = claim.plan.short_keys()[limit.scope_index]
                 if self.names.tag(short) == tag:
                     member, ends = lease_member(self.holder(claim), claim, limit)
                     keys += [self.names.leases(short, limit.rule.key), self.names.scope(short)]
-                    plan.append(pack("<dd", limit.rule.lease_us, ends))
+                    plan += pack("<dd", limit.rule.lease_us, ends)
                     members.append(member)
                     owners.append(claim)
-        prepared = Prepared(script("renew"), keys, b"".join(plan))
-        return ScriptCall(prepared, self._unnumbered(), members), owners
-
-    def watch(self, scope: bytes) -> ScriptCall:
-        """Return the call that notes, for a while, that a thread waits for a scope."""
-        key = self.names.scope(scope)
-        prepared = Prepared(script("renew"), [key, key], pack("<dd", 0, 0))
-        return ScriptCall(prepared, self._unnumbered(), [b""])
-
-    def raise_version(self, tag: bytes, *, step: int, least: int) -> ScriptCall:
-        """Return the call that raises the version of the configuration."""
-        plan = pack("<dd", step, least)
-        prepared = Prepared(script("version"), [self.names.version(tag)], plan)
-        return ScriptCall(prepared, self._unnumbered())
+        return self.script("renew", keys, plan, *members), owners
 
     def definitions(self, name: bytes) -> Command:
         """Return the call that reads the definitions of a schema."""
         return Command("GET", self.names.definitions(name))
 
     def script(
-        self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, tag: bytes, once: bool = False
+        self, verb: str, keys: Sequence[bytes], plan: bytes, *arguments: bytes, reply_key: bytes | None = None
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
-        prepared = Prepared(script(verb), keys, plan, self.names.reply(b"", tag) if once else None)
-        return ScriptCall(prepared, self._unnumbered(), arguments)
+        chosen = _script(verb, frozenset(["usage"] if verb == "records" else []))
+        return ScriptCall(Prepared(chosen, keys, plan, reply_key), self.clock.header(0), arguments)
 
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""
         return self._process + claim.number.to_bytes(8, "little")
-
-    def _unnumbered(self) -> Sequence[float]:
-        return self.clock.header(0)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock, Thread
 from time import sleep
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from redis import exceptions
 from redis.cluster import RedisCluster
@@ -20,13 +19,15 @@ from redis.connection import ConnectionPool
 
 from limits_app.core.algorithms import State
 from limits_app.core.errors import StoreUnavailable
-from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit
+from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.runtime import on_fork, start_thread
-from limits_app.stores.redis.calls import UNDO, Command, PreparedAcquire, PreparedPlan
+from limits_app.stores.redis.calls import UNDO, Command, PreparedPlan
 from limits_app.stores.redis.connections import Connections
-from limits_app.stores.redis.exactly_once import InDoubt, Slots, Unanswered
-from limits_app.stores.redis.keys import TAGS, Keys, tag_of
-from limits_app.stores.redis.store import WITHDRAWN, RedisStore, Steps
+from limits_app.stores.redis.exactly_once import Slots, Unanswered
+from limits_app.stores.redis.opening import TAGS, open_store, tag_of
+from limits_app.stores.redis.records import Steps
+from limits_app.stores.redis.store import RedisStore
+from limits_app.stores.redis.verbs import Charged, Unfinished
 
 logger = logging.getLogger("limits_app")
 
@@ -36,14 +37,6 @@ _UNKNOWN: Final = (exceptions.RedisError, exceptions.RedisClusterException, Inde
 _MOVED: Final = (exceptions.AskError, exceptions.TryAgainError)
 _MOST_MOVES: Final = 5
 _SECONDS_BETWEEN_MOVES: Final = 0.02
-
-
-class Charged(NamedTuple):
-    """A group of scopes that has charged a claim: when, and the records after and before."""
-
-    group: PreparedPlan
-    charged_at: int
-    records: bytes
 
 
 class ClusterConnections:
@@ -132,20 +125,17 @@ class RedisClusterStore(RedisStore):
     A request is decided at the time of the server that is asked first.
     """
 
+    clustered = True
+    one_step = False
+
     def __init__(self, *, url: str | None = None, client: RedisCluster | None = None, **options: Any) -> None:
-        self._charged: InDoubt[Claim, list[Charged]] = InDoubt()
-        self._settled_groups: InDoubt[Claim, set[PreparedPlan]] = InDoubt()
         super().__init__(url=url, client=client, **options)
 
-    def _keys(self) -> Keys:
-        return Keys(self._options["prefix"], clustered=True)
-
-    def _connect(self) -> Any:
+    def _connect(self, **seconds: float) -> Any:
         try:
             client = self._source.cluster()
         except _UNKNOWN as error:
             raise StoreUnavailable(f"the cluster cannot be reached: {error}") from error
-        seconds = {name: self._options[name] for name in ("connect_seconds", "reply_seconds")}
         return ClusterConnections(client, self._slots, is_ours=self._source.is_ours, **seconds)
 
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
@@ -154,19 +144,19 @@ class RedisClusterStore(RedisStore):
         states: dict[PlannedLimit, State] = {}
         try:
             for group in groups:
-                now = claim.decided_at if charged else None
-                decision = yield from self._decide([claim], [group], group.acquire, now)
+                decision = yield from self._decide([claim], [group], group.acquire, charged)
                 if decision.claim is None:
                     break
                 charged.append(Charged(group, claim.decided_at, decision.records))
                 states.update(zip(group.limits, claim.states, strict=True))
-        except StoreUnavailable:
+        except BaseException as error:
             claim.admitted = None
-            yield from self._undo(claim, charged)
-            raise
-        except BaseException:
-            claim.admitted = None
-            self._charged.keep(claim, charged)
+            if isinstance(error, StoreUnavailable):
+                yield from self._undo(claim, charged)
+            left = self._unfinished.take(claim) or Unfinished(charged)
+            left.charged = charged
+            if charged or left.call is not None:
+                self._unfinished.keep(claim, left)
             raise
         if len(charged) == len(groups):
             claim.states = [states[limit] for limit in claim.plan.limits]
@@ -177,65 +167,16 @@ class RedisClusterStore(RedisStore):
         claim.admitted = False
         return None
 
-    def _undo(self, claim: Claim, charged: Sequence[Charged]) -> Steps[None]:
+    def _undo(self, claim: Claim, charged: list[Charged]) -> Steps[None]:
         """Refund the charges of a moment ago; those that cannot be refunded now stay."""
         changes = [-amount for amount in claim.amounts]
-        for group, charged_at, records in charged:
-            claim.decided_at = charged_at
+        while charged:
+            one = charged.pop()
+            claim.decided_at = one.at
             try:
-                yield from self._settle_plan(claim, changes, group, UNDO, records)
+                yield from self._settle_group(claim, changes, Unfinished([one]), UNDO)
             except StoreUnavailable:
                 logger.warning("what a rejected request charged on one server could not be refunded", exc_info=True)
-
-    def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
-        if not claim.admitted and (claim in self._acquires_in_doubt or claim in self._charged):
-            yield from self._settle_doubt(claim, changes)
-            return
-        settled = self._settled_groups.take(claim) or set()
-        lease_was_lost = False
-        try:
-            for group in self._groups(claim.plan):
-                if group not in settled and any(group.amounts(changes)):
-                    lease_was_lost = (yield from self._settle_plan(claim, changes, group)) or lease_was_lost
-                    settled.add(group)
-        except BaseException:
-            self._settled_groups.keep(claim, settled)
-            raise
-        finally:
-            if lease_was_lost:
-                claim.lose_lease()
-        self._settled(claim)
-
-    def _settle_doubt(self, claim: Claim, changes: Amounts) -> Steps[None]:
-        """Settle in the groups that have charged a claim that was interrupted or not answered."""
-        charged = self._charged.take(claim) or []
-        doubt = self._acquires_in_doubt.take(claim)
-        try:
-            if doubt is not None:
-                call, claims, plans = doubt
-                reply: bytes = yield call.withdrawal()
-                if reply != WITHDRAWN and self._read(claims, plans, reply, learn=False).claim is claim:
-                    charged.append(Charged(plans[0], claim.decided_at, b""))
-                doubt = None
-            while charged:
-                group, claim.decided_at, _ = charged[-1]
-                yield from self._settle_plan(claim, changes, group)
-                del charged[-1]
-        except BaseException:
-            self._charged.keep(claim, charged)
-            if doubt is not None:
-                self._acquires_in_doubt.keep(claim, doubt)
-            raise
-        finally:
-            claim.admitted = None
-        self._settled(claim)
-
-    def _choice(self, plans: Sequence[PreparedPlan], **how: bool) -> PreparedAcquire | None:  # noqa: ARG002
-        """Return None: scopes on several servers cannot be decided in one step."""
-        return None
-
-    def _peek_groups(self, plan: Plan) -> Sequence[Sequence[int]]:
-        return [group.scope_indexes for group in self._groups(plan)]
 
     def _groups(self, plan: Plan) -> list[PreparedPlan]:
         found = plan.store_cache
@@ -243,3 +184,14 @@ class RedisClusterStore(RedisStore):
             tags = sorted({tag_of(short) for short in plan.short_keys()}) or TAGS[:1]
             found = plan.store_cache = [PreparedPlan(plan, self._names, self._codecs, tag) for tag in tags]
         return found
+
+
+def open_redis_store(
+    alias: str | None = None, *, url: str | None = None, cluster: bool = False, **options: Any
+) -> RedisStore:
+    """Open the store behind a cache or a URL, or return the one that this process has opened before.
+
+    `cluster` says that the URL is that of one server of a cluster. `options` are those of RedisStore;
+    other options are another store. Raises StoreUnavailable for a cache that is not on Redis.
+    """
+    return open_store(RedisClusterStore if cluster else RedisStore, alias, url, options)

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -41,9 +42,22 @@ _CODES: Final[Mapping[type[Exception], str]] = {
 }
 """The codes of errors whose messages redis-py shortens."""
 
+_TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
+    Connection: asyncio_redis.Connection,
+    SSLConnection: asyncio_redis.SSLConnection,
+    UnixDomainSocketConnection: asyncio_redis.UnixDomainSocketConnection,
+}
+"""The connection classes for tasks; connections of other classes, such as those of Sentinel, are used from threads."""
+
+_ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
+"""How the names of options begin that connections for tasks do not have."""
+
 
 class Connections:
-    """The connections to one server. Raises StoreUnavailable where it cannot be reached or cannot execute a call."""
+    """The connections to one server. Raises StoreUnavailable where it cannot be reached or cannot execute a call.
+
+    `task_class` is the class of connections for tasks; None where tasks have to use threads.
+    """
 
     def __init__(self, pool: Any, slots: Slots, *, connect_seconds: float, reply_seconds: float) -> None:
         self.pool = pool
@@ -51,7 +65,6 @@ class Connections:
         self.connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self.task_class = _TASK_CLASSES.get(pool.connection_class)
-        """The class of connections for tasks; None where tasks have to use threads."""
         self._idle = deque[Any]()
         on_fork(self)
 
@@ -69,16 +82,17 @@ class Connections:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._connect(self.connect_seconds, self.reply_seconds)
+            connection = self._connect()
         try:
             call.begin(self.slots)
             reply = _execute(connection, call, FIRST)
-        except exceptions.ResponseError as error:
-            connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
-            raise self.refused(call, error) from error
         except LOST as error:
             connection.disconnect()
             return self.run_again(call, error)
+        except exceptions.ResponseError as error:
+            connection.disconnect()  # a primary that became a replica is left, so that Sentinel finds the new one
+            call.finish(self.slots)
+            raise self.refused(error) from error
         except BaseException:
             connection.disconnect()
             raise
@@ -86,33 +100,35 @@ class Connections:
         return reply
 
     def run_again(self, call: Command, error: Exception) -> Any:
-        """Send a call again over new connections: once, and shortly, to a silent server, else while there is time.
+        """Send a call again over a new connection: once, and shortly, to a silent server, else while there is time.
 
         Raises Unanswered.
         """
         deadline = monotonic() + self.reply_seconds
         for _ in range(_MOST_ATTEMPTS):
             is_silent = isinstance(error, TimeoutError | exceptions.TimeoutError)
-            seconds = min(_SECONDS_FOR_SILENT_SERVERS if is_silent else deadline - monotonic(), self.reply_seconds)
-            if seconds <= 0:
-                break
-            connection = self.pool.connection_class(**self.options(min(seconds, self.connect_seconds), seconds))
+            connection = self._new(_SECONDS_FOR_SILENT_SERVERS if is_silent else self.reply_seconds)
             try:
                 connection.connect()
-                return _execute(connection, call, AGAIN)
-            except exceptions.ResponseError as refusal:
-                raise self.refused(call, refusal) from refusal
+                reply = _execute(connection, call, AGAIN)
             except LOST as lost:
-                error = lost
-                if is_silent:
-                    break
-            finally:
                 connection.disconnect()
+                error = lost
+            except exceptions.ResponseError as refusal:
+                connection.disconnect()
+                raise self.refused(refusal) from refusal
+            except BaseException:
+                connection.disconnect()
+                raise
+            else:
+                self._keep(connection, is_working=not is_silent)
+                return reply
+            if is_silent or monotonic() > deadline:
+                break
         raise Unanswered(f"Redis does not answer: {error}") from error
 
-    def refused(self, call: Command, error: Exception) -> StoreUnavailable:
+    def refused(self, error: exceptions.ResponseError) -> StoreUnavailable:
         """Return the error for a call that the server did not execute."""
-        call.was_refused(self.slots)
         message = str(error)
         if message.startswith("WRONGTYPE"):
             return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
@@ -121,55 +137,50 @@ class Connections:
             code = "NOPERM"
         if code == "NOPERM":
             message += " (docs/stores.md lists the commands that the ACL user of the store needs)"
-        return StoreUnavailable(f"Redis refuses: {message if message.startswith(code) else f'{code} {message}'}")
+        message = message if message.startswith(code) else f"{code} {message}"
+        return StoreUnavailable(f"Redis refuses: {message}")
 
-    def options(self, connect_seconds: float, reply_seconds: float) -> dict[str, Any]:
-        """Return the options of connections, with these timeouts and without retries of redis-py."""
-        own = {"socket_connect_timeout": connect_seconds, "socket_timeout": reply_seconds, "health_check_interval": 0}
+    def options(self, most_seconds: float = inf) -> dict[str, Any]:
+        """Return the options of connections, with the timeouts of the store and without retries of redis-py."""
+        connect, reply = min(self.connect_seconds, most_seconds), min(self.reply_seconds, most_seconds)
+        own = {"socket_connect_timeout": connect, "socket_timeout": reply, "health_check_interval": 0}
         retries = {"retry": Retry(NoBackoff(), 0), "retry_on_timeout": False, "retry_on_error": []}
         return {**self.pool.connection_kwargs, **own, **retries}
 
     def listening_pool(self) -> ConnectionPool:
         """Return a pool of connections for listening, which belongs to the caller."""
-        options = self.options(self.connect_seconds, self.reply_seconds) | {"decode_responses": False}
+        options = self.options() | {"decode_responses": False}
         return ConnectionPool(connection_class=self.pool.connection_class, **options)
 
-    def _keep(self, connection: Any) -> None:
-        if len(self._idle) < _MOST_IDLE:
+    def _keep(self, connection: Any, *, is_working: bool = True) -> None:
+        if is_working and len(self._idle) < _MOST_IDLE:
             self._idle.append(connection)
         else:
             connection.disconnect()
 
-    def _connect(self, connect_seconds: float, reply_seconds: float) -> Any:
-        connection = self.pool.connection_class(**self.options(connect_seconds, reply_seconds))
+    def _connect(self) -> Any:
+        connection = self._new()
         try:
             connection.connect()
         except (*LOST, exceptions.RedisError) as error:
             raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
         return connection
 
+    def _new(self, most_seconds: float = inf) -> Any:
+        """Return a connection that is not open yet; all its timeouts have at most so many seconds."""
+        return self.pool.connection_class(**self.options(most_seconds))
 
-def _execute(connection: Any, call: Command, attempt: int, *, with_text: bool = False) -> Any:
+
+def _execute(connection: Any, call: Command, attempt: int) -> Any:
     """Send a call, with the text of the script where the server does not know it, and return the reply."""
-    packed = call.packed(connection.pack_command, attempt, with_text=with_text)
-    connection.send_packed_command(packed, check_health=False)
+    words = call.words(attempt)
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
     try:
         return connection.read_response(disable_decoding=True)
     except exceptions.NoScriptError:
-        if with_text:
-            raise
-    return _execute(connection, call, attempt, with_text=True)
-
-
-_TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
-    Connection: asyncio_redis.Connection,
-    SSLConnection: asyncio_redis.SSLConnection,
-    UnixDomainSocketConnection: asyncio_redis.UnixDomainSocketConnection,
-}
-"""The connection classes for tasks; connections of other classes, such as those of Sentinel, are used from threads."""
-
-_ONLY_FOR_THREADS: Final = ("parser_class", "command_packer", "redis_connect_func", "event_dispatcher", "maint_notif")
-"""How the names of options begin that connections for tasks do not have."""
+        words = call.with_text(words)
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    return connection.read_response(disable_decoding=True)
 
 
 class TaskConnections:
@@ -182,81 +193,78 @@ class TaskConnections:
 
     def after_fork(self) -> None:
         """Forget the connections, which are closed with their event loop."""
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = WeakKeyDictionary()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[deque[Any], object]] = WeakKeyDictionary()
 
     async def run(self, call: Command) -> Any:
         """As `Connections.run`. When the task is cancelled, the call may have been executed."""
         if self._connections.task_class is None:
             return await asyncio.to_thread(self._connections.run, call)
-        held = self._by_loop.get(asyncio.get_running_loop())
-        if held is None:
-            held = self._by_loop[asyncio.get_running_loop()] = _LoopConnections()
-            await held.open()
-        connection = held.idle.pop() if held.idle else await self._connect()
+        idle = await self._idle()
+        connection = idle.pop() if idle else await self._connect()
         try:
             call.begin(self._connections.slots)
             async with asyncio.timeout(self._connections.reply_seconds):
                 reply = await _execute_in_task(connection, call)
-        except exceptions.ResponseError as error:
-            await connection.disconnect(nowait=True)
-            raise self._connections.refused(call, error) from error
         except LOST as error:
             await connection.disconnect(nowait=True)
             return await asyncio.to_thread(self._connections.run_again, call, error)
+        except exceptions.ResponseError as error:
+            await connection.disconnect(nowait=True)
+            call.finish(self._connections.slots)
+            raise self._connections.refused(error) from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        if len(held.idle) < _MOST_IDLE and not held.is_closed:
-            held.idle.append(connection)
+        if len(idle) < _MOST_IDLE:
+            idle.append(connection)
         else:
             await connection.disconnect(nowait=True)
         return reply
 
+    async def _idle(self) -> deque[Any]:
+        """Return the idle connections of this event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            idle = deque[Any]()
+            closing = _close_at_shutdown(idle)
+            self._by_loop[loop] = idle, closing
+            await anext(closing)
+        return self._by_loop[loop][0]
+
     async def _connect(self) -> Any:
-        seconds = self._connections.connect_seconds
-        options = self._connections.options(seconds, self._connections.reply_seconds)
+        options = self._connections.options()
         shared = {name: value for name, value in options.items() if not name.startswith(_ONLY_FOR_THREADS)}
         # The timeouts are those of asyncio: with its own, redis-py may swallow a cancellation on Python 3.11.
         own = {"retry": TaskRetry(NoBackoff(), 0), "socket_timeout": None}
         connection = self._connections.task_class(**shared | own)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._connections.connect_seconds):
                 await connection.connect()
-        except (*LOST, exceptions.RedisError) as error:
-            raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
-        except BaseException:
+        except BaseException as error:
             await connection.disconnect(nowait=True)
+            if isinstance(error, (*LOST, exceptions.RedisError)):
+                raise StoreUnavailable(f"Redis cannot be reached: {error}") from error
             raise
         return connection
 
 
-async def _execute_in_task(connection: Any, call: Command, *, with_text: bool = False) -> Any:
-    packed = call.packed(connection.pack_command, FIRST, with_text=with_text)
-    await connection.send_packed_command(packed, check_health=False)
+async def _execute_in_task(connection: Any, call: Command) -> Any:
+    """As `_execute`."""
+    words = call.words(FIRST)
+    await connection.send_packed_command(connection.pack_command(*words), check_health=False)
     try:
         return await connection.read_response(disable_decoding=True)
     except exceptions.NoScriptError:
-        if with_text:
-            raise
-    return await _execute_in_task(connection, call, with_text=True)
+        words = call.with_text(words)
+    await connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    return await connection.read_response(disable_decoding=True)
 
 
-class _LoopConnections:
-    """The idle connections of an event loop, which are closed when the loop shuts down its asynchronous generators."""
-
-    def __init__(self) -> None:
-        self.idle = deque[Any]()
-        self.is_closed = False
-        self._held = self._hold()
-
-    async def open(self) -> None:
-        await anext(self._held)
-
-    async def _hold(self) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            self.is_closed = True
-            while self.idle:
-                with suppress(*LOST):
-                    await self.idle.pop().disconnect()
+async def _close_at_shutdown(idle: deque[Any]) -> AsyncGenerator[None, None]:
+    """Close the idle connections of an event loop when the loop shuts down its asynchronous generators."""
+    try:
+        yield
+    finally:
+        while idle:
+            with suppress(*LOST):
+                await idle.pop().disconnect()

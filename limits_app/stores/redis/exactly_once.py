@@ -20,12 +20,10 @@ from typing import Final, Generic, TypeVar
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
 
-FIRST: Final = 0
-"""The attempt of a call that was not sent before."""
-AGAIN: Final = 1
-"""The attempt of a call that was sent before, and may have been executed."""
-WITHDRAW: Final = 2
-"""The attempt that withdraws a call."""
+FIRST, AGAIN, WITHDRAW = range(3)
+"""The attempts: a call that was not sent before; one that may have been executed; and one that withdraws a call."""
+WITHDRAWN: Final = b"W"
+"""The reply to a call that was withdrawn before it was executed."""
 
 _MOST_FREE: Final = 64
 _MOST_IN_DOUBT: Final = 10_000
@@ -49,61 +47,53 @@ class Slot:
 
 
 class Slots:
-    """The slots of one process that no call uses."""
+    """The slots of one process that no call uses. Those of the parent process are not used in a child."""
 
     def __init__(self) -> None:
-        self._free = deque[Slot]()
+        self._free = deque[Slot](maxlen=_MOST_FREE)
+        self.after_fork = self._free.clear
+        self.release = self._free.append
         on_fork(self)
 
-    def after_fork(self) -> None:
-        """Leave the slots to the parent process."""
-        self._free.clear()
-
     def take(self) -> Slot:
-        """Return a slot, which now belongs to the caller."""
+        """Return a slot, which belongs to the caller until it calls `release` after it has read the last reply."""
         try:
             return self._free.pop()
         except IndexError:
             return Slot()
 
-    def release(self, slot: Slot | None) -> None:
-        """Give back a slot whose last reply was read."""
-        if slot is not None and len(self._free) < _MOST_FREE:
-            self._free.append(slot)
-
 
 class InDoubt(Generic[K, V]):
-    """The calls in doubt, by the claim that they are about; of too many the oldest are forgotten."""
+    """What is in doubt, by the claim that it is about; of too many the oldest are forgotten."""
 
     def __init__(self) -> None:
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the calls to the parent process."""
-        self._calls: dict[K, V] = {}
+        """Leave everything to the parent process."""
+        self._found: dict[K, V] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._found)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._calls
+        return key in self._found
 
-    def keep(self, key: K, call: V) -> None:
-        """Note a call, as the youngest."""
+    def keep(self, key: K, value: V) -> None:
+        """Note something, as the youngest."""
         with self._lock:
-            self._calls.pop(key, None)
-            if len(self._calls) >= _MOST_IN_DOUBT:
-                del self._calls[next(iter(self._calls))]
-            self._calls[key] = call
+            self._found.pop(key, None)
+            if len(self._found) >= _MOST_IN_DOUBT:
+                del self._found[next(iter(self._found))]
+            self._found[key] = value
 
     def take(self, key: K) -> V | None:
-        """Return the call, which is no longer noted; None where nothing is in doubt."""
-        with self._lock:
-            return self._calls.pop(key, None)
+        """Return what is noted, and forget it; None where nothing is in doubt."""
+        return self._found.pop(key, None) if self._found else None
 
     def all(self) -> list[K]:
-        """Return what the calls are about."""
+        """Return the claims."""
         with self._lock:
-            return list(self._calls)
+            return list(self._found)

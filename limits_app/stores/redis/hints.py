@@ -16,28 +16,25 @@ _COUNT: Final = 2
 _MOST_REJECTIONS: Final = 4096
 _REMEMBERED_US: Final = 1_000_000
 
-ALWAYS: Final = (-NEVER_US, NEVER_US)
-"""The time in which limits without a calendar can be decided."""
-
 
 class ServerClock:
     """How scripts learn the time: from the server's clock, or from `now` in tests; and how long idle state is kept."""
 
     def __init__(self, now: Callable[[], int] | None, idle_factor: float, least_idle_us: int) -> None:
         self.now = now
-        self.idle_factor = idle_factor
-        self.least_idle_us = least_idle_us
+        self._idle = idle_factor, least_idle_us
         self._offset_us: int | None = None
 
     def header(self, charged_at: int, now: int | None = None) -> tuple[float, ...]:
         """Return the numbers that every script starts with; without a time the script reads the server's clock."""
         if now is None:
             now = -1 if self.now is None else self.now()
-        return now, charged_at, self.idle_factor, self.least_idle_us
+        return now, charged_at, *self._idle
 
     def idle_us(self, full_in: int) -> int:
         """Return how long state is kept that equals unused state after a time."""
-        return round(max(full_in * self.idle_factor, self.least_idle_us))
+        factor, least = self._idle
+        return round(max(full_in * factor, least))
 
     def learn(self, now: int) -> None:
         """Note the time that the server has just named."""
@@ -47,9 +44,7 @@ class ServerClock:
         """Return the server's time as far as it is known, otherwise that of this machine."""
         if self.now is not None:
             return self.now()
-        if self._offset_us is None:
-            return time_ns() // 1000
-        return monotonic_ns() // 1000 + self._offset_us
+        return time_ns() // 1000 if self._offset_us is None else monotonic_ns() // 1000 + self._offset_us
 
 
 class Calendars:
@@ -57,9 +52,7 @@ class Calendars:
 
     def __init__(self, limits: Sequence[PlannedLimit]) -> None:
         self._limits = [limit for limit in limits if limit.rule.boundaries(0, 1)]
-        self.size = 2 * _COUNT * len(self._limits)
-        """How many boundaries there are."""
-        self._last: tuple[range, tuple[int, ...], tuple[int, int]] = (range(0), (), ALWAYS)
+        self._last: tuple[range, tuple[int, ...], tuple[int, int]] = (range(0), (), (-NEVER_US, NEVER_US))
 
     def offset(self, limit: PlannedLimit) -> int:
         """Return the place of the boundaries of a limit among all, in bytes; 0 where it has none."""
@@ -101,36 +94,23 @@ class Rejections:
         passed = monotonic_ns() // 1000 - learned_at
         if passed >= most or (amounts is not claim.amounts and list(amounts) != list(claim.amounts)):
             return False
-        claim.admitted = False
-        claim.decided_at, claim.states = decided_at + passed, states
+        claim.admitted, claim.decided_at, claim.states = False, decided_at + passed, states
         return True
 
     def learn(self, claim: Claim, forgotten: int) -> None:
         """Remember a rejection, unless everything was forgotten since `forgotten` was read."""
-        wait = _wait_without_refunds(claim) if forgotten == self.forgotten else 0
-        if wait:
+        waits = [
+            limit.rule.wait(state, claim.decided_at, amount)
+            for limit, amount, state in claim.limits()
+            if not limit.refunds and limit.rule.charged(state, claim.decided_at, amount) is None
+        ]
+        if waits and forgotten == self.forgotten:
             if len(self._known) >= _MOST_REJECTIONS:
                 self._known.clear()
-            remembered_us = min(wait, _REMEMBERED_US)
-            self._known[claim.plan] = (
-                claim.amounts,
-                monotonic_ns() // 1000,
-                remembered_us,
-                claim.decided_at,
-                claim.states,
-            )
+            most, now = min(max(waits), _REMEMBERED_US), monotonic_ns() // 1000
+            self._known[claim.plan] = claim.amounts, now, most, claim.decided_at, claim.states
 
     def forget(self) -> None:
         """Forget everything, because something has changed."""
         self.forgotten += 1
-        if self._known:
-            self._known.clear()
-
-
-def _wait_without_refunds(claim: Claim) -> int:
-    """Return for how long limits reject a claim whatever is refunded, in microseconds."""
-    wait = 0
-    for limit, amount, state in claim.limits():
-        if not limit.refunds and limit.rule.charged(state, claim.decided_at, amount) is None:
-            wait = max(wait, limit.rule.wait(state, claim.decided_at, amount))
-    return wait
+        self._known.clear()

@@ -1,21 +1,94 @@
-"""Opening a Redis store: where its connections come from, and the stores that this process has opened."""
+"""Opening a Redis store: its connections, the names of its keys, and the stores that this process has opened."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from redis.cluster import RedisCluster
 from redis.connection import ConnectionPool
 
 from limits_app.core.errors import NotShareable, StoreUnavailable
+from limits_app.core.record import LEASE_US
 from limits_app.core.runtime import lock_over_forks
 
-if TYPE_CHECKING:
-    from limits_app.stores.redis.store import RedisStore
+S = TypeVar("S")
 
-_OPENED: Final[dict[tuple[object, ...], RedisStore]] = {}
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "prefix": "limits:1:",
+    "lease_seconds": LEASE_US / 1e6,
+    "connect_seconds": 0.2,
+    "reply_seconds": 0.1,
+    "idle_factor": 7,
+}
+"""The options of stores."""
+
+_OPENED: Final[dict[tuple[object, ...], Any]] = {}
 _LOCK: Final = lock_over_forks()
+
+
+TAGS: Final = [f"{number:02x}".encode() for number in range(256)]
+
+
+def tag_of(scope: bytes) -> bytes:
+    """Return the tag of a scope, which is given by its short key."""
+    return TAGS[scope[0]]
+
+
+class Keys:
+    """The names of keys: `prefix{tag}:scope`, and what belongs to the scope.
+
+    The tag is one of 256, so that a cluster can keep keys that belong to all scopes of a tag, such as the version of
+    the configuration, on the same server as these scopes. A single server has only one of each, with the first tag.
+    """
+
+    def __init__(self, prefix: str, *, clustered: bool = False) -> None:
+        self._prefix = prefix.encode()
+        self.tags = TAGS if clustered else TAGS[:1]
+        """All tags of shared keys."""
+        self.channel = self._prefix + b"wake"
+        """The channel on which returned amounts and changes are announced."""
+
+    def scope(self, scope: bytes) -> bytes:
+        """Return the key of the record of a scope."""
+        return b"%s{%s}:%s" % (self._prefix, tag_of(scope), urlsafe_b64encode(scope).rstrip(b"="))
+
+    def log(self, scope: bytes, limit: str) -> bytes:
+        """Return the key of the log of a sliding window."""
+        return b"%s:log:%s" % (self.scope(scope), limit.encode())
+
+    def leases(self, scope: bytes, limit: str) -> bytes:
+        """Return the key of the leases of a resource limit."""
+        return b"%s:held:%s" % (self.scope(scope), limit.encode())
+
+    def tag(self, scope: bytes | None) -> bytes:
+        """Return the tag of the keys that scripts about a scope share with other scripts."""
+        return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)
+
+    def version(self, tag: bytes) -> bytes:
+        """Return the key of the version of the configuration."""
+        return self._shared(tag, b"version")
+
+    def reply(self, tag: bytes) -> bytes:
+        """Return what the keys of replies start with; the name of a slot follows."""
+        return self._shared(tag, b"reply:")
+
+    def finished_usage(self, tag: bytes) -> list[bytes]:
+        """Return the keys of finished usage, and of its hours."""
+        return [self._shared(tag, b"usage"), self._shared(tag, b"hours")]
+
+    def batch(self, tag: bytes) -> bytes:
+        """Return the key of the usage that was collected and is not forgotten."""
+        return self._shared(tag, b"batch")
+
+    def definitions(self, name: bytes) -> bytes:
+        """Return the key of the definitions of a schema."""
+        return b"%sdefinitions:%s" % (self._prefix, name.hex().encode())
+
+    def _shared(self, tag: bytes, name: bytes) -> bytes:
+        return b"%s{%s}:%s" % (self._prefix, tag, name)
 
 
 class Source:
@@ -31,6 +104,8 @@ class Source:
         self._alias = alias if given else "default"
         self._url = url
         self._client = client
+        self.is_ours = client is None
+        """Whether the client is made here, so that it has to be closed here."""
 
     def __str__(self) -> str:
         return repr(self._client or self._url or self._alias)
@@ -39,14 +114,7 @@ class Source:
         """Return the pool that knows how connections are made."""
         if self._client is not None:
             return self._client.connection_pool
-        if self._url is not None:
-            return ConnectionPool.from_url(self._url)
-        return _cache_pool(str(self._alias))
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the client is made here, so that it has to be closed here."""
-        return self._client is None
+        return _cache_pool(str(self._alias)) if self._url is None else ConnectionPool.from_url(self._url)
 
     def cluster(self) -> Any:
         """Return the client of a cluster."""
@@ -80,15 +148,14 @@ def _cache_pool(alias: str) -> Any:
         raise StoreUnavailable(message) from error
 
 
-def open_store(kind: type[RedisStore], alias: str | None, url: str | None, options: Mapping[str, Any]) -> RedisStore:
-    """Open a store of a class, or return the one that is open."""
-    options = {**kind.DEFAULTS, **options}
+def open_store(kind: Callable[..., S], alias: str | None, url: str | None, options: Mapping[str, Any]) -> S:
+    """Open a store of a class, or return the one that this process has opened before."""
+    options = {**DEFAULTS, **options}
     place = (alias, kind, url, *sorted(options.items()))
     with _LOCK:
-        store = _OPENED.get(place)
-        if store is None:
-            given = options if alias is None else {"alias": alias, **options}
-            store = _OPENED[place] = kind(url=url, **given)
+        if place not in _OPENED:
+            _OPENED[place] = kind(url=url, **options if alias is None else {"alias": alias, **options})
+        store: S = _OPENED[place]
         return store
 
 
@@ -97,3 +164,9 @@ def forget_aliases() -> None:
     with _LOCK:
         for place in [place for place in _OPENED if place[0] is not None]:
             del _OPENED[place]
+
+
+def prefix_for(site: str) -> str:
+    """Return the prefix of all keys of a site; braces, which have a meaning on a cluster, are quoted."""
+    own = quote(site, safe="")
+    return f"{DEFAULTS['prefix']}{own}:" if own else str(DEFAULTS["prefix"])

@@ -49,18 +49,16 @@ local function put(s, place, bytes) return string.sub(s, 1, place - 1) .. bytes 
 --   share(state, a, b, c, key)           the share of the limit that is in use
 --   rejected(state, amount, ...)         change the state to what the caller receives; for a log, also return the time
 --                                        and the total of the entry with which the amount fits again
-local algorithms = {
-  -- As BlockedRule in core/algorithms/rule.py: every request is rejected.
-  blocked = {format = '<', take = function() end, settle = function() return 0 end, share = function() return 0 end},
-}
+local algorithms = {blocked = {format = '<', take = function() end}} -- as BlockedRule in core/algorithms/rule.py
 local calendars_at, lease_was_lost = nil, false -- see quota.lua and permits.lua
 
 -- Logs and leases are written after everything was decided.
-local writes, log_was_written = {}, false
-local function write_later(...) writes[#writes + 1] = {...} end
-local function write_now()
-  for index = 1, #writes do call(unpack(writes[index])) end
+local writes, log_was_written = nil, false
+local function write_later(...)
+  writes = writes or {}
+  writes[#writes + 1] = {...}
 end
+local count_usage, start_hour, add_finished_usage -- see usage.lua
 
 -- Read the scopes of a request, whose description is in the plan at `at` and whose keys start at KEYS[first_key].
 -- Returns them, how many limits follow, and where; or nil where a record was written under another schema.
@@ -72,72 +70,23 @@ local function load_scopes(at, first_key, time)
   for index = 1, count do
     local schema, size, lasting, counted, label_at
     schema, size, lasting, counted, label_at, at = unpack_from('<c6dddd', plan, at)
-    local key, sums, has_usage, starts_hour = KEYS[first_key + index - 1], nil, nil, nil
+    local key = KEYS[first_key + index - 1]
     local record = call('HGET', key, 's')
     if not record then
       record, scopes.has_new = schema .. string.rep('\0', size - 6), true
     elseif #record ~= size or string.sub(record, 1, 6) ~= schema then
       return nil
     end
+    local scope = {key = key, record = record, full_at = lasting > 0 and math.huge or 0}
+    scopes[index] = scope
     if counted > 0 then
-      local hour = math.floor(time / HOUR_US)
-      sums = call('HGET', key, 'c')
-      has_usage = sums
-      starts_hour = not sums or unpack_from('<d', sums) ~= hour
-      if starts_hour then sums = pack('<d', hour) .. string.rep('\0', 8 * counted) end
+      local hour, sums = math.floor(time / HOUR_US), call('HGET', key, 'c')
+      scope.has_usage, scope.label_at = sums, start + label_at
+      scope.starts_hour = not sums or unpack_from('<d', sums) ~= hour
+      scope.sums = scope.starts_hour and pack('<d', hour) .. string.rep('\0', 8 * counted) or sums
     end
-    scopes[index] = {key = key, record = record, full_at = lasting > 0 and math.huge or 0, sums = sums, counts = false,
-      has_usage = has_usage, starts_hour = starts_hour, label_at = start + label_at}
   end
   return scopes, limits, at
-end
-
--- Count an amount of a limit as usage, in thousandths of units; `parts` are a unit.
-local function count_usage(scope, usage, amount, parts)
-  local place = 1 + 8 * usage
-  local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / parts * 1000 + 0.5)
-  scope.sums, scope.counts = put(scope.sums, place, pack('<d', sum)), true
-end
-
--- KEYS ends with a hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key
--- of a scope that counts, with the label of it.
-local function keep_usage(field, value, hour)
-  local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
-  call('HSET', finished, field, value)
-  call('ZADD', hours, hour, field)
-  for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
-end
-
--- Add the usage of a finished hour to that of the same hour and label.
-local function add_finished_usage(label, usage)
-  local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
-  local field = 'c' .. string.sub(usage, 1, 8) .. redis.sha1hex(label)
-  local stored, sums, is_zero = call('HGET', finished, field), label .. '\0', true
-  for at = 9, #usage, 8 do
-    local sum = unpack_from('<d', usage, at)
-    if stored then sum = sum + unpack_from('<d', stored, #label + at - 7) end
-    is_zero = is_zero and sum == 0
-    sums = sums .. pack('<d', sum)
-  end
-  if is_zero then
-    call('HDEL', finished, field)
-    call('ZREM', hours, field)
-  else
-    keep_usage(field, sums, unpack_from('<d', usage))
-  end
-end
-
--- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
--- is finished. Usage that was not collected for too long is dropped.
-local function start_hour(scope)
-  local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
-  if scope.has_usage then add_finished_usage(label, scope.has_usage) end
-  keep_usage('o' .. scope.key, label, now / HOUR_US)
-  local oldest = '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US))
-  for _, field in ipairs(call('ZRANGEBYSCORE', hours, '-inf', oldest, 'LIMIT', 0, 2)) do
-    call('HDEL', finished, field)
-    call('ZREM', hours, field)
-  end
 end
 
 -- Save the record of a scope, which equals an unused one at `scope.full_at`, and keep it until then.

@@ -11,12 +11,11 @@ The functions are generators: they yield calls and receive the replies, so that 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import accumulate, pairwise
-from struct import Struct, calcsize, iter_unpack, pack
-from typing import TYPE_CHECKING, Any, Final, cast
+from struct import Struct, calcsize, pack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from limits_app.core import engine
 from limits_app.core.algorithms import Rule, State
@@ -24,13 +23,17 @@ from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.counting import label_of
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
-from limits_app.core.plan import Amounts, Claim, PlannedLimit, ScopedLimits
+from limits_app.core.plan import Claim, PlannedLimit, ScopedLimits
 from limits_app.core.record import Lease, LeaseId, Record, Schema, new_record
-from limits_app.stores.codecs import definitions_of, schema_from
+from limits_app.stores.codecs import Codecs, SchemaCodec
 
 if TYPE_CHECKING:
     from limits_app.stores.redis.calls import Calls, ScriptCall
     from limits_app.stores.redis.exactly_once import Slots
+
+R = TypeVar("R")
+Steps = Generator[Any, Any, R]
+"""Yields calls, receives their replies, and returns its result."""
 
 _HEADER: Final = "6sI"
 """The name of the schema, and the second until which the record is kept."""
@@ -46,13 +49,12 @@ _FORMATS: Final[Mapping[str, str]] = {
     "permits": "QIQQ",
     "blocked": "",
 }
-"""The integers of the states, as read() and write() of the algorithms in Lua have them."""
+"""The integers of the states, as the algorithms in Lua have them."""
 
-_LOG_ENTRY: Final = "<dd"
+_LOG_ENTRY: Final = Struct("<dd")
 _LOG_PLACE: Final = 5
 """Where the log is in the state of a sliding window."""
 _LEASE_HOLDER_LENGTH: Final = 16
-_MOST_SCHEMAS: Final = 4096
 _MOST_ATTEMPTS: Final = 50
 
 
@@ -61,46 +63,38 @@ class StatesReader:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         formats = [_FORMATS[rule.lua[0]] + ("dd" if rule.has_log else "") for rule in rules]
-        ends = list(accumulate(map(len, formats), initial=0))
         self._struct = Struct("<" + "".join(formats))
-        self._spans = [(*span, rule.has_log) for span, rule in zip(pairwise(ends), rules, strict=True)]
+        self._spans = _spans(formats, rules, 0)
         self.size = self._struct.size
 
     def read(self, reply: bytes, at: int) -> list[State]:
         """Return the states that start at `at`."""
         numbers = self._struct.unpack_from(reply, at)
-        return [_told(numbers[start:end]) if has_log else numbers[start:end] for start, end, has_log in self._spans]
+        return [_with_entry(numbers[start:end]) if logs else numbers[start:end] for start, end, logs in self._spans]
 
 
-def _told(numbers: Sequence[Any]) -> State:
-    """Return the state of a sliding window with the entry of its log that a reply has."""
-    time, total = numbers[-2:]
-    return (*numbers[:_LOG_PLACE], _log_of([(time, total)] if time else []))
-
-
-class Codec:
+class Codec(SchemaCodec):
     """Writes and reads the states of one schema; `places` are where they start in a record, counted from 1."""
 
+    __slots__ = ("_spans", "_struct", "places", "size")
+
     def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self.definitions = definitions_of(schema)
-        self.name = blake2b(self.definitions, digest_size=NAME_LENGTH).digest()
+        super().__init__(schema, NAME_LENGTH)
         formats = [_FORMATS[rule.lua[0]] for rule in schema.rules]
         self._struct = Struct("<" + _HEADER + "".join(formats))
         self.size = self._struct.size
-        sizes = [calcsize("<" + one) for one in formats]
-        self.places = list(accumulate(sizes, initial=1 + calcsize("<" + _HEADER)))
-        ends = list(accumulate(map(len, formats), initial=2))
-        self._spans = [(*span, rule.has_log) for span, rule in zip(pairwise(ends), schema.rules, strict=True)]
+        self.places = list(accumulate([calcsize("<" + one) for one in formats], initial=1 + calcsize("<" + _HEADER)))
+        self._spans = _spans(formats, schema.rules, 2)
 
-    def decode(self, record: bytes, logs: Mapping[int, bytes | None]) -> list[State]:
-        """Return the states of a record, whose `logs` are stored as these bytes, by the position of the limit."""
+    def decode(self, record: bytes, logs: Mapping[str, bytes | None]) -> tuple[list[State], bool]:
+        """Return the states of a record, whose `logs` are stored as these bytes, and whether it is kept while idle."""
         numbers = self._struct.unpack(record)
         states: list[State] = []
-        for index, (start, end, has_log) in enumerate(self._spans):
+        for rule, (start, end, has_log) in zip(self.schema.rules, self._spans, strict=True):
             state = numbers[start:end]
-            states.append((*state[:_LOG_PLACE], _stored_log(logs[index], *state[_LOG_PLACE:-1])) if has_log else state)
-        return states
+            log = (_stored_log(logs[rule.key], *state[_LOG_PLACE:-1]),) if has_log else ()
+            states.append((*state[:_LOG_PLACE], *log) if has_log else state)
+        return states, numbers[1] == _ALWAYS
 
     def encode(self, states: Sequence[State], kept_until: int) -> bytes:
         """Return the record of states, of which logs are stored from their first entry on."""
@@ -108,43 +102,6 @@ class Codec:
         for rule, state in zip(self.schema.rules, states, strict=True):
             numbers += (*state[:-1], 0, len(cast("Log", state[-1])), 0) if rule.has_log else state
         return self._struct.pack(self.name, kept_until, *[max(number, 0) for number in numbers])
-
-    def kept_until(self, record: bytes) -> int:
-        """Return the second until which a record is kept; 0 for one that was never stored."""
-        second: int = self._struct.unpack(record)[1]
-        return second
-
-
-class Codecs:
-    """The codecs of the schemas that a store has used."""
-
-    def __init__(self) -> None:
-        self._by_schema: dict[Schema, Codec] = {}
-        self._by_name: dict[bytes, Codec] = {}
-
-    def of(self, schema: Schema) -> Codec:
-        """Return the codec of a schema."""
-        codec = self._by_schema.get(schema)
-        if codec is None:
-            if len(self._by_schema) >= _MOST_SCHEMAS:
-                self._by_schema.clear()
-                self._by_name.clear()
-            codec = self._by_schema[schema] = Codec(schema)
-            self._by_name[codec.name] = codec
-        return codec
-
-    def named(self, name: bytes) -> Codec | None:
-        """Return the codec of the schema with a name, if it was used."""
-        return self._by_name.get(name)
-
-    def defined(self, definitions: bytes | None) -> Codec | None:
-        """Return the codec of definitions; None without any, or where a newer version of the package wrote them."""
-        if definitions is None:
-            return None
-        try:
-            return self.of(schema_from(definitions))
-        except (TypeError, ValueError):
-            return None
 
 
 @dataclass(slots=True)
@@ -157,17 +114,31 @@ class Stored:
     leases: dict[LeaseId, tuple[bytes, Lease]]
     is_lasting: bool = False
 
+    def migrated(self, schema: Schema, now: int) -> Record:
+        """Return the record under another schema; the leases of a lost record still count."""
+        record = self.record
+        if record is None:
+            record = new_record(schema)
+            record.leases = {lease_id: lease for lease_id, (_, lease) in self.leases.items()}
+        elif record.schema is schema:
+            return record
+        return engine.migrate(record, schema, now)
+
+
+Changed = tuple[Stored, Record, ScopedLimits | None]
+"""What is stored for a scope, the record that replaces it, and the limits, where they are known."""
+
 
 class Records:
     """Loads records and stores them again."""
 
-    def __init__(self, calls: Calls, codecs: Codecs, slots: Slots) -> None:
+    def __init__(self, calls: Calls, codecs: Codecs[Codec], slots: Slots) -> None:
         self._calls = calls
         self._codecs = codecs
         self._slots = slots
         self._names = calls.names
 
-    def peek(self, claim: Claim, groups: Sequence[Sequence[int]]) -> Generator[Any, Any, None]:
+    def peek(self, claim: Claim, groups: Sequence[Sequence[int]]) -> Steps[None]:
         """Fill in the time, and the states of a claim under the present limits; scopes are loaded in `groups`."""
         plan, records, now = claim.plan, dict[int, Record](), 0
         shorts = plan.short_keys()
@@ -175,58 +146,58 @@ class Records:
             scopes = [plan.scopes[index] for index in indexes]
             now, found = yield from self.load([shorts[index] for index in indexes], scopes, plan.version)
             for index, stored, scope in zip(indexes, found, scopes, strict=True):
-                records[index] = _migrated(stored, scope.schema, now)
+                records[index] = stored.migrated(scope.schema, now)
         engine.peek(claim, [records[index] for index in range(len(plan.scopes))], now)
 
-    def migrate(
-        self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None
-    ) -> Generator[Any, Any, None]:
+    def migrate(self, scopes: Sequence[ScopedLimits], shorts: Sequence[bytes], version: int | None) -> Steps[None]:
         """Change records to the present limits of their scopes; recorded use is kept."""
-        for _ in range(_MOST_ATTEMPTS):
-            now, found = yield from self.load(shorts, scopes, version)
-            changed = []
+
+        def change(found: Sequence[Stored], now: int) -> list[Changed]:
+            changed: list[Changed] = []
             for stored, scope in zip(found, scopes, strict=True):
                 if stored.raw is not None and (stored.record is None or stored.record.schema is not scope.schema):
-                    record = _migrated(stored, scope.schema, now)
+                    record = stored.migrated(scope.schema, now)
                     # The states do not count expired leases, so that these must not be returned any more.
                     record.leases = {key: lease for key, lease in record.leases.items() if lease.expires_at > now}
                     changed.append((stored, record, scope))
-            if not changed or (yield from self._swapped(changed, now)):
+            return changed
+
+        yield from self.change(shorts, scopes, version, change)
+
+    def reset(self, short: bytes, keys: Collection[str] | None) -> Steps[None]:
+        """Forget the use of the limits `keys` of a scope, or of all."""
+
+        def change(found: Sequence[Stored], _now: int) -> list[Changed]:
+            changed: list[Changed] = [(stored, stored.record, None) for stored in found if stored.record is not None]
+            for _, record, _ in changed:
+                engine.reset(record, keys)
+            return changed
+
+        yield from self.change([short], (), None, change)
+
+    def change(
+        self,
+        shorts: Sequence[bytes],
+        scopes: Sequence[ScopedLimits],
+        version: int | None,
+        change: Callable[[Sequence[Stored], int], list[Changed]],
+        *,
+        send: Callable[[ScriptCall], Steps[bytes]] | None = None,
+    ) -> Steps[None]:
+        """Load the data of scopes, change it, and store it again (compare and swap); `send` sends the last call."""
+        for _ in range(_MOST_ATTEMPTS):
+            now, found = yield from self.load(shorts, scopes, version)
+            changed = change(found, now)
+            if not changed:
+                return
+            reply = yield from (send or self._send)(self._swap(changed, now))
+            if reply == b"A":
                 return
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def settled(
-        self, claim: Claim, changes: Amounts, scope_indexes: Sequence[int], found: tuple[int, Sequence[Stored]]
-    ) -> tuple[ScriptCall, bool]:
-        """Settle a claim in the loaded records of some scopes of its plan; return the call that stores the result.
-
-        Says also whether no lease had run out.
-        """
-        now, loaded = found
-        records = [new_record(scope.schema) for scope in claim.plan.scopes]
-        for index, stored in zip(scope_indexes, loaded, strict=True):
-            records[index] = stored.record or records[index]
-        kept_leases = engine.settle(claim, records, changes, now)
-        changed = [
-            (stored, records[index], claim.plan.scopes[index])
-            for index, stored in zip(scope_indexes, loaded, strict=True)
-        ]
-        return self._swap(changed, now), kept_leases
-
-    def reset(self, short: bytes, keys: Collection[str] | None) -> Generator[Any, Any, None]:
-        """Forget the use of the limits `keys` of a scope, or of all."""
-        for _ in range(_MOST_ATTEMPTS):
-            now, (stored,) = yield from self.load([short], (), None)
-            if stored.record is None:
-                return
-            engine.reset(stored.record, keys)
-            if (yield from self._swapped([(stored, stored.record, None)], now)):
-                return
-        raise StoreUnavailable("the scope changes faster than it can be reset")
-
     def load(
         self, shorts: Sequence[bytes], scopes: Sequence[ScopedLimits], version: int | None
-    ) -> Generator[Any, Any, tuple[int, list[Stored]]]:
+    ) -> Steps[tuple[int, list[Stored]]]:
         """Return the time, and the stored data of scopes. Raises StaleConfiguration."""
         known: dict[bytes, dict[bytes, Codec]] = {short: {} for short in shorts}
         for short, scope in zip(shorts, scopes, strict=False):
@@ -238,42 +209,34 @@ class Records:
                 raise StaleConfiguration
             now, rest = int(Struct("<d").unpack(reply[0])[0]), iter(reply[1:])
             found = [_stored(short, list(codecs.values()), rest) for short, codecs in known.items()]
-            strangers = [one for one in found if one.raw and one.raw[:NAME_LENGTH] not in known[one.short]]
             has_more = False
-            for stored in strangers:
-                found_codec = yield from self._find((stored.raw or b"")[:NAME_LENGTH])
-                if found_codec is not None:
-                    known[stored.short][found_codec.name] = found_codec
-                    has_more = True
+            for stored in found:
+                name = (stored.raw or b"")[:NAME_LENGTH]
+                if name and name not in known[stored.short]:
+                    other = self._codecs.named(name)
+                    other = other or self._codecs.defined((yield self._calls.definitions(name)))
+                    if other is not None and other.name == name:
+                        known[stored.short][name] = other
+                        has_more = True
             if not has_more:
                 return now, found
 
-    def _find(self, name: bytes) -> Generator[Any, Any, Codec | None]:
-        """Return the codec of the schema with a name, of which the definitions are stored."""
-        codec = self._codecs.named(name)
-        if codec is None:
-            codec = self._codecs.defined((yield self._calls.definitions(name)))
-        return codec if codec is not None and codec.name == name else None
-
-    def _swapped(
-        self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int
-    ) -> Generator[Any, Any, bool]:
-        call = self._swap(changed, now)
-        reply = yield call
-        self._slots.release(call.slot)
-        return bool(reply == b"A")
+    def _send(self, call: ScriptCall) -> Steps[bytes]:
+        reply: bytes = yield call
+        call.finish(self._slots)
+        return reply
 
     def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], version: int | None) -> ScriptCall:
-        tag = self._names.tag(next(iter(known), None))
-        keys, plan = [self._names.version(tag)], [pack("<dd", -1 if version is None else version, len(known))]
+        keys = [self._names.version(self._names.tag(next(iter(known), None)))]
+        plan = pack("<dd", -1 if version is None else version, len(known))
         for short, codecs in known.items():
             logs, permits = _keys_apart(codecs.values())
             keys += [self._names.scope(short), *[self._names.log(short, key) for key in logs]]
             keys += [self._names.leases(short, key) for key in permits]
-            plan.append(pack("<dd", len(logs), len(permits)))
-        return self._calls.script("load", keys, b"".join(plan), tag=tag)
+            plan += pack("<dd", len(logs), len(permits))
+        return self._calls.script("records", keys, plan)
 
-    def _swap(self, changed: Sequence[tuple[Stored, Record, ScopedLimits | None]], now: int) -> ScriptCall:
+    def _swap(self, changed: Sequence[Changed], now: int) -> ScriptCall:
         """Return the call that replaces the loaded records."""
         keys = [self._names.scope(stored.short) for stored, _, _ in changed]
         records, usages, writes = list[bytes](), list[bytes](), list[bytes]()
@@ -281,25 +244,24 @@ class Records:
             is_lasting = stored.is_lasting if scope is None else scope.lasting
             lives = self._calls.clock.idle_us(_full_at(record, now) - now)
             kept_until = _ALWAYS if is_lasting else min((now + lives) // 1_000_000, _ALWAYS - 1)
-            encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
             kept_ms = b"%d" % (lives // 1000 + 1)
+            encoded = self._codecs.of(record.schema).encode(record.states, kept_until)
             records += [stored.raw or b"", encoded, b"0" if is_lasting else kept_ms]
             for rule, state in zip(record.schema.rules, record.states, strict=True):
                 if rule.has_log:
                     keys.append(self._names.log(stored.short, rule.key))
                     writes += [b"SET", b"%d" % len(keys), _packed(cast("Log", state[-1])), kept_ms]
-            for lease_id, (member, _) in stored.leases.items():
-                if lease_id not in record.leases:
-                    keys.append(self._names.leases(stored.short, lease_id[0]))
-                    writes += [b"ZREM", b"%d" % len(keys), member, b""]
+            for lease_id in stored.leases.keys() - record.leases.keys():
+                keys.append(self._names.leases(stored.short, lease_id[0]))
+                writes += [b"ZREM", b"%d" % len(keys), stored.leases[lease_id][0], b""]
             for finished in record.finished:
                 label = b"" if scope is None else label_of(scope.scope, list(finished.amounts))
                 sums = finished.amounts.values()
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
         tag = self._names.tag(changed[0][0].short)
         keys += self._names.finished_usage(tag)
-        plan = pack("<dd", len(changed), len(usages) // 2)
-        return self._calls.script("swap", keys, plan, *records, *usages, *writes, tag=tag, once=True)
+        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.reply(tag)
+        return self._calls.script("records", keys, plan, *records, *usages, *writes, reply_key=reply_key)
 
 
 def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> tuple[bytes, int]:
@@ -308,7 +270,19 @@ def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> tuple[byte
     return holder + pack("<dd", claim.amounts[limit.place], ends), ends
 
 
-def _log_of(entries: Iterable[tuple[Any, ...]]) -> Log:
+def _spans(formats: Iterable[str], rules: Sequence[Rule], first: int) -> list[tuple[int, int, bool]]:
+    """Return where the numbers of each state are among all, and whether it has a log."""
+    ends = accumulate(map(len, formats), initial=first)
+    return [(*span, rule.has_log) for span, rule in zip(pairwise(ends), rules, strict=True)]
+
+
+def _with_entry(numbers: Sequence[Any]) -> State:
+    """Return the state of a sliding window with the entry of its log that a reply has."""
+    entry = numbers[-2:]
+    return (*numbers[:_LOG_PLACE], _log_of([entry] if entry[0] else []))
+
+
+def _log_of(entries: Iterable[Sequence[Any]]) -> Log:
     """Return a log of pairs of time and running total."""
     pairs = list(entries)
     return Log(array("q", [int(time) for time, _ in pairs]), array("q", [int(total) for _, total in pairs]))
@@ -316,13 +290,13 @@ def _log_of(entries: Iterable[tuple[Any, ...]]) -> Log:
 
 def _stored_log(packed: bytes | None, head: int, entries: int) -> Log:
     """Return the log of a sliding window; empty where it was evicted."""
-    size = calcsize(_LOG_ENTRY)
+    size = _LOG_ENTRY.size
     found = (packed or b"")[head * size : (head + entries) * size]
-    return _log_of(iter_unpack(_LOG_ENTRY, found)) if len(found) == entries * size else EMPTY_LOG
+    return _log_of(_LOG_ENTRY.iter_unpack(found)) if len(found) == entries * size else EMPTY_LOG
 
 
 def _packed(log: Log) -> bytes:
-    return b"".join([pack(_LOG_ENTRY, log.time(index), log.total(index)) for index in range(len(log))])
+    return b"".join([_LOG_ENTRY.pack(log.time(index), log.total(index)) for index in range(len(log))])
 
 
 def _keys_apart(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
@@ -333,44 +307,28 @@ def _keys_apart(codecs: Iterable[Codec]) -> tuple[list[str], list[str]]:
 
 
 def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Stored:
-    """Read what the reply of load.lua says of one scope."""
+    """Read what the reply of records.lua says of one scope."""
     logs, permits = _keys_apart(codecs)
-    raw = next(rest)
-    packed = {key: next(rest) for key in logs}
+    raw, packed = next(rest), {key: next(rest) for key in logs}
     leases: dict[LeaseId, tuple[bytes, Lease]] = {}
     for key in permits:
         members = next(rest)
         for member, expires in zip(members[::2], members[1::2], strict=True):
-            amount, ends = Struct("<dd").unpack(member[_LEASE_HOLDER_LENGTH:])
-            lease = Lease(int(amount), int(float(expires)), int(ends))
-            leases[key, member[:_LEASE_HOLDER_LENGTH]] = member, lease
+            amount, ends = _LOG_ENTRY.unpack(member[_LEASE_HOLDER_LENGTH:])
+            leases[key, member[:_LEASE_HOLDER_LENGTH]] = member, Lease(int(amount), int(float(expires)), int(ends))
     stored = Stored(short, raw, None, leases)
     codec = next((one for one in codecs if raw is not None and raw[:NAME_LENGTH] == one.name), None)
     if codec is not None and len(raw) == codec.size:
-        record = new_record(codec.schema)
-        rules = codec.schema.rules
-        record.states = codec.decode(raw, {index: packed.get(rule.key) for index, rule in enumerate(rules)})
+        stored.record = record = new_record(codec.schema)
+        record.states, stored.is_lasting = codec.decode(raw, packed)
         record.leases = {lease_id: lease for lease_id, (_, lease) in leases.items()}
-        stored.record, stored.is_lasting = record, codec.kept_until(raw) == _ALWAYS
     return stored
-
-
-def _migrated(stored: Stored, schema: Schema, now: int) -> Record:
-    """Return a record under another schema; the leases of a lost record still count."""
-    record = stored.record
-    if record is not None and record.schema is schema:
-        return record
-    if record is None:
-        record = new_record(schema)
-        record.leases = {lease_id: lease for lease_id, (_, lease) in stored.leases.items()}
-    return engine.migrate(record, schema, now)
 
 
 def _full_at(record: Record, now: int) -> int:
     """Return when the states equal unused ones; permits are kept for a lease."""
-    rules = record.schema.rules
     times = [
         now + rule.lease_us if rule.is_permit else rule.restored_at(state)
-        for rule, state in zip(rules, record.states, strict=True)
+        for rule, state in zip(record.schema.rules, record.states, strict=True)
     ]
     return max([now, *times])

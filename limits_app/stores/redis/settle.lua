@@ -24,7 +24,7 @@ for _ = 1, limits do
   local change, name, scope_number, place, a, b, c, key, usage, parts, _
   name, scope_number, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
   change, numbers_at = unpack_from('<d', ARGV[2], numbers_at)
-  if change ~= 0 then
+  if change ~= 0 and name ~= 'blocked' then
     local algorithm, scope = algorithms[name], scopes[scope_number]
     local apply = algorithm.settle
     if action ~= SETTLE then apply = algorithm.credit or apply end
@@ -36,7 +36,7 @@ for _ = 1, limits do
     if parts > 0 and (name ~= 'permits' or action == UNDO) then count_usage(scope, usage, change, parts) end
   end
 end
-write_now()
+for index = 1, writes and #writes or 0 do call(unpack(writes[index])) end
 for index = 1, #scopes do
   local scope = scopes[index]
   if scope.is_changed then

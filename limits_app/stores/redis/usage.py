@@ -60,18 +60,15 @@ class UsageCollector:
             found = self._step(tag, [], pack("<dd", _MOST, self._began), b"look")
             if not found or found[0]:
                 return found
-            _, full, *fields = found
-            scopes = [field for field in fields if field.startswith(_COUNTING_SCOPE)]
-            finished = [field for field in fields if not field.startswith(_COUNTING_SCOPE)]
-            keys = [field[len(_COUNTING_SCOPE) :] for field in scopes]
-            name = tag + unique_name().encode()
-            found = self._step(tag, keys, b"", b"take", name, full, *scopes, *finished)
+            fields = sorted(found[2:], key=lambda field: not field.startswith(_COUNTING_SCOPE))
+            keys = [field[len(_COUNTING_SCOPE) :] for field in fields if field.startswith(_COUNTING_SCOPE)]
+            found = self._step(tag, keys, b"", b"take", tag + unique_name().encode(), found[1], *fields)
             if found:
                 return found
 
     def _step(self, tag: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes) -> Sequence[bytes]:
         keys = [*scopes, *self._names.finished_usage(tag), self._names.batch(tag)]
-        reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments, tag=tag))
+        reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments))
         return reply
 
 

@@ -48,10 +48,11 @@ class Waking:
         self._subscribed = Event()
         self._thread: Thread | None = None
         self._is_closed = False
+        self._idle_since = 0.0
 
-    def announcement(self) -> Command:
-        """Return the call that announces that anything may have changed."""
-        return Command("PUBLISH", self._names.channel, _EVERYTHING)
+    def announce(self, scope: bytes = _EVERYTHING) -> None:
+        """Announce the key of a scope to all processes, or that anything may have changed."""
+        self._connections.run(Command("PUBLISH", self._names.channel, scope))
 
     def close(self) -> None:
         """Stop listening; other processes wake no waiters any more."""
@@ -63,81 +64,66 @@ class Waking:
     def _watch(self, scope: str) -> None:
         with self._lock:
             self._watched[self._names.scope(short_key(scope))] = scope
+            self._idle_since = monotonic()
             if self._thread is None:
                 self._thread = start_thread(self._listen, "limits-listener")
             if self._thread is None:
                 return  # waiters ask again when the store has said that they may be admitted
         if not self._subscribed.wait(_SECONDS_TO_SUBSCRIBE):
             raise StoreUnavailable("Redis cannot be reached, so that returned amounts are not noticed")
-        self._note([scope])
+        self._note([self._names.scope(short_key(scope))])
 
     def _unwatch(self, scope: str) -> None:
         with self._lock:
             self._watched.pop(self._names.scope(short_key(scope)), None)
+            self._idle_since = monotonic()
 
-    def _note(self, scopes: Iterable[str]) -> None:
-        for scope in scopes:
-            self._connections.run(self._calls.watch(short_key(scope)))
+    def _note(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self._connections.run(self._calls.script("renew", [key, key], bytes(16), b""))
 
     def _listen(self) -> None:
         """Listen over one connection after the other, until there were no waiters for a while."""
-        idle_since = monotonic()
         while True:
             with self._lock:
-                if self._watched:
-                    idle_since = monotonic()
-                if self._is_closed or monotonic() - idle_since > _IDLE_SECONDS:
+                if self._has_ended():
                     self._thread = None
-                    self._subscribed.clear()
                     return
+            pool = None
             try:
-                self._listen_once()
+                pool = self._connections.listening_pool()
+                self._listen_with(PubSub(pool))
             except (OSError, RedisError, StoreUnavailable):
-                Event().wait(0.1)
+                Event().wait(_SECONDS_OF_SILENCE)
+            finally:
+                self._subscribed.clear()
+                if pool is not None:
+                    pool.disconnect()
 
-    def _listen_once(self) -> None:
+    def _has_ended(self) -> bool:
+        return self._is_closed or (not self._watched and monotonic() - self._idle_since > _IDLE_SECONDS)
+
+    def _listen_with(self, listener: PubSub) -> None:
         """Listen until the connection is lost, or nothing has waited for a while."""
-        pool = self._connections.listening_pool()
-        listener = PubSub(pool)
-        try:
-            listener.subscribe(self._names.channel)
-            while listener.get_message(timeout=_SECONDS_TO_SUBSCRIBE) is None:
-                pass
-            self._subscribed.set()
-            self._note_all()
-            if self._watched:
+        noted_at = -_SECONDS_BETWEEN_NOTES
+        listener.subscribe(self._names.channel)
+        while not self._has_ended():
+            message = listener.get_message(timeout=_SECONDS_OF_SILENCE)
+            if message is not None and message["type"] == "subscribe":
+                self._subscribed.set()
                 self._wake(_EVERYTHING)  # announcements before the subscription are lost
-            self._wake_until_idle(listener)
-        finally:
-            self._subscribed.clear()
-            listener.close()
-            pool.disconnect()
-
-    def _wake_until_idle(self, listener: PubSub) -> None:
-        noted_at = idle_since = monotonic()
-        while not self._is_closed:
-            message = listener.get_message(ignore_subscribe_messages=True, timeout=_SECONDS_OF_SILENCE)
-            if message is not None:
+            elif message is not None:
                 self._wake(message["data"])
-            now = monotonic()
-            if self._watched:
-                idle_since = now
-            elif now - idle_since > _IDLE_SECONDS:
-                return
-            if now - noted_at > _SECONDS_BETWEEN_NOTES:
-                noted_at = now
-                self._note_all()
-
-    def _note_all(self) -> None:
-        with self._lock:
-            scopes = list(self._watched.values())
-        self._note(scopes)
+            if self._subscribed.is_set() and monotonic() - noted_at > _SECONDS_BETWEEN_NOTES:
+                noted_at = monotonic()
+                with self._lock:
+                    keys = list(self._watched)
+                self._note(keys)
+        listener.close()
 
     def _wake(self, announced: bytes) -> None:
         self._on_change()
         if announced == _EVERYTHING:
             self.line.notify_all()
-            return
-        scope = self._watched.get(announced)
-        if scope is not None:
+        elif (scope := self._watched.get(announced)) is not None:
             self.line.notify([scope])

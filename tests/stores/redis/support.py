@@ -84,9 +84,10 @@ def record(store: RedisStore, limits: LimitSet) -> bytes:
 def hurry(store: RedisStore, connections: int = 0, seconds: float = 0.05) -> None:
     """Let a store give up soon from now on; it has so many connections to use before it needs others."""
     store._connections.close()
-    store._connections.connect_seconds = store._connections.reply_seconds = seconds
-    for connection in [store._connections._connect(1.0, seconds) for _ in range(connections)]:
+    store._connections.connect_seconds, store._connections.reply_seconds = 1.0, seconds
+    for connection in [store._connections._connect() for _ in range(connections)]:
         store._connections._keep(connection)
+    store._connections.connect_seconds = seconds
 
 
 def calm_down(store: RedisStore) -> None:

@@ -78,7 +78,7 @@ def test_limits_that_never_stop_changing_are_an_error(store: RedisStore, monkeyp
     old, new = (limits_of(store, RateLimit("tokens", most, HOUR)) for most in (10, 20))
     held = old.try_acquire({"tokens": 5})
     assert new.try_acquire({"tokens": 1})
-    for module in ("store", "records"):
+    for module in ("verbs", "records"):
         monkeypatch.setattr(f"limits_app.stores.redis.{module}._MOST_ATTEMPTS", 0)
     held.update({"tokens": 1})
     with pytest.raises(StoreUnavailable, match="faster"):

@@ -22,7 +22,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
 from limits_app.stores.redis.calls import UNDO
-from limits_app.stores.redis.keys import tag_of
+from limits_app.stores.redis.opening import tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
 from tests.servers.ports import free_ports

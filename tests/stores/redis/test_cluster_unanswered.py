@@ -14,7 +14,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.core.plan import ScopedLimits
 from limits_app.stores.redis import RedisClusterStore
-from limits_app.stores.redis.keys import tag_of
+from limits_app.stores.redis.opening import tag_of
 from tests.servers.redis import RedisServer, until
 from tests.stores.redis.support import Keeper, prefix, record, scoped, used
 
@@ -55,8 +55,9 @@ def frozen(cluster: list[RedisServer], store: RedisClusterStore, limits: LimitSe
     by_node = store._connections._by_node.values()
     for connections in by_node:
         connections.close()
-        connections.connect_seconds = connections.reply_seconds = SECONDS
-        connections._keep(connections._connect(10, SECONDS))
+        connections.connect_seconds, connections.reply_seconds = 10, SECONDS
+        connections._keep(connections._connect())
+        connections.connect_seconds = SECONDS
     store._connections.reply_seconds = SECONDS
     server.freeze()
     try:

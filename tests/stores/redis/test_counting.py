@@ -16,7 +16,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.in_thread import give_back
 from limits_app.stores.redis import RedisClusterStore, RedisStore
-from limits_app.stores.redis.keys import TAGS, tag_of
+from limits_app.stores.redis.opening import TAGS, tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import settle, taken
 from limits_app.testing.conformance.counting import collected, counting, in_scope, total

@@ -87,7 +87,7 @@ def test_limits_that_have_changed_are_followed(store: RedisStore) -> None:
 def test_records_that_were_lost_are_defined_anew(
     store: RedisStore, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("limits_app.stores.redis.store._SECONDS_BETWEEN_DEFINITIONS", 0)
+    monkeypatch.setattr("limits_app.stores.redis.verbs._SECONDS_BETWEEN_DEFINITIONS", 0)
     limits = limits_of(store, TOKENS)
     claim = claimed(limits, {"tokens": 5})
     with Redis(port=redis.port) as client:

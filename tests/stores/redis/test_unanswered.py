@@ -185,11 +185,11 @@ def test_a_store_on_its_own_settles_what_is_in_doubt_before_the_next_request(
     claims = [claimed(taken, {"tokens": 50}), claimed(other, {"tokens": 50})]
     with frozen(redis, store), pytest.raises(StoreUnavailable):
         store.acquire_first(claims) if first else store.acquire(claims[0])
-    assert len(store._acquires_in_doubt) == (2 if first else 1)
+    assert len(store._unfinished) == (2 if first else 1)
     with taken.try_acquire({"tokens": 80}) as acquisition:
         assert acquisition
         acquisition.update({"tokens": 0})
-    assert len(store._acquires_in_doubt) == 0
+    assert len(store._unfinished) == 0
 
 
 @pytest.fixture

@@ -1,0 +1,49 @@
+-- Counting usage, in scripts for scopes that do.
+
+-- Count an amount of a limit as usage, in thousandths of units; `parts` are a unit.
+function count_usage(scope, usage, amount, parts)
+  local place = 1 + 8 * usage
+  local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / parts * 1000 + 0.5)
+  scope.sums, scope.counts = put(scope.sums, place, pack('<d', sum)), true
+end
+
+-- KEYS ends with a hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key
+-- of a scope that counts, with the label of it.
+local function keep_usage(field, value, hour)
+  local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
+  call('HSET', finished, field, value)
+  call('ZADD', hours, hour, field)
+  for _, key in ipairs({finished, hours}) do call('PEXPIRE', key, milliseconds(USAGE_KEPT_US)) end
+end
+
+-- Add the usage of a finished hour to that of the same hour and label.
+function add_finished_usage(label, usage)
+  local finished, hours = KEYS[#KEYS - 2], KEYS[#KEYS - 1]
+  local field = 'c' .. string.sub(usage, 1, 8) .. redis.sha1hex(label)
+  local stored, sums, is_zero = call('HGET', finished, field), label .. '\0', true
+  for at = 9, #usage, 8 do
+    local sum = unpack_from('<d', usage, at)
+    if stored then sum = sum + unpack_from('<d', stored, #label + at - 7) end
+    is_zero = is_zero and sum == 0
+    sums = sums .. pack('<d', sum)
+  end
+  if is_zero then
+    call('HDEL', finished, field)
+    call('ZREM', hours, field)
+  else
+    keep_usage(field, sums, unpack_from('<d', usage))
+  end
+end
+
+-- Start to count the current hour: the scope is noted, so that its usage is collected, and the usage of an earlier hour
+-- is finished. Usage that was not collected for too long is dropped.
+function start_hour(scope)
+  local finished, hours, label = KEYS[#KEYS - 2], KEYS[#KEYS - 1], unpack_from('s', plan, scope.label_at)
+  if scope.has_usage then add_finished_usage(label, scope.has_usage) end
+  keep_usage('o' .. scope.key, label, now / HOUR_US)
+  local oldest = '(' .. whole(math.floor((now - USAGE_KEPT_US) / HOUR_US))
+  for _, field in ipairs(call('ZRANGEBYSCORE', hours, '-inf', oldest, 'LIMIT', 0, 2)) do
+    call('HDEL', finished, field)
+    call('ZREM', hours, field)
+  end
+end

@@ -1,0 +1,300 @@
+"""The verbs of the Redis store, written once for threads and tasks: generators that yield calls and receive replies.
+
+Each verb is one script, which the server executes in one step; on a cluster one for each group of scopes with one tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from struct import Struct
+from time import monotonic
+from typing import Final, NamedTuple
+
+from limits_app.core import engine
+from limits_app.core.errors import StaleConfiguration, StoreUnavailable
+from limits_app.core.plan import Amounts, Claim, Plan
+from limits_app.core.record import new_record
+from limits_app.core.waiting import WaitingLine
+from limits_app.stores.codecs import Codecs
+from limits_app.stores.redis.calls import (
+    SETTLE,
+    Calls,
+    Command,
+    Prepared,
+    PreparedPlan,
+    ScriptCall,
+    can_be_one_step,
+    prepare_acquire,
+)
+from limits_app.stores.redis.exactly_once import WITHDRAWN, InDoubt, Slots
+from limits_app.stores.redis.hints import Rejections, ServerClock
+from limits_app.stores.redis.opening import Keys
+from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored
+
+_MOST_ATTEMPTS: Final = 50
+_SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
+_MOST_DEFINED: Final = 4096
+_DEFINITIONS_KEPT_MS: Final = "31622400000"
+
+_STALE: Final = ord("S")
+_OTHER_SCHEMA: Final = ord("C")
+_OTHER_CALENDARS: Final = ord("T")
+_REJECTED: Final = ord("R")
+_NEW_SCOPE: Final = ord("N")
+_DECIDED: Final = ord("D")
+_DONE: Final = ord("A")
+_LEASE_LOST: Final = ord("L")
+"""How replies and decisions start; see acquire.lua and settle.lua."""
+
+_TURN: Final = Struct("<dd")
+_HEAD: Final = Struct("<Bd")
+
+
+class Decision(NamedTuple):
+    """The claim that was admitted, if any, whether it has a new scope, and its records after and before, to undo it."""
+
+    claim: Claim | None = None
+    has_new_scope: bool = False
+    records: bytes = b""
+
+
+class Charged(NamedTuple):
+    """A prepared plan whose scopes have charged a claim: when, and the records after and before."""
+
+    plan: PreparedPlan
+    at: int
+    records: bytes = b""
+
+
+@dataclass(slots=True)
+class Unfinished:
+    """What has still to be settled of a claim: where it is charged, and a call that was not answered.
+
+    The call charges the first that fits of `claims`, or settles the last of `charged` where there are no `claims`.
+    """
+
+    charged: list[Charged]
+    call: ScriptCall | None = None
+    claims: Sequence[Claim] = ()
+    plans: Sequence[PreparedPlan] = ()
+
+
+class Verbs:
+    """The verbs, and what they know of the server."""
+
+    line: WaitingLine
+    one_step = True
+    """Whether scopes of several plans can be decided on in one step."""
+
+    def __init__(self, names: Keys, clock: ServerClock, *, learns: bool) -> None:
+        """`learns` says whether rejections are remembered."""
+        self._names = names
+        self._clock = clock
+        self._learns = learns
+        self._slots = Slots()
+        self._codecs = Codecs(Codec)
+        self._calls = Calls(names, clock)
+        self._records = Records(self._calls, self._codecs, self._slots)
+        self._defined: dict[bytes, float] = {}
+        self._rejections = Rejections()
+        self._unfinished: InDoubt[Claim, Unfinished] = InDoubt()
+
+    def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
+        if len(claims) == 1:
+            return self._acquire_one(claims[0])
+        return self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+
+    def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
+        if len(claims) > 1:
+            plans = [self._prepared(claim.plan) for claim in claims] if self.one_step else []
+            if self.one_step and can_be_one_step(plans):
+                acquire = prepare_acquire(plans, emptiest_first=emptiest_first, failover=failover)
+                return (yield from self._decide(claims, plans, acquire)).claim
+            if emptiest_first:
+                for claim in claims:
+                    yield from self._peek(claim)
+                claims = sorted(claims, key=Claim.load)
+        for claim in claims if failover else claims[:1]:
+            if (yield from self._acquire_one(claim)) is not None:
+                return claim
+        return None
+
+    def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
+        plan = self._prepared(claim.plan)
+        return (yield from self._decide((claim,), (plan,), plan.acquire)).claim
+
+    def _decide(
+        self,
+        claims: Sequence[Claim],
+        plans: Sequence[PreparedPlan],
+        acquire: Prepared,
+        charged: Sequence[Charged] = (),
+    ) -> Steps[Decision]:
+        """Charge the first of the claims that fits, in one step; other scopes may have charged them already."""
+        if not all(plan.is_defined for plan in plans):
+            yield from self._define(plans)
+        for _ in range(_MOST_ATTEMPTS):
+            forgotten = self._rejections.forgotten
+            call = self._calls.acquire(claims, plans, acquire, charged[0].at if charged else None)
+            try:
+                reply: bytes = yield call
+                decision = self._read(claims, plans, reply, forgotten)
+                if decision.has_new_scope:
+                    with suppress(StoreUnavailable):
+                        yield from self._define(plans)
+            except BaseException:
+                for claim in claims if call.slot is not None else ():
+                    claim.admitted = None
+                    self._unfinished.keep(claim, Unfinished(list(charged), call, claims, plans))
+                raise
+            call.finish(self._slots)
+            if reply[0] == _DECIDED:
+                return decision
+            yield from self._prepare_again(claims, plans, reply)
+        raise StoreUnavailable("the limits of a scope change faster than they can be followed")
+
+    def _prepare_again(self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], reply: bytes) -> Steps[None]:
+        """Do what the server needs before it can decide."""
+        if reply[0] == _STALE:
+            raise StaleConfiguration
+        if reply[0] == _OTHER_CALENDARS:
+            self._clock.learn(int(_HEAD.unpack_from(reply)[1]))
+            return
+        for claim, plan in zip(claims, plans, strict=True):
+            yield from self._records.migrate(plan.scopes, plan.shorts, claim.plan.version)
+
+    def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
+        """Settle a claim wherever it is charged; after an error or an interruption the next call does the rest."""
+        left = self._unfinished.take(claim)
+        if left is None:
+            groups = self._groups(claim.plan) if claim.admitted or claim.plan.is_credit else ()
+            left = Unfinished([Charged(group, claim.decided_at) for group in groups])
+        lease_was_lost = False
+        try:
+            if left.call is not None:
+                lease_was_lost = yield from self._find_out(claim, left, left.call)
+            while left.charged:
+                group, claim.decided_at, _ = left.charged[-1]
+                if group.is_whole or any(group.amounts(changes)):
+                    lease_was_lost |= yield from self._settle_group(claim, changes, left)
+                left.charged.pop()
+        except BaseException:
+            self._unfinished.keep(claim, left)
+            raise
+        finally:
+            if lease_was_lost:
+                claim.lose_lease()
+        claim.settled = True
+        self._rejections.forget()
+        if self.line.busy:
+            self.line.notify(claim.plan.scope_keys)
+
+    def _find_out(self, claim: Claim, left: Unfinished, call: ScriptCall) -> Steps[bool]:
+        """Withdraw the call that was not answered; return whether it has found that a lease had run out."""
+        reply: bytes = yield call.withdrawal()
+        left.call = None
+        if left.claims:
+            if reply != WITHDRAWN and self._read(left.claims, left.plans, reply, learn=False).claim is claim:
+                left.charged.append(Charged(left.plans[left.claims.index(claim)], claim.decided_at))
+            left.claims = ()
+        elif reply != WITHDRAWN and reply[0] in {_DONE, _NEW_SCOPE, _LEASE_LOST}:
+            left.charged.pop()
+            return reply[0] == _LEASE_LOST
+        return False
+
+    def _settle_group(self, claim: Claim, changes: Amounts, left: Unfinished, action: int = SETTLE) -> Steps[bool]:
+        """Settle a claim in the scopes of the last that has charged it; return whether a lease had run out."""
+        plan, _, records = left.charged[-1]
+        reply = yield from self._send(self._calls.settle(claim, changes, plan, action, records), left)
+        while reply[0] == _OTHER_CALENDARS:
+            self._clock.learn(int(_HEAD.unpack_from(reply)[1]))
+            reply = yield from self._send(self._calls.settle(claim, changes, plan, action, records), left)
+        if reply[0] == _OTHER_SCHEMA:
+            return (yield from self._settle_migrated(claim, changes, left))
+        if reply[0] != _DONE:
+            with suppress(StoreUnavailable):
+                yield from self._define([plan])
+        return reply[0] == _LEASE_LOST
+
+    def _settle_migrated(self, claim: Claim, changes: Amounts, left: Unfinished) -> Steps[bool]:
+        """Settle a claim in scopes of which one has other limits by now."""
+        plan, scopes, kept_leases = left.charged[-1].plan, claim.plan.scopes, True
+        claim.holder = self._calls.holder(claim)
+
+        def change(found: Sequence[Stored], now: int) -> list[Changed]:
+            nonlocal kept_leases
+            records, placed = [new_record(scope.schema) for scope in claim.plan.scopes], plan.scope_indexes
+            for index, stored in zip(placed, found, strict=True):
+                records[index] = stored.record or records[index]
+            kept_leases = engine.settle(claim, records, changes, now)
+            return [(stored, records[index], scopes[index]) for index, stored in zip(placed, found, strict=True)]
+
+        yield from self._records.change(
+            plan.shorts, plan.scopes, None, change, send=lambda call: self._send(call, left)
+        )
+        return not kept_leases
+
+    def _send(self, call: ScriptCall, left: Unfinished) -> Steps[bytes]:
+        try:
+            reply: bytes = yield call
+        except BaseException:
+            left.call = call if call.slot is not None else None
+            raise
+        call.finish(self._slots)
+        return reply
+
+    def _peek(self, claim: Claim) -> Steps[None]:
+        yield from self._records.peek(claim, [group.scope_indexes for group in self._groups(claim.plan)])
+        self._clock.learn(claim.decided_at)
+
+    def _define(self, plans: Sequence[PreparedPlan]) -> Steps[None]:
+        """Store the definitions of schemas, by which records are read after the limits have changed."""
+        now = monotonic()
+        for codec in [codec for plan in plans for codec in plan.codecs]:
+            if now - self._defined.get(codec.name, -_SECONDS_BETWEEN_DEFINITIONS) >= _SECONDS_BETWEEN_DEFINITIONS:
+                key = self._names.definitions(codec.name)
+                yield Command("SET", key, codec.definitions, "PX", _DEFINITIONS_KEPT_MS)
+                if len(self._defined) >= _MOST_DEFINED:
+                    self._defined.clear()
+                self._defined[codec.name] = now
+        for plan in plans:
+            plan.is_defined = True
+
+    def _read(
+        self,
+        claims: Sequence[Claim],
+        plans: Sequence[PreparedPlan],
+        reply: bytes,
+        forgotten: int = 0,
+        *,
+        learn: bool = True,
+    ) -> Decision:
+        """Fill in the decisions of a reply."""
+        at = 1
+        while reply[0] == _DECIDED and at < len(reply):
+            turn, size = _TURN.unpack_from(reply, at)
+            at += _TURN.size
+            claim, plan = claims[int(turn) - 1], plans[int(turn) - 1]
+            status, now = _HEAD.unpack_from(reply, at)
+            claim.decided_at, claim.states = int(now), plan.states.read(reply, at + _HEAD.size)
+            claim.admitted = status != _REJECTED
+            rest = at + _HEAD.size + plan.states.size
+            at += int(size)
+            if claim.admitted:
+                return Decision(claim, status == _NEW_SCOPE, reply[rest:at])
+            self._clock.learn(claim.decided_at)
+            if learn and self._learns and claim.plan.version is None and plan.is_whole:
+                self._rejections.learn(claim, forgotten)
+        return Decision()
+
+    def _prepared(self, plan: Plan) -> PreparedPlan:
+        prepared = plan.store_cache
+        if not isinstance(prepared, PreparedPlan) or prepared.names is not self._names:
+            prepared = plan.store_cache = PreparedPlan(plan, self._names, self._codecs)
+        return prepared
+
+    def _groups(self, plan: Plan) -> Sequence[PreparedPlan]:
+        """Return the prepared plans of the scopes that are decided on together, in the order in which they charge."""
+        return [self._prepared(plan)]
