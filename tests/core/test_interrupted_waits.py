@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 
 import limits_app.core
+import limits_app.core.limit_set as limit_set_module
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limits import RateLimit, ResourceLimit
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Claim
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
-from tests.core.sets import limit_set
+from tests.core.sets import limit_set, used
 from tests.core.watched import PATIENCE_SECONDS, Caller, WatchedStore
 
 CORE = str(Path(limits_app.core.__file__).parent)
@@ -129,6 +130,23 @@ def test_a_wait_that_is_interrupted_at_any_point_leaves_nothing(
             again.result().cancel()
             assert not store.line.busy, where
     assert number > 100
+
+
+def test_a_call_that_was_charged_when_the_wait_was_interrupted_is_refunded(
+    store: MemoryStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = limit_set(store, CallLimit(1, 3600, RateLimitAlgorithm.TOKEN_BUCKET))
+    leave = store.line.leave
+
+    def interrupted_once(waiter: Any) -> None:
+        monkeypatch.setattr(store.line, "leave", leave)
+        raise Interruption
+
+    monkeypatch.setattr(store.line, "leave", interrupted_once)
+    monkeypatch.setattr(limit_set_module, "must_wait", lambda _acquisition: True)
+    with pytest.raises(Interruption):
+        limits.acquire(timeout=60)
+    assert used(limits)["call_count"] == 0
 
 
 INTERRUPTIONS = 2000

@@ -61,6 +61,19 @@ def test_the_same_thread_takes_no_implicit_permit_again(verb: Callable[..., Acqu
     assert used(limits) == {"db": 0}
 
 
+def test_a_permit_whose_lease_was_lost_does_not_count_for_nested_requests(
+    limits: LimitSet, store: MemoryStore, clock: FakeClock
+) -> None:
+    with limits.acquire():
+        # As if the process had been stopped for a minute: the clock went on without renewals.
+        clock.now_us += 60_000_000
+        other = in_a_thread(limits.try_acquire)
+        clock.advance(1)
+        assert other
+        assert not limits.try_acquire()
+    other.release()
+
+
 def test_calls_and_rates_of_a_nested_acquire_are_charged(store: MemoryStore) -> None:
     limits = limit_set(store, TPM, CALLS, ONE)
     with limits.acquire({"tpm": 5}) as outer:

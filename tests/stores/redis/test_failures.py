@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import enumerate as enumerate_threads
 from time import monotonic
 
@@ -231,6 +232,15 @@ def test_replies_that_are_late_are_an_error_soon_and_charge_nothing_in_the_end(s
             limits.try_acquire()
         assert monotonic() - started < 0.3
         slow.delay = 0
-        keeper.catch_up()
-        assert used(limits) == pytest.approx(1, abs=0.1)
+        until(lambda: caught_up(keeper))
+        direct = RedisStore(url=f"redis://127.0.0.1:{server.port}/0", connect_seconds=5, reply_seconds=5)
+        assert used(limits_of(direct, CallLimit(100, 366 * 24 * HOUR))) == pytest.approx(1, abs=0.1)
+        direct.close()
         store.close()
+
+
+def caught_up(keeper: Keeper) -> bool:
+    """Whether everything could be settled; what is late may keep the next replies waiting for a moment."""
+    with suppress(StoreUnavailable):
+        keeper.catch_up()
+    return not keeper.kept
