@@ -79,7 +79,7 @@ class Acquisition:
 
     @property
     def config(self) -> dict[str, object]:
-        """A copy of the configuration of the set that admitted the request."""
+        """A copy of the configuration of the limit set that decided on the request."""
         return self.limit_set.config
 
     @property
@@ -137,7 +137,10 @@ class Acquisition:
         self._release(give_back=False)
 
     def cancel(self) -> None:
-        """Refund everything that can be refunded, as a block that raises does; no usage has to be reported."""
+        """Return permits, and refund amounts whose usage was not reported, as a block that raises does.
+
+        Amounts are refunded where the algorithm can; single calls stay charged. No usage has to be reported.
+        """
         self._release(give_back=True)
         self._cancelled = True
 

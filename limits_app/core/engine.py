@@ -60,11 +60,12 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
 
 
 def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now: int) -> bool:
-    """Add `changes` to the charged amounts, and return the permits; False when a lease had run out before.
+    """Add `changes` to the charged amounts, and return the permits; False when a lease was reclaimed before.
 
     Positive changes are charged even beyond the limit, negative ones are refunded where the algorithm can; those of
-    a plan that is credit, whatever the algorithm. Permits whose lease had run out are left to their new holders.
-    Records may have other schemas than the plan: a limit that was removed, or is of another kind, settles nothing.
+    a plan that is credit, whatever the algorithm. Permits whose lease was reclaimed are not returned: other claims may
+    hold them. Records may have other schemas than the plan: a limit that was removed settles nothing, nor does one that
+    has become, or no longer is, a resource limit.
     """
     plan, taken_at, kept_leases = claim.plan, claim.decided_at, True
     for limit in plan.limits:
@@ -110,7 +111,8 @@ def reset(record: Record, keys: Collection[str] | None) -> None:
 def migrate(record: Record, schema: Schema, now: int) -> Record:
     """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
 
-    The given record is not changed. Limits are matched by key, whatever their kinds, algorithms and order.
+    The given record is not changed, but both share their leases. Limits are matched by key, whatever their kinds,
+    algorithms and order.
     Counted usage is moved to `finished`, and counting starts again.
     """
     old = record.schema
@@ -235,7 +237,7 @@ def _usage_of(record: Record) -> list[FinishedUsage]:
 
 
 def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int) -> None:
-    """Settle credit, or a change of a limit whose record has another schema by now."""
+    """Settle a credit, or a change to a record whose schema has changed since the charge."""
     schema, states = record.schema, record.states
     index = schema.index.get(limit.rule.key)
     if index is None or schema.rules[index].is_permit is not limit.rule.is_permit:
@@ -251,7 +253,7 @@ def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, *, now: 
 
 
 def _counted_permits(rule: Rule, state: State, record: Record, now: int) -> State:
-    """Return the state of permits as the leases that have not run out say; the fence stays."""
+    """Return the state of a resource limit computed from the leases that expire after `now`; the fence is kept."""
     held = holders = earliest = 0
     for lease_id, lease in record.leases.items():
         if lease_id[0] == rule.key and lease.expires_at > now:

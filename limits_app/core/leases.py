@@ -178,7 +178,7 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
 
 
 def _running() -> object:
-    """Return the running task of asyncio, as a weak reference, or else the number of the running thread."""
+    """Return a weak reference to the running task of asyncio, or else the identifier of the running thread."""
     # None where no code has imported asyncio, also while another thread imports it for the first time.
     current_task = getattr(sys.modules.get("asyncio"), "current_task", None)
     if current_task is not None:
@@ -186,6 +186,6 @@ def _running() -> object:
             task = current_task()
         except RuntimeError:  # no event loop runs in this thread
             return get_ident()
-        # A callback of an event loop is not a task, so it holds nothing.
+        # In a callback of the event loop there is no task: a new object equals no owner.
         return object() if task is None else ref(task)
     return get_ident()

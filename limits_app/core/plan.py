@@ -34,7 +34,8 @@ class ScopedLimits:
     `level` is where they were set, for outcomes (`levels` where that differs from limit to limit).
     `prefix` comes before their keys in requests and reports about several resources.
     `degraded` says that they are decided without their store, which is unavailable.
-    `lasting` says that they were set for this scope alone, so that a store keeps its state while it is idle.
+    `lasting` says that they were set for this scope alone; the Redis store keeps the state of such a scope while it is
+    idle.
     """
 
     scope: Scope
@@ -58,7 +59,7 @@ class ScopedLimits:
 class PlannedLimit:
     """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
 
-    `key` is the name that requests use. With `is_credit` changes reduce use that no claim holds.
+    `key` is the name that requests use. With `is_credit`, settling reduces recorded use that belongs to no claim.
     """
 
     __slots__ = ("index", "is_credit", "key", "most_units", "must_report", "place", "rule", "scope", "scope_index")
@@ -88,7 +89,7 @@ class PlannedLimit:
         return not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
 
     def bounded(self, parts: int) -> int:
-        """Return the amount that a request charges: of a soft limit at most the largest recorded debt."""
+        """Return `parts`, for a soft limit at most `most_parts`."""
         return min(parts, self.rule.most_parts) if self.rule.is_soft else parts
 
 
@@ -193,8 +194,9 @@ class Claim:
 
     `admitted` stays None until a store has decided. `decided_at` (microseconds) and `states` (one for each limit of the
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
-    `settled` is set by the store. `number` identifies the claim in this process; `holder` names it in leases, and
-    stores that several processes share replace it by bytes that no other process uses.
+    `settled` is True once the changes were settled, or nothing is left to settle. `number` identifies a claim with
+    permits in this process (0 for others); `holder` identifies it in leases, and stores that several processes share
+    replace it by bytes that no other process uses. `owner` is the acquisition.
     """
 
     __slots__ = ("admitted", "amounts", "decided_at", "holder", "number", "owner", "plan", "settled", "states")

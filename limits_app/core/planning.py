@@ -42,7 +42,7 @@ class Plans:
         """Return the plan of a request; permits of the buckets `held` are not taken again unless they are named.
 
         Raises InvalidRequest when a rate must be requested and nothing is, and for a request that is not a mapping.
-        An empty request leaves rates alone, but where there are only rates it requests nothing.
+        `{}` takes nothing from rates and quotas; it is invalid where the set has only those.
         """
         if requested is None or (len(self.rates) == len(self.limits) > 0 and requested == {}):
             if self.rates:

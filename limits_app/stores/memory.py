@@ -37,8 +37,8 @@ class MemoryStore:
     """Keeps state in this process; `clock` is a callable that returns microseconds (default: monotonic).
 
     Idle scopes are removed while new ones are added, so that memory is bounded by the scopes that are active.
-    A finalizer or a signal handler may call the store in the middle of a step of the same thread: `settle` is then done
-    after the step, and the other verbs raise StoreUnavailable.
+    A step reads or changes records under the lock. A finalizer or a signal handler may call the store within a step of
+    the same thread: `settle` is then done after the step, and verbs that read or change records raise StoreUnavailable.
     """
 
     remote = False

@@ -56,7 +56,8 @@ class ResilientStore:
     """The store of one alias of the settings, opened on first use.
 
     Every verb raises StoreUnavailable, with the alias and `retry_after`, when the store fails, when it cannot be
-    opened, and immediately while the circuit breaker is open. Only `settle` and `asettle` never do.
+    opened, and immediately while the circuit breaker is open; StoreBlocked where the caller blocks the store itself.
+    Only `settle` and `asettle` never do.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A request of n is allowed when max(tat, now) + n/r - now <= burst/r, with r = capacity / window
 (ITU-T I.371, the virtual scheduling form).
-Unused amounts move the time back, never before now; over-use moves it further out.
+Unused amounts move the time back, at most to when it was last set; over-use moves it further out.
 Weakness: with the default burst it allows the same bursts as a token bucket; set `burst` low to space requests.
 
 State: (tick, parts, last): the arrival time, exact to the part of a tick, and when it was set.

@@ -63,7 +63,7 @@ def exact_units(limit: RateLimit | CallLimit) -> Units:
     burst_milli = to_milli(limit.ceiling, decimals=decimals)
     window = window_us(limit)
     smallest = MILLI if decimals else 1
-    # Ticks to which one part per tick would be exact, if a unit were split in as many.
+    # With ticks of T microseconds the rate is whole exactly when parts_per_unit is a multiple of this, divided by T.
     ticks = window * MILLI // gcd(window * MILLI, capacity_milli)
     most_parts = FULL_PARTS * MILLI // burst_milli
     tick_us = next(tick for tick in _divisors(ticks) if lcm(smallest, ticks // tick) <= most_parts)

@@ -78,7 +78,7 @@ class DatabaseStore(AskedInThread):
         on_fork(self)
 
     def after_fork(self) -> None:
-        """Every process draws a number from which it counts its holders, so that none has a holder of another."""
+        """Choose a random number from which holders are counted, so that no two processes use the same holder."""
         self._process = int.from_bytes(urandom(8))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -209,7 +209,7 @@ class DatabaseStore(AskedInThread):
         return kept_leases
 
     def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:
-        claim.settled = False  # its owner takes it as settled already
+        claim.settled = False  # the caller already treats it as settled
         try:
             self.settle(claim, changes)
         except StoreUnavailable as error:  # which is not for the caller of the step
@@ -245,7 +245,7 @@ def _peek(claim: Claim, transaction: Transaction) -> None:
 
 
 def _fence(claim: Claim, transaction: Transaction) -> None:
-    """Find out whether a commit in doubt took effect, and see to it that it does not any more if it did not."""
+    """Lock the rows again, which finds out whether a commit in doubt took effect, and prevents a later one."""
     transaction.lock([claim.plan])
     transaction.records(claim.plan, migrated=False)
     transaction.save()

@@ -1,4 +1,4 @@
-"""Records in the file, with their leases and logs in separate entries, and housekeeping of idle ones.
+"""Records in the file, with their leases and logs in separate entries.
 
 Keys, with the 16 bytes of a scope: `scope` its record, `scope g limit` the log of a sliding window, `scope l limit
 holder` a lease. `d name` are the definitions of a schema.
