@@ -213,7 +213,7 @@ class PreparedPlan:
 
 
 def prepare_acquire(
-    plans: Sequence[PreparedPlan], *, emptiest_first: bool = False, failover: bool = False, may_be_undone: bool = False
+    plans: Sequence[PreparedPlan], emptiest_first: bool = False, failover: bool = False, *, may_be_undone: bool = False
 ) -> Prepared:
     """Return what acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
     names, tag = plans[0].names, plans[0].tag
@@ -287,7 +287,8 @@ class Calls:
         if plan.has_quotas:
             boundaries, right = plan.calendars.around(self.clock.estimate())
             numbers += [*boundaries, *right]
-        return ScriptCall(plan.settle_as[action], numbers, (self.holder(claim), self.names.channel, records))
+        undone = [records] if records else []
+        return ScriptCall(plan.settle_as[action], numbers, (self.holder(claim), self.names.channel, *undone))
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""

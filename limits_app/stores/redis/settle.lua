@@ -10,7 +10,7 @@ local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
 local scopes, limits, at = load_scopes(9, 1, charged_at)
 if not scopes then return 'C' end
 calendars_at = numbers_at + limits * 8
-if action == UNDO then
+if action == UNDO and ARGV[5] then
   local told = 1
   for index = 1, #scopes do
     local scope = scopes[index]

@@ -36,6 +36,7 @@ from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stor
 _MOST_ATTEMPTS: Final = 50
 _SECONDS_BETWEEN_DEFINITIONS: Final = 60.0
 _MOST_DEFINED: Final = 4096
+_MOST_CHOICES: Final = 1024
 _DEFINITIONS_KEPT_MS: Final = "31622400000"
 
 _STALE: Final = ord("S")
@@ -97,6 +98,7 @@ class Verbs:
         self._codecs = Codecs(Codec)
         self._calls = Calls(names, clock)
         self._records = Records(self._calls, self._codecs, self._slots)
+        self._choices: dict[tuple[object, ...], Prepared | None] = {}
         self._defined: dict[bytes, float] = {}
         self._rejections = Rejections()
         self._unfinished: InDoubt[Claim, Unfinished] = InDoubt()
@@ -109,8 +111,8 @@ class Verbs:
     def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if len(claims) > 1:
             plans = [self._prepared(claim.plan) for claim in claims] if self.one_step else []
-            if self.one_step and can_be_one_step(plans):
-                acquire = prepare_acquire(plans, emptiest_first=emptiest_first, failover=failover)
+            acquire = self._choice(plans, emptiest_first, failover) if plans else None
+            if acquire is not None:
                 return (yield from self._decide(claims, plans, acquire)).claim
             if emptiest_first:
                 for claim in claims:
@@ -294,6 +296,15 @@ class Verbs:
         if not isinstance(prepared, PreparedPlan) or prepared.names is not self._names:
             prepared = plan.store_cache = PreparedPlan(plan, self._names, self._codecs)
         return prepared
+
+    def _choice(self, plans: Sequence[PreparedPlan], *how: bool) -> Prepared | None:
+        """Return what chooses among plans; None where two have different limits in one scope."""
+        key = (*plans, *how)
+        if key not in self._choices:
+            if len(self._choices) >= _MOST_CHOICES:
+                self._choices.clear()
+            self._choices[key] = prepare_acquire(plans, *how) if can_be_one_step(plans) else None
+        return self._choices[key]
 
     def _groups(self, plan: Plan) -> Sequence[PreparedPlan]:
         """Return the prepared plans of the scopes that are decided on together, in the order in which they charge."""
