@@ -163,7 +163,7 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
     blocks = _BLOCKS.get()
     if not blocks:
         return frozenset()
-    running, now = _running(), limit_set.store.clock()
+    running = _running()
     held: set[Bucket] = set()
     for block in blocks:
         acquisition = block()
@@ -173,6 +173,7 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
         claim = acquisition.claim
         # In a forked child, the claims of its parent have no owner.
         if claim.admitted and not claim.settled and claim.owner is not None and not acquisition.lost_lease:
+            now = limit_set.store.clock()
             held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])
     return frozenset(held)
 
