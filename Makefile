@@ -32,7 +32,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test coverage check lint format types imports migrations messages mutants fuzz ray bench docs newcomer matrix release-check clean
+.PHONY: help demo run test test-all coverage check lint format types imports migrations messages mutants fuzz ray bench docs newcomer matrix release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,7 +43,10 @@ demo: $(STAMP)  ## show limits at work under real traffic, and check every figur
 run: $(STAMP)  ## serve the demo site with seeded data; on another port as ARGS="--port 8001"
 	$(PY) -m project.demo --serve $(ARGS)
 
-test: $(STAMP)  ## run all tests, for two cores: three at a time, since many wait
+test: $(STAMP)  ## run the tests, three at a time; without those that only a release needs
+	$(PY) -m pytest -n 3 --dist load --no-cov -m "not release" $(ARGS)
+
+test-all: $(STAMP)  ## run all tests, including fuzzing, endurance, installation and every page in a browser
 	$(PY) -m pytest -n 3 --dist load --no-cov $(ARGS)
 
 coverage: $(STAMP)  ## run all tests and say which lines and branches they leave out; all of what decides is tested
@@ -97,7 +100,7 @@ newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, an
 matrix: $(STAMP)  ## run tests with each Python that is here and with the newest Django; pass options as ARGS="--python ..."
 	$(PY) -m tests.packaging.matrix $(ARGS)
 
-release-check: $(RELEASE_STAMP)  ## build the package into dist/ and look at it as a stranger would; needs a network
+release-check: test-all $(RELEASE_STAMP)  ## run all tests, build the package into dist/ and look at it as a stranger would; needs a network
 	rm -rf dist
 	$(RELEASE_BIN)/python -m build --no-isolation --outdir dist .
 	$(RELEASE_BIN)/twine check --strict dist/*.whl dist/*.tar.gz

@@ -129,6 +129,7 @@ def fields_in(value: Any) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.django_db(transaction=True)
 def test_whatever_is_asked_the_answer_is_one_that_the_description_has(settings: Settings) -> None:
     """`python -m tests.api.fuzz --requests 10000` asks more."""

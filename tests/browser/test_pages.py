@@ -13,7 +13,7 @@ from tests.browser.chromium import DESKTOP, PHONE, Browser
 from tests.browser.seed import ADMIN as ADMIN_NAME
 from tests.browser.seed import READER
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 ADMIN = "admin/limits_app/"
 EXPLAIN = f"{ADMIN}usagesnapshot/explain/?resource=openai/gpt-4&entity=tenant:acme"

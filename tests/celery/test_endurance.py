@@ -8,6 +8,7 @@ from tests.celery.endurance import PER_SECOND, endure
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_killed_processes_lose_no_task_and_none_is_done_twice() -> None:
     found = endure(10, kill_every=4)
     assert (found.lost, found.twice) == (0, 0)
@@ -18,6 +19,7 @@ def test_killed_processes_lose_no_task_and_none_is_done_twice() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_workers_that_are_killed_with_all_their_processes_lose_no_task_and_none_is_done_twice() -> None:
     found = endure(8, kill_every=3, whole=True)
     assert (found.lost, found.twice) == (0, 0)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fuzz.guided import targets
+
+pytestmark = pytest.mark.release
 
 
 def test_tests_of_this_folder_run_on_any_bytes() -> None:

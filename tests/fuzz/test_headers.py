@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app.outbound.hints import hints_of
 from limits_app.outbound.messages import Response
 from tests.fuzz.making import MANY, nearly
+
+pytestmark = pytest.mark.release
 
 NOW = 1_775_000_000.0
 A_YEAR = 366 * 86_400

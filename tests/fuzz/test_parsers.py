@@ -30,6 +30,8 @@ from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.services.limits_file import InvalidFile, read_content
 from tests.fuzz.making import FEW, MANY, anything, nearly
 
+pytestmark = pytest.mark.release
+
 RATES = nearly("1000/min", "30/10s", "5/2h", "2.5/ms")
 LIMITS = nearly(
     "rpm=1000/min", "calls=30/10s:gcra", "budget=5M/month@Europe/Berlin", "slots=10:hold=30s", "m=5/2h:session"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.packaging.newcomer import FIVE_MINUTES, first_refusal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 
 def test_a_newcomer_sees_a_first_refusal_within_five_minutes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from project.demo.client import Client
 from project.demo.place import ROOT
 from project.demo.server import Address
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 SECONDS = 300
 """Longer than any step may take, fetching Django from a package index included."""
