@@ -1,7 +1,6 @@
 """Two workers of four processes against one limit, while one is killed every few seconds in the middle of a task.
 
-`python -m tests.celery.endurance --seconds 60 --whole` prints what it found, and ends with 1 where that is not good
-enough. With `--whole` a worker is killed with all its processes and another one is started, otherwise one process.
+`python -m tests.celery.endurance --seconds 60` prints the result, and ends with 1 where that is not good enough.
 A process that is killed between what a task does and the note that it is done leaves a task that is run again, which no
 queue can avoid: `repeated` says how often that was, and `twice` how often it was to be seen, since what the task does
 has the id of the task as its idempotency key.
@@ -48,10 +47,11 @@ class Endured:
         return self.lost == self.twice == 0 and self.fullest_window <= PER_SECOND and self.share >= GOOD_SHARE
 
 
-def endure(seconds: float, kill_every: float, *, whole: bool = False) -> Endured:
-    """Keep tasks coming for so long, kill a worker again and again, and wait until all tasks are done."""
+def endure(seconds: float, kill_every: float) -> Endured:
+    """Keep tasks coming for so long, kill a process again and again, and wait until all tasks are done."""
     with celery_site(visibility_seconds=VISIBILITY_SECONDS) as site:
-        workers = [site.start_worker(), site.start_worker()]
+        site.start_worker()
+        site.start_worker()
         site.until_ready()
         started, sent, kills, pause = monotonic(), 0, 0, Event()
         while (elapsed := monotonic() - started) < seconds:
@@ -59,12 +59,7 @@ def endure(seconds: float, kill_every: float, *, whole: bool = False) -> Endured
                 site.send("endure", sent)
                 sent += 1
             if (kills + 1) * kill_every < elapsed < seconds - 1:
-                if whole:
-                    site.kill(workers.pop(0))
-                    workers.append(site.start_worker())
-                    kills += 1
-                else:
-                    kills += _kill_a_process(site)
+                kills += _kill_a_process(site)
             pause.wait(0.01)
         _until_done(site, sent)
         return _judged(site, sent, kills, seconds)
@@ -113,9 +108,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--kill-every", type=float, default=10)
-    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
-    found = endure(options.seconds, options.kill_every, whole=options.whole)
+    found = endure(options.seconds, options.kill_every)
     print(found)  # noqa: T201 - it is what a command is for
     return 0 if found.good else 1
 

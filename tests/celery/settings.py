@@ -17,7 +17,6 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_IMPORTS = ["tests.celery.tasks", "limits_app.workers.in_celery"]
 if _BROKER.startswith("redis"):
-    CELERY_BROKER_TRANSPORT = os.environ.get("LIMITS_TEST_TRANSPORT", "limits_app.integrations.celery_redis:Transport")
     CELERY_BROKER_TRANSPORT_OPTIONS = {
         "visibility_timeout": int(os.environ.get("LIMITS_TEST_VISIBILITY", "3600")),
         # What a killed worker had is looked for every second, and not every hundred.

@@ -76,7 +76,7 @@ def test_a_part_that_names_nobody_does_not_put_all_of_them_together(spelling: st
 
 
 def test_a_part_of_which_its_format_leaves_nothing_names_nobody_either() -> None:
-    with pytest.raises(InvalidLimit, match="nobody"):
+    with pytest.raises(InvalidLimit, match="must not be empty"):
         Demand("llm", "model:{model:.0}").of_call(ask, (JOB,), {})
 
 

@@ -16,13 +16,3 @@ def test_killed_processes_lose_no_task_and_none_is_done_twice() -> None:
     assert found.fullest_window <= PER_SECOND
     # How much of the limit is used is measured on a machine that does nothing else: `python -m tests.celery.endurance`.
     assert found.share > 0.5
-
-
-@pytest.mark.slow
-@pytest.mark.release
-def test_workers_that_are_killed_with_all_their_processes_lose_no_task_and_none_is_done_twice() -> None:
-    found = endure(8, kill_every=3, whole=True)
-    assert (found.lost, found.twice) == (0, 0)
-    assert found.kills > 0
-    assert found.fullest_window <= PER_SECOND
-    assert found.share > 0.5

@@ -25,7 +25,7 @@ from limits_app import (
     limits,
 )
 from limits_app.integrations.celery import LimitedTask, TaskRefused, limited_task
-from limits_app.integrations.celery.line import jittered, seconds_to_wait
+from limits_app.integrations.celery.requeue import jittered, seconds_to_wait
 from limits_app.integrations.celery.task import REQUEUED
 from limits_app.integrations.celery.task_limits import TaskLimits, entered
 from limits_app.resolver import resolver
@@ -243,6 +243,12 @@ def test_nobody_who_is_blocked_waits(app: Celery) -> None:
     limits.set_resource_limits("blocked", [], effect="blocked")
     with pytest.raises(TaskRefused, match="blocked"):
         in_worker(count(app, "blocked"))
+
+
+def test_a_final_refusal_is_an_expected_error_to_celery(app: Celery) -> None:
+    """Celery logs those without a traceback."""
+    assert count(app, "expected").throws == (TaskRefused,)
+    assert count(app, "expected.too", throws=(KeyError,)).throws == (TaskRefused, KeyError)
 
 
 @pytest.mark.parametrize("acks_late", [True, False])

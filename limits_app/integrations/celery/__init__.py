@@ -1,7 +1,7 @@
-"""The Celery way in: tasks that run when limits admit them, and wait in the broker until then.
+"""The Celery integration: tasks that run when their limits admit them, and wait in the broker until then.
 
-A call goes this way: `demand` reads from its arguments who is charged how much, `task` asks, and where it is refused
-`line` says when it is its turn.
+`demand` reads from the arguments of a call which entity is charged how much, `task` acquires that, and `requeue`
+computes when a rejected task is tried again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a task demands: who is charged how much of which resource, read from the arguments of each call."""
+"""The demand of a task: which entity is charged how much of which resource, read from the arguments of each call."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from limits_app.services import Share
 __all__ = ["Demand", "Payer", "Price"]
 
 Payer = str | Callable[..., str | None] | None
-"""An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or what makes one of them."""
+"""An identifier, in which `{argument}` and `{argument.part}` stand for arguments; or a function of the arguments."""
 
 Price = Amount | str | Callable[..., Amount]
-"""An amount, `"argument"` or `"argument.part"` that has it, or what makes it of the arguments."""
+"""An amount, the name of an argument or of a part of one, or a function of the arguments."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Who is charged how much of `resource` for a call of a task.
+    """Which entity is charged how much of `resource` for a call of a task.
 
     `entity` is an identifier such as `"tenant:acme"` or `"user:{user_id}"`, a callable that takes the arguments of the
     task, or None for the site itself. `requested` are amounts by limit key, each a number, the name of an argument
     (`"tokens"`, `"job.tokens"`) or a callable; or one callable for all of them. Of every limit that is not named
     it takes 1.
-    `patience_seconds` is how long a call waits that cannot be queued again, since it is eager or direct.
-    Raises InvalidLimit for a resource or an entity that cannot be; for one that an argument makes, with the call.
+    `patience_seconds` is how long eager and direct calls wait, which cannot be queued again.
+    Raises InvalidLimit for an invalid resource or entity; for an entity made of arguments, when the task is called.
     """
 
     resource: str
@@ -50,69 +50,55 @@ class Demand:
             check_entity(self.entity)
 
     def of_call(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Share:
-        """What one call of `run` asks; TypeError for arguments that it does not take, InvalidLimit for nobody."""
+        """Return what one call of `run` requests; TypeError for wrong arguments, InvalidLimit for an empty entity."""
         bound = inspect.signature(run).bind(*args, **kwargs)
         bound.apply_defaults()
-        call = _Call(args, kwargs, bound.arguments)
-        entity = call.named(self.entity) if isinstance(self.entity, str) else call.asked(self.entity)
-        return Share(
-            self.resource, None if entity is None else _sound(entity), partial(one_of_each, self._prices(call))
-        )
-
-    def _prices(self, call: _Call) -> Mapping[str, Amount]:
+        entity = self._of_arguments(self.entity, args, kwargs)
+        if isinstance(self.entity, str) and "{" in self.entity:
+            entity = _Identifier().vformat(self.entity, (), bound.arguments)
         if callable(self.requested):
-            amounts: Mapping[str, Amount] = call.asked(self.requested)
-            return amounts
-        return {key: call.priced(price) for key, price in (self.requested or {}).items()}
+            amounts = self.requested(*args, **kwargs)
+        else:
+            amounts = {
+                key: _at(price, bound.arguments) if isinstance(price, str) else self._of_arguments(price, args, kwargs)
+                for key, price in (self.requested or {}).items()
+            }
+        return Share(self.resource, None if entity is None else _checked(entity), partial(one_of_each, amounts))
 
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The arguments of a call, as they came and by name."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    arguments: Mapping[str, Any]
-
-    def asked(self, value: Any) -> Any:
-        return value(*self.args, **self.kwargs) if callable(value) else value
-
-    def named(self, pattern: str) -> str:
-        return _Identifier().vformat(pattern, (), self.arguments) if "{" in pattern else pattern
-
-    def priced(self, price: Price) -> Any:
-        return _at(price, self.arguments) if isinstance(price, str) else self.asked(price)
+    @staticmethod
+    def _of_arguments(value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return value(*args, **kwargs) if callable(value) else value
 
 
 class _Identifier(Formatter):
-    """Writes identifiers, and nobody into none of them."""
+    """Fills arguments into identifiers; an empty one is an error, since all such calls would share one bucket."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ARG002
-        """Look parts up as prices do: `{job.tenant}` is an attribute or a key."""
+        """Look parts up as amounts do: `{job.tenant}` is an attribute or a key."""
         value = _at(field_name, kwargs)
         if value is None or value == "":
-            raise InvalidLimit(f"the argument {field_name} is {value!r}, which names nobody and would be everybody's")
+            raise InvalidLimit(f"the argument {field_name} is {value!r}: an entity must not be empty, give it a value")
         return value, field_name
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Write it as it says itself."""
+        """Format a value; InvalidLimit where nothing is left of it."""
         text = super().format_field(value, format_spec)
         if not text:
-            raise InvalidLimit(f"nothing is left of {value!r} as {format_spec!r}, which names nobody")
+            raise InvalidLimit(f"{value!r} is empty in the format {format_spec!r}: an entity must not be empty")
         return text
 
 
 def _at(path: str, arguments: Mapping[str, Any]) -> Any:
-    """The part that a dotted path leads to."""
+    """Return the part of an argument at a dotted path."""
     name, *parts = path.split(".")
     return reduce(_part, parts, arguments[name])
 
 
 def _part(whole: Any, name: str) -> Any:
-    """Attributes and keys are alike, since what is an object here is a dict in a message."""
+    """Return an attribute or a key, since what is an object in the sender is a dict in a message."""
     return whole[name] if isinstance(whole, Mapping) else getattr(whole, name)
 
 
-def _sound(entity: object) -> str:
-    """Empty text would be everybody's; what is too long becomes a digest."""
+def _checked(entity: object) -> str:
+    """Return a valid identifier, a digest for one that is too long; InvalidLimit for anything else."""
     return check_entity(sound(entity) if isinstance(entity, str) and entity else entity)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import wraps
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, Final
 
@@ -19,101 +18,98 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitExceeded, LimitsError, NeverAdmissible, StoreUnavailable
 from limits_app.core.outcome import Outcome
 from limits_app.integrations.celery.demand import Demand, Payer, Price
-from limits_app.integrations.celery.line import jittered, seconds_to_wait
-from limits_app.integrations.celery.task_limits import NOWHERE, TaskLimits, entered, limits_here
+from limits_app.integrations.celery.requeue import jittered, seconds_to_wait
+from limits_app.integrations.celery.task_limits import OUTSIDE_TASK, TaskLimits, current_limits, entered
 from limits_app.services import Share
 
 __all__ = ["LimitedTask", "TaskRefused", "limited_task"]
 
 REQUEUED: Final = "limits_requeued"
-"""The header that counts how often a task was queued again."""
-_VISIBILITY_SECONDS: Final = 1800.0
-"""After so long, unless it says something else, a broker may give what nobody has acknowledged to another worker."""
-_STORE_DOWN_SECONDS: Final = 1.0
+"""The message header that counts how often a task was queued again."""
+_DEFAULT_VISIBILITY_SECONDS: Final = 1800.0
+"""The time after which brokers deliver an unacknowledged message again, where `visibility_timeout` is not set."""
+_DEFAULT_RETRY_SECONDS: Final = 1.0
 
 
 class TaskRefused(LimitsError):
-    """No waiting helps: the task asks for more than a limit can ever admit, or whoever it is for is blocked."""
-
-
-class _Refusal(Ignore):  # type: ignore[misc]  # Celery ships no types
-    """A refusal on its way out of the body, as something that automatic retries (`autoretry_for`) let pass."""
-
-    def __init__(self, error: LimitExceeded | StoreUnavailable) -> None:
-        super().__init__(str(error))
-        self.error = error
+    """Waiting does not help: the task requests more than a limit can ever admit, or its entity is blocked."""
 
 
 class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
-    """A task that runs when limits admit what it demands (`limited`), with `self.limits` at hand.
+    """A task that runs when its limits (`limited`) admit it; `self.limits` is what it holds.
 
-    A refused task is queued again, as the same task, for the time at which it is its turn; that is no retry: none is
-    used up, and no worker is kept waiting. The time is never so far away that the broker would take the task
-    for lost: who is still refused then is queued once more.
-    What it held is settled when it ends, however it ends, so that nothing is held between retries.
-    A LimitExceeded or StoreUnavailable that leaves the task queues it again too, whatever it is retried for by itself
-    (`autoretry_for`).
-    Fails with TaskRefused where no waiting helps. Calls that are eager or direct wait instead, up to the patience of
-    the demand, and raise LimitTimeout, or LimitExceeded at once where no waiting helps.
-    Raises TypeError for a body that Celery cannot run: a coroutine or a generator.
+    A rejected task is queued again, as the same task, for the time at which capacity is expected. That uses up no
+    retry and occupies no worker. The delay never exceeds half of the broker's visibility timeout, after which the
+    broker would deliver the message twice; a task that is still rejected then is queued once more.
+    What a task holds is settled when it ends, however it ends, so nothing is held between retries.
+    A LimitExceeded or StoreUnavailable that leaves the body queues the task again too, also with `autoretry_for`.
+    Fails with TaskRefused where waiting does not help; Celery logs that without a traceback. Calls that are eager or
+    direct wait instead, up to `patience_seconds` of the demand, and raise LimitTimeout, or LimitExceeded immediately
+    for a blocked entity. Raises TypeError for a body that Celery cannot run: a coroutine or a generator.
     """
 
     abstract = True
     run: Callable[..., Any]
     limited: Demand | None = None
+    throws = (TaskRefused,)
     longest_countdown: float | None = None
-    """Seconds that a message may wait in a worker; None for half of what the broker grants."""
+    """Seconds that a message may wait in a worker; None for half of the broker's visibility timeout."""
 
     def __init__(self) -> None:
         super().__init__()
         _check_body(self.run)
-        # Before Celery wraps it into automatic retries.
-        self.run = _telling(self.run)
 
     @property
     def limits(self) -> TaskLimits:
-        """What this run of the task holds; outside of a run, what admits everything."""
-        return limits_here()
+        """What this run of the task holds; outside of a run, limits that admit everything."""
+        return current_limits()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run when admitted; called by Celery's workers, and by anybody else as a function."""
+        """Run when admitted; called by Celery's workers, and by code that calls the task as a function."""
         # A task that calls itself finds the request of the outer call.
-        direct = self.request.called_directly or limits_here().request is self.request
+        direct = self.request.called_directly or current_limits().request is self.request
         if direct or self.request.is_eager:
-            limits = self._limits(args, kwargs, self._acquired)
-            with entered(limits):
-                return _heard(super().__call__ if direct else self.run, args, kwargs)
-        self._check_that_it_is_not_done()
+            with entered(self._limits(args, kwargs, self._wait_for)):
+                return super().__call__(*args, **kwargs) if direct else self.run(*args, **kwargs)
+        self._skip_if_done()
         try:
-            with entered(self._limits(args, kwargs, self._tried)):
-                return _heard(self.run, args, kwargs)
-        except LimitExceeded as error:
-            if isinstance(error, NeverAdmissible) or _is_for_ever(error.outcome):
+            with entered(self._limits(args, kwargs, self._acquire_or_requeue)):
+                return self.run(*args, **kwargs)
+        except (LimitExceeded, StoreUnavailable) as error:
+            if isinstance(error, NeverAdmissible) or (isinstance(error, LimitExceeded) and _is_final(error.outcome)):
                 raise TaskRefused(str(error)) from error
-            raise self._again(error, error.outcome.retry_after or _STORE_DOWN_SECONDS) from error
-        except StoreUnavailable as error:
-            raise self._again(error, error.retry_after or _STORE_DOWN_SECONDS) from error
+            retry_after = error.outcome.retry_after if isinstance(error, LimitExceeded) else error.retry_after
+            raise self._requeued(error, retry_after or _DEFAULT_RETRY_SECONDS) from error
+
+    def retry(self, *args: Any, **options: Any) -> Any:
+        """Retry as Celery does, except after a rejection: that leaves the body, and queues the task again.
+
+        So rejections use up no automatic retries (`autoretry_for`).
+        """
+        error = options.get("exc")
+        if isinstance(error, LimitExceeded | StoreUnavailable):
+            raise error
+        return super().retry(*args, **options)
 
     def _limits(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], ask: Callable[[Share], Acquisition]
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], acquire: Callable[[Share], Acquisition]
     ) -> TaskLimits:
         if self.limited is None:
-            return TaskLimits(NOWHERE.acquisition, request=self.request)
+            return TaskLimits(OUTSIDE_TASK.acquisition, request=self.request)
         share = self.limited.of_call(self.run, args, kwargs)
-        return TaskLimits(ask(share), share, self.request)
+        return TaskLimits(acquire(share), share, self.request)
 
-    def _acquired(self, share: Share) -> Acquisition:
+    def _wait_for(self, share: Share) -> Acquisition:
         patience = None if self.limited is None else self.limited.patience_seconds
         return services.acquire(share.resource, entity=share.entity, requested=share.requested, timeout=patience)
 
-    def _tried(self, share: Share) -> Acquisition:
-        """Ask, or queue the task again."""
+    def _acquire_or_requeue(self, share: Share) -> Acquisition:
         acquisition = services.try_acquire(share.resource, entity=share.entity, requested=share.requested)
         if acquisition:
             return acquisition
-        if _is_for_ever(acquisition.outcome):
+        if _is_final(acquisition.outcome):
             raise TaskRefused(acquisition.outcome.summary())
-        raise self._again(LimitExceeded.of(acquisition), seconds_to_wait(acquisition, self._times_requeued))
+        raise self._requeued(LimitExceeded.of(acquisition), seconds_to_wait(acquisition, self._times_requeued))
 
     @property
     def _times_requeued(self) -> int:
@@ -123,35 +119,26 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
     def _longest_countdown(self) -> float:
         if self.longest_countdown is not None:
             return self.longest_countdown
-        granted = self.app.conf.broker_transport_options.get("visibility_timeout")
-        return float(granted or _VISIBILITY_SECONDS) / 2
+        visibility = self.app.conf.broker_transport_options.get("visibility_timeout")
+        return float(visibility or _DEFAULT_VISIBILITY_SECONDS) / 2
 
-    def _to_wait(self, seconds: float) -> Mapping[str, Any]:
-        """The options with which a message waits so long: in the broker where it can do so, otherwise in a worker."""
-        from limits_app.integrations.celery_redis import Transport, held_back
-
-        headers = {**(self.request.headers or {}), REQUEUED: self._times_requeued + 1}
-        if issubclass(self.app.connection_for_write().get_transport_cls(), Transport):
-            return {"headers": headers | held_back(seconds)}
-        return {"headers": headers, "countdown": seconds}
-
-    def _again(self, error: LimitsError, seconds: float) -> Retry:
-        """Send the same task again, to be run later; gives what ends this run of it without a result."""
+    def _requeued(self, error: LimitsError, seconds: float) -> Retry:
+        """Send the same task again, to run later; return the exception that ends this run of it."""
         countdown = jittered(seconds, self._longest_countdown)
-        again = self.signature_from_request(**self._to_wait(countdown))
+        headers = {**(self.request.headers or {}), REQUEUED: self._times_requeued + 1}
+        again = self.signature_from_request(headers=headers, countdown=countdown)
         try:
             again.apply_async()
         except OperationalError as lost:
-            # The broker gives an unacknowledged message to somebody when it is back.
-            if self.acks_late:
+            if self.acks_late:  # the broker delivers the unacknowledged message again when it is back
                 raise Reject(lost, requeue=True) from lost
             raise
         return Retry(str(error), when=countdown, sig=again)
 
-    def _check_that_it_is_not_done(self) -> None:
-        """Where Celery is to run no message twice, a task that was queued again is none either.
+    def _skip_if_done(self) -> None:
+        """Raise Ignore for a second message of a task that is done, where Celery is to run no message twice.
 
-        A worker that dies between sending a task again and acknowledging it leaves two of it.
+        A worker that dies between sending a task again and acknowledging it leaves two messages.
         """
         conf = self.app.conf
         checks = self._times_requeued and self.acks_late and conf.worker_deduplicate_successful_tasks
@@ -159,21 +146,8 @@ class LimitedTask(DjangoTask):  # type: ignore[misc]  # Celery ships no types
             raise Ignore
 
 
-def _telling(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A body whose refusals Celery does not mistake for failures."""
-
-    @wraps(run)
-    def telling(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return run(*args, **kwargs)
-        except (LimitExceeded, StoreUnavailable) as error:
-            raise _Refusal(error) from error
-
-    return telling
-
-
 def _check_body(run: Callable[..., Any]) -> None:
-    """Refuse a body that a worker would call and never run, holding nothing by the time that somebody else did."""
+    """Raise TypeError for a body that a worker would call and never run."""
     if iscoroutinefunction(run):
         kind, instead = "a coroutine", "make it a plain function that runs it with asgiref's async_to_sync"
     elif isgeneratorfunction(run) or isasyncgenfunction(run):
@@ -184,17 +158,8 @@ def _check_body(run: Callable[..., Any]) -> None:
     raise TypeError(f"Celery cannot run {name} as the body of a task, since it is {kind}: {instead}")
 
 
-def _heard(run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run a body; raises its refusals as what they are."""
-    try:
-        return run(*args, **kwargs)
-    except _Refusal as refusal:
-        error = refusal.error
-    raise error
-
-
-def _is_for_ever(outcome: Outcome) -> bool:
-    """Whether no waiting helps, as for whoever is blocked."""
+def _is_final(outcome: Outcome) -> bool:
+    """Whether waiting does not help, as for a blocked entity."""
     return outcome.never or any(status.capacity == 0 for status in outcome.violations)
 
 
@@ -207,17 +172,18 @@ def limited_task(
     app: Any = None,
     **options: Any,
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Make a task of a function that runs when limits admit it: the words are those of `Demand`.
+    """Make a function a task that runs when its limits admit it; the arguments are those of `Demand`.
 
     `app` is the Celery application (None: as with `shared_task`), and `options` are those of its `task`.
     Raises TypeError for a coroutine or a generator, which Celery cannot run.
     """
     demand = Demand(resource, entity, requested, patience_seconds)
+    throws = (TaskRefused, *options.pop("throws", ()))
     make: Any = shared_task if app is None else app.task
-    decorator: Callable[[Callable[..., Any]], Any] = make(**{"base": LimitedTask, "limited": demand} | options)
+    make_task = make(**{"base": LimitedTask, "limited": demand, "throws": throws} | options)
 
     def decorate(run: Callable[..., Any]) -> Any:
         _check_body(run)  # now, since Celery makes the task when it is first needed
-        return decorator(run)
+        return make_task(run)
 
     return decorate

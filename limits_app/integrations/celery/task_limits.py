@@ -1,4 +1,4 @@
-"""What a task finds in `self.limits`."""
+"""`self.limits`: what a running task holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.services import Share
 
-__all__ = ["NOWHERE", "TaskLimits", "entered", "limits_here"]
+__all__ = ["OUTSIDE_TASK", "TaskLimits", "current_limits", "entered"]
 
 logger = logging.getLogger("limits_app")
 
@@ -24,32 +24,24 @@ logger = logging.getLogger("limits_app")
 class TaskLimits:
     """What a running task holds, and how it reports what it used.
 
-    `request` is that of the task, and None outside of any.
+    `request` is the Celery request of the task, None outside of a task.
+    `resource` and `entity` are those that were charged; None where the task has no limits, or for the site itself.
     """
 
-    __slots__ = ("acquisition", "request", "share")
+    __slots__ = ("acquisition", "entity", "request", "resource")
 
     def __init__(self, acquisition: Acquisition, share: Share | None = None, request: object = None) -> None:
         self.acquisition = acquisition
-        self.share = share
+        self.resource = None if share is None else share.resource
+        self.entity = None if share is None else share.entity
         self.request = request
 
     def __repr__(self) -> str:
         return f"<TaskLimits of {self.resource} for {self.entity}>"
 
     @property
-    def resource(self) -> str | None:
-        """Of what the task was charged; None where it demands nothing."""
-        return None if self.share is None else self.share.resource
-
-    @property
-    def entity(self) -> str | None:
-        """Who was charged; None is the site itself."""
-        return None if self.share is None else self.share.entity
-
-    @property
     def outcome(self) -> Outcome:
-        """What was decided, and why."""
+        """The decision and its reasons."""
         return self.acquisition.outcome
 
     @property
@@ -58,51 +50,55 @@ class TaskLimits:
         return self.acquisition.config
 
     def update(self, usage: Mapping[str, Amount]) -> None:
-        """Report what was really used, by key; what is not reported counts as requested. See `Acquisition.update`."""
+        """Report the amounts that were used, by key; what is not reported counts as requested.
+
+        Raises what `Acquisition.update` raises.
+        """
         self.acquisition.update(usage)
 
     def release(self) -> None:
-        """Give back what is held before the task ends; again does nothing."""
+        """Return what is held before the task ends; later calls do nothing."""
         self.acquisition.release()
 
     def acquire(
         self, requested: Mapping[str, Amount] | None = None, *, resource: str | None = None, entity: str | None = None
     ) -> Acquisition:
-        """Acquire more, by default of the task's own resource for its own entity; to be released like any other.
+        """Acquire more, by default of the task's own resource for its own entity; use it in a `with` block.
 
-        Raises LimitExceeded, which queues the task again when it leaves it: ask before you do what should be done once.
+        Raises LimitExceeded, which queues the task again when it leaves the body: acquire before side effects.
+        Raises InvalidRequest where the task has no resource and none is named.
         """
-        return services.acquire(*self._named(resource), entity=entity or self.entity, requested=requested)
+        return services.acquire(self._resource(resource), entity=entity or self.entity, requested=requested)
 
     def try_acquire(
         self, requested: Mapping[str, Amount] | None = None, *, resource: str | None = None, entity: str | None = None
     ) -> Acquisition:
-        """`acquire`, but a refusal is a falsy acquisition whose `outcome` says why."""
-        return services.try_acquire(*self._named(resource), entity=entity or self.entity, requested=requested)
+        """`acquire`, where a rejection is a falsy acquisition with the reasons in `outcome`."""
+        return services.try_acquire(self._resource(resource), entity=entity or self.entity, requested=requested)
 
-    def _named(self, resource: str | None) -> tuple[str]:
-        name = resource or self.resource
-        if name is None:
-            raise InvalidRequest("the task demands nothing by itself: say of which resource")
-        return (name,)
-
-
-NOWHERE: Final = TaskLimits(LimitSet().try_acquire())
-_HERE: Final[ContextVar[TaskLimits]] = ContextVar("limits_app_task", default=NOWHERE)
+    def _resource(self, named: str | None) -> str:
+        resource = named or self.resource
+        if resource is None:
+            raise InvalidRequest("the task has no limits of its own: name a resource, as in acquire(resource='llm')")
+        return resource
 
 
-def limits_here() -> TaskLimits:
-    """The limits of the task that runs here; outside of any, what admits everything."""
-    return _HERE.get()
+OUTSIDE_TASK: Final = TaskLimits(LimitSet().try_acquire())
+_CURRENT: Final[ContextVar[TaskLimits]] = ContextVar("limits_app_task", default=OUTSIDE_TASK)
+
+
+def current_limits() -> TaskLimits:
+    """Return the limits of the task that runs here; outside of a task, limits that admit everything."""
+    return _CURRENT.get()
 
 
 @contextmanager
 def entered(limits: TaskLimits) -> Iterator[None]:
-    """Have a task run with its limits, and settle them at its end.
+    """Run a task with its limits, and settle them at its end.
 
-    When the task raises, which a retry does too, what it did not report is given back where that can be done.
+    When the task raises, which a retry does too, amounts that were not reported are refunded where the algorithm can.
     """
-    acquisition, token = limits.acquisition, _HERE.set(limits)
+    acquisition, token = limits.acquisition, _CURRENT.set(limits)
     acquisition.__enter__()
     try:
         yield
@@ -112,11 +108,11 @@ def entered(limits: TaskLimits) -> Iterator[None]:
     else:
         _settle(acquisition)
     finally:
-        _HERE.reset(token)
+        _CURRENT.reset(token)
 
 
 def _settle(acquisition: Acquisition) -> None:
-    """The work is done, so it must not fail now: what the store does not hear of comes back with its lease."""
+    """Release without failing a task whose work is done; permits that the store keeps end with their lease."""
     try:
         acquisition.release()
     except StoreUnavailable:

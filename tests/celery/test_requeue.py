@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from limits_app import CallLimit, LimitSet, RateLimitAlgorithm
-from limits_app.integrations.celery.line import jittered, seconds_to_wait
+from limits_app.integrations.celery.requeue import jittered, seconds_to_wait
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 
