@@ -6,20 +6,21 @@ from collections.abc import Iterator, Sequence
 from time import time_ns
 from typing import Any, Final
 
-from django.core.checks import CheckMessage, Warning  # noqa: A004 - Django's name
+from django.core.checks import CheckMessage, Info, Warning  # noqa: A004 - Django's name
 from django.db import DatabaseError
 
 from limits_app import conf
+from limits_app.audit import is_protected
 from limits_app.checks.configured import missing_caches, missing_databases, missing_packages, reported
 from limits_app.conf import OnUnavailable, StoreKind
-from limits_app.core.errors import StoreUnavailable
+from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
 from limits_app.models import Policy, Resource
 from limits_app.stores import registry
 
-__all__ = ["check_stores"]
+__all__ = ["check_audit_log", "check_stores"]
 
 _MOST_SKEW_US: Final = 1_000_000
 
@@ -28,6 +29,21 @@ def check_stores(databases: Sequence[str] | None = None, **options: Any) -> list
     """Ask the stores and the database; only where databases may be asked, as with `check --database default`."""
     asks = databases and not reported(missing_databases, missing_packages, missing_caches)
     return reported(_local_policies, _missing_stores, _stores, _evictions) if asks else []
+
+
+def check_audit_log(databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
+    """Report an audit log that can be changed by SQL; only where the database may be asked, and with --deploy."""
+    if not databases:
+        return []
+    try:
+        protected = is_protected()
+    except (DatabaseError, CannotProtect):  # the tables do not exist yet, or this database has no such triggers
+        return []
+    if protected:
+        return []
+    message = "the audit log is not protected: SQL can change and delete its events"
+    hint = "Run manage.py limits audit protect: triggers then refuse to change or delete events."
+    return [Info(message, hint=hint, id="limits_app.I001")]
 
 
 def _local_policies() -> Iterator[CheckMessage]:

@@ -85,6 +85,10 @@ class CannotRevert(LimitsError, RuntimeError):
     """A change of the configuration that can no longer be reverted; nothing was changed."""
 
 
+class CannotProtect(LimitsError, RuntimeError):
+    """The database does not permit the triggers that protect the audit log; the message says what to do."""
+
+
 class StoreUnavailable(LimitsError):
     """The store cannot answer; the state of the request is unknown.
 

@@ -144,7 +144,7 @@ policies:
 
 def test_what_is_set_well_is_not_found() -> None:
     apply(read_content(RIGHT))
-    assert [one.id for one in diagnose()] == ["limits_app.W044"]
+    assert [one.id for one in diagnose()] == ["limits_app.W044", "limits_app.I001"]
 
 
 def test_hours_that_cannot_be_read_are_found() -> None:

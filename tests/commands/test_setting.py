@@ -8,6 +8,7 @@ import pwd
 from datetime import datetime, timedelta
 
 import pytest
+from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -135,6 +136,16 @@ def test_a_change_is_reverted_by_its_number() -> None:
     assert "was changed since" in run(f"audit revert {number - 1} --yes").err
     latest = AuditEvent.objects.latest("number")
     assert (latest.source, latest.actor) == ("command", actor())
+
+
+def test_the_audit_log_is_protected_by_the_database_until_that_is_removed() -> None:
+    run("resource set api rpm=5/min")
+    assert run("audit protect").out == "The database protects the log.\n"
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("DELETE FROM limits_app_auditevent")
+    assert json.loads(run("audit protect --remove --format json").out) == {"protected": False}
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM limits_app_auditevent")
 
 
 def test_the_environment_does_not_say_who_acts(monkeypatch: pytest.MonkeyPatch) -> None:

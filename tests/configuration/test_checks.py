@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.checks import run_checks
+from django.core.checks import INFO, run_checks
 from django.core.checks.registry import registry as django_registry
 from django.db import ProgrammingError, connection, connections
 from pytest_django import Settings
 
 from limits_app import CallLimit, checks, conf, limits
-from limits_app.core.errors import StoreUnavailable
+from limits_app.audit import protect
+from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
@@ -62,6 +63,23 @@ def test_hazards_in_the_settings_are_reported(settings: Settings, given: dict[st
 def test_a_store_that_cannot_be_opened_is_not_asked(settings: Settings, given: dict[str, Any]) -> None:
     settings.LIMITS = {"STORES": {"default": given}}
     assert checks.check_stores(["default"]) == []
+
+
+@pytest.mark.django_db
+def test_a_log_that_sql_can_change_is_reported_before_deployment() -> None:
+    assert checks.check_audit_log() == []
+    assert [(one.id, one.level) for one in checks.check_audit_log(["default"])] == [("limits_app.I001", INFO)]
+    assert "limits_app.I001" in {one.id for one in run_checks(include_deployment_checks=True, databases=["default"])}
+    protect()
+    assert checks.check_audit_log(["default"]) == []
+
+
+@pytest.mark.django_db
+def test_a_database_that_has_no_triggers_for_the_log_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "vendor", "oracle")
+    with pytest.raises(CannotProtect, match="on PostgreSQL, SQLite, MySQL and MariaDB; the database 'default' is"):
+        protect()
+    assert checks.check_audit_log(["default"]) == []
 
 
 def test_a_store_whose_packages_are_missing_is_reported(

@@ -1,4 +1,4 @@
-"""The tables of the configuration on each database: migrations, constraints, and the one query of the resolver."""
+"""The tables of the configuration on each database: constraints, and the one query of the resolver."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.core.management import call_command
 from django.db import IntegrityError, connections
 from django.db.models import QuerySet
 from pytest_django import DjangoDbBlocker
 
 from limits_app.core.limits import CallLimit
-from limits_app.models import Endpoint, Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, chain
+from limits_app.models import Entity, Limit, Policy, PolicyScope, Pool, PoolMember, Resource, chain
 from limits_app.models.constraints import NoOverlap, Undated
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
@@ -147,22 +146,3 @@ def test_constraints_are_the_same_where_their_names_are() -> None:
     one, other = NoOverlap(name="one"), NoOverlap(name="other")
     assert one == NoOverlap(name="one") != other
     assert len({one, NoOverlap(name="one"), other}) == 2
-
-
-def test_endpoints_without_a_name_get_one_and_then_all_have_one() -> None:
-    call_command("migrate", "limits_app", "0014", database=ALIAS, verbosity=0)
-    api, endpoints = Resource.objects.using(ALIAS).create(name="api"), Endpoint.objects.using(ALIAS)
-    places = [{"path": "/" + "x" * 200}, {"view_name": "orders:detail"}, {"path": "/api/", "name": "the api"}]
-    for place in places:
-        endpoints.create(resource=api, **place)
-    call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
-    assert [one.name for one in endpoints.order_by("pk")] == ["/" + "x" * 99, "orders:detail", "the api"]
-    with pytest.raises(IntegrityError, match="limits_app_endpoint_has_name"):
-        endpoints.create(resource=api, path="/other/")
-    endpoints.all().delete()
-
-
-def test_migrations_can_be_taken_back(vendor: str) -> None:
-    call_command("migrate", "limits_app", "0003", database=ALIAS, verbosity=0)
-    call_command("migrate", "limits_app", database=ALIAS, verbosity=0)
-    put(1)

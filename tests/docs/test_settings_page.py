@@ -13,7 +13,7 @@ from tests.docs.pages import DOCS, ROOT, rows
 PAGE = DOCS / "settings.md"
 KEY_ROWS = {cells[0].strip("`"): cells[1:] for cells in rows(PAGE, "Keys")}
 CHECK_ROWS = {cells[0].strip("`"): cells[1] for cells in rows(PAGE, "Checks")}
-ID = re.compile(r"limits_app\.[EW]\d{3}")
+ID = re.compile(r"limits_app\.[EIW]\d{3}")
 
 
 def test_the_page_lists_the_keys_in_their_order() -> None:

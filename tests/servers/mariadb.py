@@ -36,7 +36,8 @@ def program(name: str) -> str:
 class MariaDBServer:
     """One server, which can be stopped, killed and started again on its port."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
+        self._options = options
         self.port = free_ports()[0]
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,7 +53,7 @@ class MariaDBServer:
         (directory / "init.sql").write_text(
             f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4; "
             f"CREATE USER IF NOT EXISTS {DATABASE}@'{HOST}' IDENTIFIED BY ''; "
-            f"GRANT ALL ON *.* TO {DATABASE}@'{HOST}';\n".replace("; ", ";\n")
+            f"GRANT ALL ON *.* TO {DATABASE}@'{HOST}' WITH GRANT OPTION;\n".replace("; ", ";\n")
         )
 
     @property
@@ -78,6 +79,7 @@ class MariaDBServer:
         ]
         command += [f"--init-file={self._directory / 'init.sql'}", "--innodb-flush-log-at-trx-commit=2"]
         command += ["--innodb-flush-method=nosync", "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=16M"]
+        command += self._options
         if os.geteuid() == 0:
             command.append("--user=root")
         with self._log.open("ab") as log:
@@ -110,10 +112,10 @@ class MariaDBServer:
 
 
 @contextmanager
-def mariadb_server() -> Iterator[MariaDBServer]:
-    """A server with a directory of its own."""
+def mariadb_server(*options: str) -> Iterator[MariaDBServer]:
+    """A server with a directory of its own, and with further options of its program."""
     with tempfile.TemporaryDirectory(prefix="mariadb-", ignore_cleanup_errors=True) as directory:
-        server = MariaDBServer(Path(directory))
+        server = MariaDBServer(Path(directory), *options)
         try:
             server.start()
             yield server

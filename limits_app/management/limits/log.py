@@ -63,6 +63,17 @@ def _revert(options: Namespace, out: Output) -> ExitCode:
     return ExitCode.OK
 
 
+def _protect(options: Namespace, out: Output) -> ExitCode:
+    if options.remove:
+        audit.unprotect()
+    else:
+        audit.protect()
+    table = Table(("protected",), [(audit.is_protected(),)])
+    text = "The database no longer protects the log." if options.remove else "The database protects the log."
+    out.show(table, data=table.as_data()[0], text=text)
+    return ExitCode.OK
+
+
 def _found(number: int) -> AuditEvent:
     event = AuditEvent.objects.filter(number=number).first()
     if event is None:
@@ -114,6 +125,10 @@ def _takes_verify(parser: ArgumentParser) -> None:
     )
 
 
+def _takes_protect(parser: ArgumentParser) -> None:
+    parser.add_argument("--remove", action="store_true", help="drop the triggers again, for example before flush")
+
+
 def _takes_revert(parser: ArgumentParser) -> None:
     _takes_number(parser)
     parser.add_argument("--force", action="store_true", help="though the object was changed since")
@@ -134,6 +149,12 @@ AUDIT: Final = Subcommand(
             _verify,
             _takes_verify,
             ("audit verify", "audit verify --unrecorded"),
+        ),
+        "protect": Subcommand(
+            "create database triggers that refuse to change or delete events",
+            _protect,
+            _takes_protect,
+            ("audit protect", "audit protect --remove"),
         ),
         "revert": Subcommand(
             "bring an object back to what it was before a change",

@@ -109,5 +109,10 @@ def checked(*, stores_answer: bool) -> Iterator[Finding]:
     databases = [home()] if stores_answer else None
     with suppress(DatabaseError, StoreUnavailable):
         for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):
-            severity = Severity.ERROR if message.level >= checks.ERROR else Severity.WARNING
-            yield Finding(str(message.id), severity, str(message.msg), str(message.hint or _HINT))
+            yield Finding(str(message.id), _severity(message.level), str(message.msg), str(message.hint or _HINT))
+
+
+def _severity(level: int) -> Severity:
+    if level >= checks.ERROR:
+        return Severity.ERROR
+    return Severity.WARNING if level >= checks.WARNING else Severity.INFO

@@ -1,0 +1,161 @@
+"""Triggers with which the database itself refuses to change or delete events of the audit log.
+
+They are optional, and made by `manage.py limits audit protect`: a site may not have the privilege to make them.
+Events that `prune` has counted as pruned can still be deleted, and so can the head of a log that has no other events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Final
+
+from django.db import DatabaseError, connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from limits_app.core.errors import CannotProtect
+from limits_app.models import AuditEvent, AuditHead
+
+__all__ = ["is_protected", "protect", "unprotect"]
+
+_REFUSAL: Final = "the audit log is append-only: write another event instead of changing or deleting one"
+_UPDATE: Final = "limits_app_audit_no_update"
+_DELETE: Final = "limits_app_audit_no_delete"
+_REPLACE: Final = "limits_app_audit_no_replace"
+_TRUNCATE: Final = "limits_app_audit_no_truncate"
+_HEAD: Final = "limits_app_audit_keep_head"
+_HEAD_TRUNCATE: Final = "limits_app_audit_keep_head_truncate"
+_ON_EVENTS: Final = "ON limits_app_auditevent"
+_ON_HEAD: Final = "ON limits_app_audithead"
+
+_KEPT: Final = "EXISTS (SELECT 1 FROM limits_app_audithead WHERE pruned_number < OLD.number)"
+_KEEPS: Final = "EXISTS (SELECT 1 FROM limits_app_auditevent WHERE number > OLD.pruned_number)"
+_ANY_KEPT: Final = (
+    "EXISTS (SELECT 1 FROM limits_app_auditevent, limits_app_audithead"
+    " WHERE limits_app_auditevent.number > limits_app_audithead.pruned_number)"
+)
+# `INSERT OR REPLACE` deletes without the trigger of deletions.
+_TAKEN: Final = (
+    "EXISTS (SELECT 1 FROM limits_app_auditevent WHERE id = NEW.id OR number = NEW.number"
+    " OR idempotency_key = NEW.idempotency_key)"
+)
+
+_SQLITE_REFUSE: Final = f"BEGIN SELECT RAISE(ABORT, '{_REFUSAL}'); END"
+_SQLITE: Final = {
+    _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} {_SQLITE_REFUSE}",
+    _DELETE: f"BEFORE DELETE {_ON_EVENTS} WHEN {_KEPT} {_SQLITE_REFUSE}",
+    _REPLACE: f"BEFORE INSERT {_ON_EVENTS} WHEN {_TAKEN} {_SQLITE_REFUSE}",
+    _HEAD: f"BEFORE DELETE {_ON_HEAD} WHEN {_KEEPS} {_SQLITE_REFUSE}",
+}
+
+_FUNCTION: Final = "limits_app_audit_append_only"
+_CREATE_FUNCTION: Final = f"""CREATE FUNCTION {_FUNCTION}() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_OP = 'TRUNCATE' THEN
+            IF NOT {_ANY_KEPT} THEN RETURN NULL; END IF;
+        ELSIF TG_OP = 'DELETE' AND TG_NAME = '{_HEAD}' THEN
+            IF NOT {_KEEPS} THEN RETURN OLD; END IF;
+        ELSIF TG_OP = 'DELETE' THEN
+            IF NOT {_KEPT} THEN RETURN OLD; END IF;
+        END IF;
+        RAISE EXCEPTION '{_REFUSAL}' USING ERRCODE = 'restrict_violation';
+    END $$"""
+_DROP_FUNCTION: Final = f"DROP FUNCTION IF EXISTS {_FUNCTION}() CASCADE"  # with the triggers that call it
+_POSTGRESQL: Final = {
+    _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} FOR EACH ROW EXECUTE FUNCTION {_FUNCTION}()",
+    _DELETE: f"BEFORE DELETE {_ON_EVENTS} FOR EACH ROW EXECUTE FUNCTION {_FUNCTION}()",
+    _TRUNCATE: f"BEFORE TRUNCATE {_ON_EVENTS} FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()",
+    _HEAD: f"BEFORE DELETE {_ON_HEAD} FOR EACH ROW EXECUTE FUNCTION {_FUNCTION}()",
+    _HEAD_TRUNCATE: f"BEFORE TRUNCATE {_ON_HEAD} FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()",
+}
+
+_MYSQL_REFUSE: Final = f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '{_REFUSAL}'"
+_MYSQL: Final = {
+    _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} FOR EACH ROW {_MYSQL_REFUSE}",
+    _DELETE: f"BEFORE DELETE {_ON_EVENTS} FOR EACH ROW IF {_KEPT} THEN {_MYSQL_REFUSE}; END IF",
+    _HEAD: f"BEFORE DELETE {_ON_HEAD} FOR EACH ROW IF {_KEEPS} THEN {_MYSQL_REFUSE}; END IF",
+}
+
+_TRIGGERS: Final[Mapping[str, Mapping[str, str]]] = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "mysql": _MYSQL}
+"""By database: what follows `CREATE TRIGGER` and the name of each trigger."""
+_EXISTING: Final[Mapping[str, str]] = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'trigger'",
+    "postgresql": "SELECT tgname FROM pg_trigger"
+    " WHERE tgenabled <> 'D' AND tgrelid IN ('limits_app_auditevent'::regclass, 'limits_app_audithead'::regclass)",
+    "mysql": "SELECT trigger_name FROM information_schema.triggers WHERE trigger_schema = DATABASE()",
+}
+_BINARY_LOG: Final = 1419
+"""The error of MySQL and MariaDB for triggers of users without SUPER while binary logging is on."""
+
+
+def protect(*, using: str | None = None) -> None:
+    """Create the triggers in the database `using`, by default the one of the audit log, and replace those that exist.
+
+    Raises CannotProtect where the database has no such triggers or does not permit them.
+    """
+    connection = _connection(using)
+    create = [f"CREATE TRIGGER {name} {rest}" for name, rest in _TRIGGERS[connection.vendor].items()]
+    if connection.vendor == "postgresql":
+        create.insert(0, _CREATE_FUNCTION)
+    with transaction.atomic(using=connection.alias):
+        AuditHead.locked(connection.alias)  # the triggers read it, so it has to exist
+    _execute(connection, [*_drop(connection), *create])
+
+
+def unprotect(*, using: str | None = None) -> None:
+    """Drop the triggers, if there are any. Raises CannotProtect where the database does not permit that."""
+    connection = _connection(using)
+    _execute(connection, _drop(connection))
+
+
+def is_protected(*, using: str | None = None) -> bool:
+    """Return whether all triggers exist and are enabled.
+
+    Raises CannotProtect where the database has no such triggers.
+    """
+    connection = _connection(using)
+    return _existing(connection) == {*_TRIGGERS[connection.vendor]}
+
+
+def _connection(using: str | None) -> BaseDatabaseWrapper:
+    connection = connections[using or router.db_for_write(AuditEvent)]
+    if connection.vendor not in _TRIGGERS:
+        raise CannotProtect(
+            "the audit log can be protected on PostgreSQL, SQLite, MySQL and MariaDB; "
+            f"the database {connection.alias!r} is {connection.display_name}"
+        )
+    return connection
+
+
+def _existing(connection: BaseDatabaseWrapper) -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(_EXISTING[connection.vendor])
+        return {name for (name,) in cursor.fetchall()} & {*_TRIGGERS[connection.vendor]}
+
+
+def _drop(connection: BaseDatabaseWrapper) -> list[str]:
+    if connection.vendor == "postgresql":
+        return [_DROP_FUNCTION]
+    # MariaDB with binary logging refuses `DROP TRIGGER IF EXISTS` also where there is no trigger.
+    return [f"DROP TRIGGER {name}" for name in _existing(connection)]
+
+
+def _execute(connection: BaseDatabaseWrapper, statements: list[str]) -> None:
+    # On MySQL and MariaDB each of these statements commits by itself.
+    rolls_back = connection.features.can_rollback_ddl
+    try:
+        with transaction.atomic(connection.alias) if rolls_back else nullcontext(), connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+    except DatabaseError as error:
+        raise CannotProtect(_explanation(error, connection)) from error
+
+
+def _explanation(error: DatabaseError, connection: BaseDatabaseWrapper) -> str:
+    what = f"the database {connection.alias!r} does not permit triggers for the audit log: {error}"
+    if error.args and error.args[0] == _BINARY_LOG:
+        return (
+            f"{what}. With binary logging, either set log_bin_trust_function_creators = 1 on the server, "
+            "or run this command once as a database user with the privilege SUPER."
+        )
+    return f"{what}. Grant the database user the privilege TRIGGER on its tables, or make it their owner."
