@@ -32,7 +32,7 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run test test-all coverage check lint format types imports migrations messages mutants fuzz ray bench docs newcomer matrix release-check clean
+.PHONY: help demo run test test-all coverage check lint format types imports migrations mutants fuzz ray bench docs newcomer matrix release-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -73,9 +73,6 @@ imports: $(STAMP)  ## who may import whom
 migrations: $(STAMP)  ## models and migrations agree, and Django's own checks
 	$(MANAGE) makemigrations --check --dry-run
 	$(MANAGE) check --fail-level WARNING
-
-messages: $(STAMP)  ## gather texts into the catalogues of the translations, and compile them
-	$(PY) -m tests.admin.messages
 
 mutants: $(STAMP)  ## change the algorithms in a thousand ways, and list what no test notices; up to 90 minutes
 	ulimit -v 4000000 && timeout 5400 $(PY) -m mutmut run --max-children 2

@@ -9,7 +9,6 @@ from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
-from django.utils import translation
 
 from limits_app import audit
 from limits_app.audit import CannotRevert, Change, Difference, acting, differences, revert, snapshot, unrecorded, verify
@@ -181,8 +180,6 @@ def test_the_admin_says_why_it_cannot_revert_and_lets_force(admin_client: Client
     assert response.status_code == 200
     [message] = get_messages(response.wsgi_request)
     assert "was changed since" in str(message)
-    with translation.override("de"), pytest.raises(CannotRevert, match="api wurde seitdem geändert"):
-        revert(event)
     admin_client.post(page(event), {"force": "on"})
     assert Resource.objects.get().description == ""
 
