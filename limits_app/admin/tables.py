@@ -18,9 +18,10 @@ from import_export.resources import Diff, ModelResource
 from import_export.widgets import ForeignKeyWidget, JSONWidget, Widget
 
 from limits_app.admin.dropping import warning_of_dropped
-from limits_app.models import Endpoint, Entity, Limit, Policy, PolicyEffect, Pool, Resource
+from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, Resource
 from limits_app.models.limit_columns import COLUMNS, amount_of
 from limits_app.models.validators import validate_json
+from limits_app.services import definitions
 
 __all__ = ["TABLES", "Table"]
 
@@ -101,15 +102,9 @@ class Limits(Field):  # type: ignore[misc]
     def save(self, instance: Any, row: Mapping[str, Any], is_m2m: bool = False, **options: Any) -> None:
         """Remember what the file says."""
         said = self.clean(row)
-        if not (isinstance(said, list) and all(isinstance(one, dict) for one in said)):
-            raise ValueError(gettext('write a list of limits, such as [{"kind": "call", "capacity": 10, …}]'))
-        unknown = sorted({name for one in said for name in one} - {*_PARTS})
-        if unknown:
-            raise ValueError(
-                gettext("%(names)s is no part of a limit: there are %(parts)s")
-                % {"names": ", ".join(unknown), "parts": ", ".join(_PARTS)}
-            )
-        instance.limits_to_be = sorted(said, key=lambda one: str(one.get("key", "")))
+        if isinstance(said, list) and all(isinstance(one, dict) for one in said):
+            said = sorted(said, key=lambda one: str(one.get("key", "")))
+        instance.limits_to_be = said
 
 
 class Table(ModelResource):  # type: ignore[misc]
@@ -195,16 +190,13 @@ class Policies(Table):
 
     def after_save_instance(self, instance: Policy, row: Mapping[str, Any], **options: Any) -> None:
         """Save the limits that the file says; a file without a column of limits leaves them as they are."""
-        said: list[dict[str, Any]] | None = instance.__dict__.pop("limits_to_be", None)
-        if instance.effect == PolicyEffect.LIMITS and not (said or (said is None and instance.limits.exists())):
-            raise ValidationError(gettext("Add at least one limit, or choose the effect “unlimited” or “blocked”."))
-        if said is None:
-            return
-        instance.limits.all().delete()
-        for one in said:
-            limit = Limit(policy=instance, **{name: _exact(value) for name, value in one.items()})
-            limit.full_clean()
-            limit.save()
+        said: object = instance.__dict__.pop("limits_to_be", None)
+        try:
+            definition = definitions.read(instance, {} if said is None else {"limits": said}, partial=True)
+        except definitions.InvalidDefinition as error:
+            raise ValidationError(str(error)) from error
+        if said is not None:
+            definitions.save(definition)
 
     def after_import(self, dataset: Any, result: Any, **options: Any) -> None:
         """Note which limits the changed policies drop; of a preview, too, what it would change is there until now."""
@@ -242,8 +234,3 @@ def _said(limit: Limit) -> dict[str, Any]:
         for name, value in values.items()
         if value not in (None, "", False)
     }
-
-
-def _exact(value: Any) -> Any:
-    """Numbers as columns take them; the validation of the model refuses what is none."""
-    return Decimal(str(value)) if isinstance(value, float) else value

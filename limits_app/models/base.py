@@ -153,6 +153,14 @@ class Configuration(models.Model):
         known = {field.name for field in self._meta.concrete_fields if _is_known(self, field, using)}
         super().clean_fields({*(exclude or ()), *known})
 
+    def clean(self) -> None:
+        """Complete the row, and raise ValidationError for values that do not go together."""
+        super().clean()
+        self.clean_alone()
+
+    def clean_alone(self) -> None:
+        """Do the part of `clean` that reads no other row, for rows of which many are checked before any is saved."""
+
     def validate_constraints(self, exclude: Collection[str] | None = None) -> None:
         """Raise ValidationError for the constraints that the row does not meet."""
         if not all_hold(self, exclude, router.db_for_write(type(self), instance=self)):

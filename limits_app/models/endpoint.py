@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import models
@@ -24,6 +25,8 @@ from limits_app.models.validators import (
 )
 
 __all__ = ["Endpoint", "route_pattern", "validate_path"]
+
+_PATH_OR_VIEW_NAME: Final = _("Give either a path or the name of a view.")
 
 
 def route_pattern(path: str) -> RoutePattern:
@@ -113,18 +116,19 @@ class Endpoint(Configuration):
             models.CheckConstraint(
                 name="limits_app_endpoint_path_or_view_name",
                 condition=(Q(path="") & ~Q(view_name="")) | (~Q(path="") & Q(view_name="")),
-                violation_error_message=_("Give either a path or the name of a view."),
+                violation_error_message=_PATH_OR_VIEW_NAME,
             ),
         ]
 
     def __str__(self) -> str:
         return self.name
 
-    def clean(self) -> None:
+    def clean_alone(self) -> None:
         """Write the methods in one way (upper case, each once, in order), and no amounts as an empty object."""
-        super().clean()
         self.amounts = self.amounts or {}
         self.methods = ",".join(sorted(self.method_set))
+        if bool(self.path) is bool(self.view_name):
+            raise ValidationError({"path": _PATH_OR_VIEW_NAME})
 
     @property
     def method_set(self) -> frozenset[str]:

@@ -17,6 +17,7 @@ from limits_app.models.validators import validate_identifier, validate_json, val
 
 __all__ = ["MAX_LEVELS", "Entity"]
 
+_UNLIMITED_AND_BLOCKED: Final = _("An entity cannot be both unlimited and blocked: choose one.")
 MAX_LEVELS: Final = 8
 """How many entities a line from the first ancestor to the last descendant may have."""
 
@@ -87,7 +88,7 @@ class Entity(Configuration):
             models.CheckConstraint(
                 name="limits_app_entity_not_unlimited_and_blocked",
                 condition=Q(unlimited=False) | Q(blocked=False),
-                violation_error_message=_("An entity cannot be both unlimited and blocked: choose one."),
+                violation_error_message=_UNLIMITED_AND_BLOCKED,
             ),
             PrimaryKeyCheck(
                 name="limits_app_entity_not_its_own_parent",
@@ -99,10 +100,15 @@ class Entity(Configuration):
     def __str__(self) -> str:
         return self.identifier
 
-    def clean(self) -> None:
-        """Refuse cycles and lines of more than 8 levels, and write no metadata as an empty object."""
-        super().clean()
+    def clean_alone(self) -> None:
+        """Write no metadata as an empty object, and refuse an entity that is both unlimited and blocked."""
         self.metadata = self.metadata or {}
+        if self.unlimited and self.blocked:
+            raise ValidationError({"blocked": _UNLIMITED_AND_BLOCKED})
+
+    def clean(self) -> None:
+        """Refuse cycles and lines of more than 8 levels."""
+        super().clean()
         if self.parent_id is None:
             return
         above = self._ancestors()

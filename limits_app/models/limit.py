@@ -20,7 +20,7 @@ from limits_app.models.fields import ExactTextField, cascade
 from limits_app.models.limit_columns import COLUMNS, amount_of, definition_of
 from limits_app.models.limit_rules import CONSTRAINTS, LimitKind, wrong_fields
 from limits_app.models.policy import Policy
-from limits_app.models.policy_rules import PolicyEffect
+from limits_app.models.policy_rules import PolicyEffect, is_unsaved
 from limits_app.models.pool import PoolMember
 
 __all__ = ["ALGORITHMS", "PERIODS", "Limit"]
@@ -212,9 +212,8 @@ class Limit(Configuration):
         words = {"capacity": capacity, "period": self.get_period_display(), "zone": self.time_zone}
         return gettext("%(capacity)s per %(period)s (%(zone)s)") % words
 
-    def clean(self) -> None:
+    def clean_alone(self) -> None:
         """Fill in what the kind implies, and refuse what is no definition or does not belong into its policy."""
-        super().clean()
         if self.kind not in LimitKind.values:
             return  # the fields have said so
         kind = LimitKind(self.kind)
@@ -254,7 +253,7 @@ class Limit(Configuration):
                 raise ValidationError({"shared": gettext("The limits of a pool's member are shared by all as it is.")})
             return
         effect = policy.effect
-        if self.shared and policy.entity_id is not None:
+        if self.shared and (policy.entity_id is not None or is_unsaved(policy, "entity")):
             raise ValidationError(
                 {
                     "shared": gettext(

@@ -21,7 +21,7 @@ from limits_app.models.policy_rules import (
     Enforcement,
     PolicyEffect,
     check_beginning,
-    check_hours,
+    check_fields,
     check_limits,
     check_neighbours,
     check_spans,
@@ -174,14 +174,17 @@ class Policy(Configuration):
 
     def clean(self) -> None:
         """Fill in what dates and hours imply, and refuse those that cannot be or that overlap with others."""
-        super().clean()
         if self.valid_until is not None and self.valid_from is None:
             check_beginning(self)
             self.valid_from = timezone.now()
+        super().clean()
+        check_neighbours(self)
+
+    def clean_alone(self) -> None:
+        """Fill in the time zone of weekly hours, and refuse fields that do not go together."""
         if self.weekly_hours and not self.time_zone:
             self.time_zone = timezone.get_default_timezone_name()
-        check_hours(self)
-        check_neighbours(self)
+        check_fields(self)
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:

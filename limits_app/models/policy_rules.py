@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from datetime import datetime
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from limits_app.conf import OnUnavailable
 from limits_app.models.constraints import NoOverlap, Undated
 from limits_app.models.limit_columns import check_definitions
+from limits_app.models.moments import as_setting
 from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
@@ -27,11 +29,12 @@ __all__ = [
     "Enforcement",
     "PolicyEffect",
     "check_beginning",
-    "check_hours",
+    "check_fields",
     "check_limits",
     "check_neighbours",
     "check_spans",
     "check_written_hours",
+    "is_unsaved",
 ]
 
 
@@ -50,6 +53,11 @@ class Enforcement(models.TextChoices):
     SHADOW = "shadow", _("shadow: count what it would refuse, and refuse nothing")
     OFF = "off", _("off")
 
+
+_EXTENDS_WITHOUT_LIMITS: Final = _(
+    "Only limits can be added to broader ones: a policy that extends has the effect limits."
+)
+_ENDS_FIRST: Final = _("A policy with dates begins before it ends.")
 
 CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     # An index over expressions, because in a plain one no NULL equals another.
@@ -78,9 +86,7 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.CheckConstraint(
         name="limits_app_policy_extends_with_limits",
         condition=Q(extends=False) | Q(effect=PolicyEffect.LIMITS),
-        violation_error_message=_(
-            "Only limits can be added to broader ones: a policy that extends has the effect limits."
-        ),
+        violation_error_message=_EXTENDS_WITHOUT_LIMITS,
     ),
     models.CheckConstraint(
         name="limits_app_policy_enforcement",
@@ -90,7 +96,7 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
     models.CheckConstraint(
         name="limits_app_policy_dates",
         condition=Q(valid_until__isnull=True) | Q(valid_from__isnull=False, valid_until__gt=F("valid_from")),
-        violation_error_message=_("A policy with dates begins before it ends."),
+        violation_error_message=_ENDS_FIRST,
     ),
     models.CheckConstraint(
         name="limits_app_policy_time_zone",
@@ -109,8 +115,17 @@ def check_beginning(policy: Policy) -> None:
         )
 
 
-def check_hours(policy: Policy) -> None:
-    """Refuse a time zone that there is not, and weekly hours that cannot be read."""
+def check_fields(policy: Policy) -> None:
+    """Raise ValidationError for fields that do not go together, an unknown time zone or invalid weekly hours."""
+    if policy.extends and policy.effect != PolicyEffect.LIMITS:
+        raise ValidationError({"extends": _EXTENDS_WITHOUT_LIMITS})
+    start, end = policy.valid_from, policy.valid_until
+    if isinstance(start, datetime) and isinstance(end, datetime) and as_setting(end) <= as_setting(start):
+        raise ValidationError({"valid_until": _ENDS_FIRST})
+    _check_hours(policy)
+
+
+def _check_hours(policy: Policy) -> None:
     field = "time_zone"
     try:
         if policy.time_zone:
@@ -123,7 +138,7 @@ def check_hours(policy: Policy) -> None:
 
 
 def check_written_hours(weekly_hours: str, time_zone: str) -> None:
-    """Raise IntegrityError for what `check_hours` refuses; hours without a time zone are those of the site."""
+    """Raise IntegrityError for hours that `check_fields` refuses; hours without a time zone are those of the site."""
     try:
         zone_named(time_zone or "UTC")
         if weekly_hours:
@@ -134,6 +149,8 @@ def check_written_hours(weekly_hours: str, time_zone: str) -> None:
 
 def check_neighbours(policy: Policy) -> None:
     """Refuse dates or weekly hours that overlap with those of another policy of the same scope."""
+    if any(is_unsaved(policy, name) for name in ("resource", "entity")):
+        return  # a scope that is not saved yet has no other policies
     using = policy._state.db or router.db_for_write(type(policy))
     others = type(policy).objects.using(using).exclude(pk=policy.pk)
     others = others.filter(resource=policy.resource_id, entity=policy.entity_id)
@@ -155,6 +172,13 @@ def check_neighbours(policy: Policy) -> None:
             _("It overlaps with the policy that holds %(when)s: of one scope, only one can hold at a time."),
             params={"when": overlapping.when()},
         )
+
+
+def is_unsaved(policy: Policy, name: str) -> bool:
+    """Whether the resource or the entity of a policy is a new row, which has no primary key yet."""
+    field: Any = policy._meta.get_field(name)
+    row = field.get_cached_value(policy, None)
+    return row is not None and row.pk is None
 
 
 def check_limits(before: Snapshot, now: Snapshot) -> None:

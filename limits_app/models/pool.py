@@ -149,7 +149,6 @@ class PoolMember(Configuration):
     def __str__(self) -> str:
         return self.name
 
-    def clean(self) -> None:
+    def clean_alone(self) -> None:
         """Write no config as an empty object."""
-        super().clean()
         self.config = self.config or {}

@@ -8,8 +8,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from limits_app import audit
-from limits_app.services.policy_options import checked_moment
-from limits_app.services.writing import policies_of
+from limits_app.services.writing import checked_moment, policies_of
 
 __all__ = ["delete_entity_limits", "delete_resource_limits", "delete_system_limits", "end_boost"]
 

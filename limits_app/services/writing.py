@@ -1,13 +1,12 @@
-"""Writing limits: validate, save and audit in one transaction; they count once it is committed."""
+"""Writing limits from code: read, checked, saved and audited in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypedDict, Unpack
 
-from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.db import router
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -16,35 +15,69 @@ from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import AnyLimit
-from limits_app.core.limits import Limit as Definition
-from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
+from limits_app.core.limits import Limit as LimitDefinition
+from limits_app.core.notation import Noted
+from limits_app.models import Policy
 from limits_app.resolver import home
-from limits_app.services.policy_options import PolicyOptions, all_options, checked_moment
+from limits_app.services import definitions
 
-__all__ = ["grant_boost", "policies_of", "set_entity_limits", "set_resource_limits", "set_system_limits"]
+__all__ = [
+    "PolicyOptions",
+    "checked_moment",
+    "grant_boost",
+    "policies_of",
+    "set_entity_limits",
+    "set_resource_limits",
+    "set_system_limits",
+]
 
-Limits = Iterable[Definition]
-R = TypeVar("R", Resource, Entity)
+Limits = Iterable[LimitDefinition | Noted | str]
+"""Limits as values, or as text such as `"tpm=1M/day"`."""
+
+
+class PolicyOptions(TypedDict, total=False):
+    """The fields of a policy besides its limits, with the names of the model, where each is explained.
+
+    `effect` is `limits`, or `blocked` or `unlimited`, which have no limits.
+    `extends` adds the limits to those of the next broader policy; `shared` has the keys of limits with one bucket for
+    all entities. `enforcement` is `enforce`, `shadow` or `off`, for `rollout_percent` of the entities.
+    `on_unavailable` is `block`, `allow` or `local`, for an unavailable store; empty: the setting of the site.
+    With dates or weekly hours it is a policy beside the one that always holds; with an end alone it begins now.
+    `actor` is the name of the user for the audit log.
+    """
+
+    effect: str
+    extends: bool
+    shared: Collection[str]
+    enforcement: str
+    rollout_percent: int
+    on_unavailable: str
+    valid_from: datetime | None
+    valid_until: datetime | None
+    weekly_hours: str
+    time_zone: str
+    reason: str
+    actor: str
 
 
 def set_system_limits(limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
-    """Say what holds where nothing more specific is set; replaces what was said before.
+    """Set the limits that hold where nothing more specific is set, in place of those set before.
 
     The options are those of `PolicyOptions`.
-    Raises InvalidLimit (a ValueError) that says what is wrong; then nothing has changed.
+    Raises InvalidLimit (a ValueError) with everything that is wrong; then nothing has changed.
     """
     return _set(None, None, limits, options)
 
 
 def set_resource_limits(resource: str, limits: Limits, **options: Unpack[PolicyOptions]) -> Policy:
-    """Say what holds on a resource, which is made where it does not exist. See `set_system_limits`."""
+    """Set the limits of a resource, which is made where it does not exist. See `set_system_limits`."""
     return _set(check_resource(resource), None, limits, options)
 
 
 def set_entity_limits(
     entity: str, limits: Limits, *, resource: str | None = None, **options: Unpack[PolicyOptions]
 ) -> Policy:
-    """Say what holds for an entity on a resource (None: on all), each made where it does not exist.
+    """Set the limits of an entity on a resource (None: on all), each made where it does not exist.
 
     See `set_system_limits`.
     """
@@ -55,7 +88,7 @@ def set_entity_limits(
 def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentence
     entity: str, resource: str | None, limits: Limits, until: datetime, reason: str, *, actor: str = ""
 ) -> Policy:
-    """Give an entity other limits on a resource (None: on all) from now on until a moment, and then take them back.
+    """Give an entity other limits on a resource (None: on all) from now until a moment.
 
     Limits that are not named stay as they are. InvalidLimit where another boost overlaps, or the end has passed.
     """
@@ -67,75 +100,12 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
     )
 
 
-def _set(resource: str | None, entity: str | None, limits: Limits, options: PolicyOptions) -> Policy:
-    definitions = _definitions(limits)
-    fields = all_options(options)
-    unshared = sorted(set(fields["shared"]) - {definition.key for definition in definitions})
-    if unshared:
-        raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
-    fields["effect"] = _effect(fields["effect"], definitions)
+def checked_moment(name: str, value: object) -> datetime:
+    """Return a moment as the site's settings have it; InvalidDefinition, with the name, where it is none."""
     try:
-        with audit.acting(actor=fields.pop("actor"), source="service"):
-            return _saved(resource, entity, definitions, fields)
+        return definitions.moment(value)
     except ValidationError as error:
-        raise InvalidLimit(_said(error)) from error
-
-
-def _saved(
-    resource: str | None, entity: str | None, definitions: tuple[Definition, ...], fields: dict[str, Any]
-) -> Policy:
-    shared = fields.pop("shared")
-    there = policies_of(resource, entity)
-    policy = there.filter(valid_from=fields["valid_from"], weekly_hours=fields["weekly_hours"]).first()
-    if policy is None:
-        policy = Policy(
-            resource=None if resource is None else _made(Resource(name=resource)),
-            entity=None if entity is None else _made(Entity(identifier=entity)),
-        )
-    for name, value in fields.items():
-        setattr(policy, name, value)
-    _check(policy, "resource", "entity")
-    policy.save()
-    policy.limits.all().delete()
-    for definition in definitions:
-        row = Limit.from_definition(policy, definition, shared=definition.key in shared)
-        _check(row, "policy")
-        row.save()
-    return policy
-
-
-def _check(row: Policy | Limit, *known: str) -> None:
-    """Validate a row, but for the rows it refers to, which a replica may not know yet."""
-    row.clean_fields(exclude={*known})
-    row.clean()
-    row.validate_constraints()
-
-
-def _definitions(limits: Limits) -> tuple[Definition, ...]:
-    if isinstance(limits, AnyLimit | str) or not isinstance(limits, Iterable):
-        raise InvalidLimit(f"limits must be several, such as [CallLimit.per_minute(10)], not {shown(limits)}")
-    found = tuple(limits)
-    for one in found:
-        if not isinstance(one, AnyLimit):
-            raise InvalidLimit(f"{shown(one)} is not a limit: use RateLimit, CallLimit, QuotaLimit or ResourceLimit")
-    return found
-
-
-def _said(error: ValidationError) -> str:
-    """What validation says, each after the name of its field, where it is about one."""
-    if not hasattr(error, "error_dict"):
-        return "; ".join(error.messages)
-    return "; ".join(
-        message if field == NON_FIELD_ERRORS else f"{field}: {message}"
-        for field, messages in error.message_dict.items()
-        for message in messages
-    )
-
-
-def _effect(effect: str, limits: tuple[Definition, ...]) -> PolicyEffect:
-    if effect == PolicyEffect.LIMITS and not limits:
-        raise InvalidLimit("a policy without limits admits everything: say so with effect='unlimited'")
-    return PolicyEffect(effect)
+        raise definitions.InvalidDefinition({(name,): error.messages}) from error
 
 
 def policies_of(resource: str | None, entity: str | None) -> QuerySet[Policy]:
@@ -145,12 +115,41 @@ def policies_of(resource: str | None, entity: str | None) -> QuerySet[Policy]:
     return of_resource.filter(entity=None) if entity is None else of_resource.filter(entity__identifier=entity)
 
 
-def _made(wanted: R) -> R:
-    """The row with this name, made where there is none."""
-    model, name = type(wanted), getattr(wanted, wanted.named_by)
-    found = model.objects.using(router.db_for_write(model)).filter(**{wanted.named_by: name}).first()
-    if found is not None:
-        return found
-    wanted.full_clean()
-    wanted.save()
-    return wanted
+def _set(resource: str | None, entity: str | None, limits: Limits, options: PolicyOptions) -> Policy:
+    fields: dict[str, Any] = {**options}
+    unknown = fields.keys() - PolicyOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{', '.join(sorted(unknown))} is not an option of a policy")
+    actor = fields.pop("actor", "")
+    fields |= {
+        "resource": resource,
+        "entity": entity,
+        "limits": _with_shared(limits, fields.pop("shared", ())),
+        "valid_from": _beginning(fields),
+    }
+    hours = fields.get("weekly_hours", "")
+    with audit.acting(actor=actor, source="service"):
+        there = policies_of(resource, entity).filter(valid_from=fields["valid_from"], weekly_hours=str(hours))
+        found = definitions.read(there.first() or Policy(), fields, find=definitions.find_or_new)
+        definitions.save(found)
+    policy: Policy = found.row
+    return policy
+
+
+def _beginning(fields: dict[str, Any]) -> datetime | None:
+    """When a policy begins; one that has an end alone begins now."""
+    if fields.get("valid_from") is not None:
+        return checked_moment("valid_from", fields["valid_from"])
+    return None if fields.get("valid_until") is None else timezone.now()
+
+
+def _with_shared(limits: object, shared: object) -> list[object]:
+    if isinstance(limits, AnyLimit | str) or not isinstance(limits, Iterable):
+        raise InvalidLimit(f"limits must be several, such as [CallLimit.per_minute(10)], not {shown(limits)}")
+    if not isinstance(shared, Collection) or isinstance(shared, str):
+        raise InvalidLimit(f"shared must be several keys, such as ['tpm'], not {shown(shared)}")
+    found = [*limits]
+    unshared = sorted({*shared} - {one.key for one in found if isinstance(one, AnyLimit)})
+    if unshared:
+        raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
+    return [Noted(one, True) if isinstance(one, LimitDefinition) and one.key in shared else one for one in found]

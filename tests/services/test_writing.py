@@ -68,18 +68,24 @@ def test_an_entity_on_a_resource_is_apart_from_the_entity() -> None:
         (lambda: limits.set_entity_limits("", LIMITS), "entity '' must be"),
         (lambda: limits.set_entity_limits("user:1", LIMITS, resource=""), "resource '' must be"),
         (lambda: limits.set_entity_limits("a\0b", LIMITS), "NUL"),
-        (lambda: limits.set_system_limits([]), "effect='unlimited'"),
+        (lambda: limits.set_system_limits([]), "^limits: Add at least one limit, or choose the effect “unlimited”"),
         (
             lambda: limits.set_system_limits(LIMITS, effect="shadow"),
-            "effect must be one of limits, blocked, .*'shadow'",
+            "^effect: 'shadow' is not a valid choice: choose one of limits, blocked, unlimited",
         ),
         (lambda: limits.set_system_limits(LIMITS, effect="blocked"), "has no limits"),
-        (lambda: limits.set_system_limits([LIMITS[0], LIMITS[0]]), "has a limit with this key already"),
+        (
+            lambda: limits.set_system_limits([LIMITS[0], LIMITS[0]]),
+            r"^limits.1.: Another limit has the key",
+        ),
         (lambda: limits.set_system_limits([Blocked()]), "make the policy “blocked”"),
         (lambda: limits.set_system_limits([RateLimit("call_count", 1, 1)]), "call_count"),
         (lambda: limits.set_system_limits(LIMITS, reason="a\0b"), "^reason: .*NUL"),
         (lambda: limits.set_system_limits(LIMITS, weekly_hours="xx"), "^weekly_hours: .*'xx'"),
-        (lambda: limits.set_entity_limits("user:1", LIMITS, shared=["tpm"]), "^shared: Only limits of a resource"),
+        (
+            lambda: limits.set_entity_limits("user:1", LIMITS, shared=["tpm"]),
+            "^limits.1..shared: Only limits of",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(bad: object, message: str) -> None:
@@ -211,47 +217,41 @@ def test_only_policies_that_always_hold_are_listed() -> None:
 
 
 BAD = {
-    "a text for a limit": (lambda: limits.set_system_limits(["x"]), InvalidLimit, "'x' is not a limit: use RateLimit"),
+    "a text for a limit": (
+        lambda: limits.set_system_limits(["x"]),
+        InvalidLimit,
+        "limits.0.: limit 'x' must look",
+    ),
+    "a number for a limit": (lambda: limits.set_system_limits([5]), InvalidLimit, "limits.0.: 5 is not a limit"),
     "a limit for several": (lambda: limits.set_system_limits(LIMITS[0]), InvalidLimit, "limits must be several"),
     "letters": (lambda: limits.set_system_limits("ab"), InvalidLimit, "limits must be several"),
-    "no reason": (lambda: limits.set_system_limits(LIMITS, reason=None), InvalidLimit, "reason must be text, not None"),
-    "another effect": (lambda: limits.set_system_limits(LIMITS, effect=["limits"]), InvalidLimit, "effect must be one"),
-    "no enforcement": (
-        lambda: limits.set_system_limits(LIMITS, enforcement="no"),
-        InvalidLimit,
-        "enforcement must be one of enforce, shadow, off, not 'no'",
-    ),
-    "no policy for outages": (
-        lambda: limits.set_system_limits(LIMITS, on_unavailable="xx"),
-        InvalidLimit,
-        "on_unavailable must be one of empty, block, allow, local, not 'xx'",
-    ),
-    "perhaps": (
-        lambda: limits.set_system_limits(LIMITS, extends="maybe"),
-        InvalidLimit,
-        "extends must be True or False, not 'maybe'",
-    ),
     **{
-        f"a rollout of {percent!r}": (
-            lambda percent=percent: limits.set_system_limits(LIMITS, rollout_percent=percent),
+        f"{name} {value!r}": (
+            lambda name=name, value=value: limits.set_system_limits(LIMITS, **{name: value}),
             InvalidLimit,
-            "rollout_percent must be a whole number from 0 to 100, not",
+            f"^{name}: {message}",
         )
-        for percent in (101, -1, 10.7, "x", True, None)
+        for name, value, message in [
+            ("reason", None, "Write a text, not None"),
+            ("effect", ["limits"], "Write a text, not"),
+            ("enforcement", "no", "'no' is not a valid choice: choose one of enforce, shadow, off"),
+            ("enforcement", "shadows", "'shadows' is not a valid choice: did you mean “shadow”?"),
+            ("on_unavailable", "xx", "'xx' is not a valid choice: choose one of block, allow, local"),
+            ("extends", "maybe", "Write true or false, not 'maybe'"),
+            ("rollout_percent", 101, "Ensure this value is less than or equal to 100"),
+            ("rollout_percent", -1, "Ensure this value is greater than or equal to 0"),
+            ("rollout_percent", 10.7, "Write a whole number, not 10.7"),
+            ("rollout_percent", "x", "Write a whole number, not 'x'"),
+            ("rollout_percent", True, "Write a whole number, not True"),
+            ("rollout_percent", None, "Write a whole number, not None"),
+            ("valid_from", "x", "Write a date and time"),
+            ("valid_until", BEYOND, "Write a date and time of the years 1 to 9999"),
+        ]
     },
     "a key alone": (lambda: limits.set_system_limits(LIMITS, shared="tpm"), InvalidLimit, "several keys"),
-    "a beginning": (
-        lambda: limits.set_system_limits(LIMITS, valid_from="x"),
-        InvalidLimit,
-        "valid_from must be a date",
-    ),
-    "until": (lambda: limits.grant_boost("u", None, LIMITS, "tomorrow", "x"), InvalidLimit, "until must be a datetime"),
-    "beyond the calendar": (
-        lambda: limits.grant_boost("u", None, LIMITS, BEYOND, "x"),
-        InvalidLimit,
-        "until must be a moment of the years 1 to 9999 in UTC too",
-    ),
-    "a moment": (lambda: limits.delete_system_limits(valid_at="x"), InvalidLimit, "valid_at must be a datetime"),
+    "until": (lambda: limits.grant_boost("u", None, LIMITS, "tomorrow", "x"), InvalidLimit, "until: Write a date"),
+    "beyond the calendar": (lambda: limits.grant_boost("u", None, LIMITS, BEYOND, "x"), InvalidLimit, "until: Write"),
+    "a moment": (lambda: limits.delete_system_limits(valid_at="x"), InvalidLimit, "valid_at: Write a date and time"),
     "since": (lambda: limits.usage(since="x"), InvalidRequest, "since must be a datetime or None, not 'x'"),
     "infinite": (lambda: limits.boost("u", None, float("inf"), timezone.now(), "x"), InvalidRequest, "gives nothing"),
     "a boost by truth": (lambda: limits.boost("u", None, True, timezone.now(), "x"), InvalidRequest, "gives nothing"),

@@ -1,0 +1,430 @@
+"""Definitions of policies, pools, resources, entities and endpoints, read from plain data and checked by the models.
+
+Code, the admin's import, the REST API, the commands and limits files all read definitions here, so that the same
+mistake has the same message everywhere. A policy is a mapping such as
+`{"resource": "api", "limits": ["calls=60/min", {"kind": "rate", "key": "tpm", "capacity": 500, ...}]}`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, Final
+
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.db import models, router
+from django.utils.dateparse import parse_datetime
+
+from limits_app.core.amounts import shown
+from limits_app.core.errors import InvalidLimit
+from limits_app.core.limits import AnyLimit
+from limits_app.core.notation import Noted, parse_limit
+from limits_app.models import (
+    Configuration,
+    Endpoint,
+    Entity,
+    Limit,
+    Policy,
+    PolicyEffect,
+    Pool,
+    PoolMember,
+    Resource,
+)
+from limits_app.models.moments import as_setting
+
+__all__ = [
+    "FIELDS",
+    "PARTS",
+    "Definition",
+    "InvalidDefinition",
+    "Path",
+    "find_or_new",
+    "find_stored",
+    "moment",
+    "nearest",
+    "path_text",
+    "read",
+    "read_limits",
+    "save",
+]
+
+Path = tuple[str | int, ...]
+"""Where a value is: names of fields, and places in lists, such as `("limits", 0, "burst")`."""
+
+Find = Callable[[type[Configuration], str], Configuration]
+"""Returns the row of a model with a name; ValidationError where there is none."""
+
+FIELDS: Final[Mapping[type[Configuration], tuple[str, ...]]] = MappingProxyType(
+    {
+        Pool: ("name", "description", "load_balancing", "failover"),
+        PoolMember: ("name", "weight", "order", "config", "enabled"),
+        Resource: ("name", "description", "pool", "store"),
+        Entity: ("identifier", "name", "parent", "cascade", "unlimited", "blocked", "metadata"),
+        Policy: (
+            "resource",
+            "entity",
+            "effect",
+            "extends",
+            "enforcement",
+            "rollout_percent",
+            "valid_from",
+            "valid_until",
+            "weekly_hours",
+            "time_zone",
+            "on_unavailable",
+            "reason",
+        ),
+        Limit: (
+            "key",
+            "kind",
+            "capacity",
+            "window_seconds",
+            "algorithm",
+            "burst",
+            "max_hold_seconds",
+            "period",
+            "time_zone",
+            "session_seconds",
+            "soft",
+            "shared",
+        ),
+        Endpoint: ("name", "description", "path", "view_name", "methods", "resource", "amounts", "order", "enabled"),
+    }
+)
+"""The fields that a definition of a model can have."""
+
+PARTS: Final[Mapping[type[Configuration], str]] = MappingProxyType(
+    {Pool: "members", PoolMember: "limits", Policy: "limits"}
+)
+"""What a definition has besides: a list of the definitions of its parts."""
+
+_OWNERS: Final[Mapping[type[Configuration], str]] = {Pool: "pool", PoolMember: "member", Policy: "policy"}
+"""The field in which a part refers to the row that it is a part of."""
+
+_REFERENCES: Final[Mapping[type[Configuration], tuple[str, ...]]] = {
+    Resource: ("pool",),
+    Entity: ("parent",),
+    Policy: ("resource", "entity"),
+    Endpoint: ("resource",),
+}
+"""The fields in which a definition names other rows."""
+
+_MOST_PARTS: Final = 100
+_NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
+_KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them."
+_NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them."
+
+
+class InvalidDefinition(InvalidLimit):
+    """A definition that cannot be stored; `errors` has the messages by the path of what they are about."""
+
+    def __init__(self, errors: Mapping[Path, list[str]]) -> None:
+        super().__init__(errors)
+        self.errors = errors
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{path_text(path)}: {message}" if path else message
+            for path, messages in self.errors.items()
+            for message in messages
+        )
+
+
+def path_text(path: Path) -> str:
+    """Write a path as people do: `limits[0].burst`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """Advice for a word that is not one of those that are known."""
+    found = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean “{found[0]}”?" if found else f"choose one of {', '.join(filter(None, known))}."
+
+
+@dataclass(slots=True)
+class Definition:
+    """A row that was checked and is not saved yet, and its parts; None where the parts that are stored stay."""
+
+    row: Any
+    parts: list[Definition] | None = None
+
+
+def find_stored(model: type[Configuration], name: str) -> Configuration:
+    """Return the stored row of a name, from the database that is written to."""
+    rows = model._default_manager.using(router.db_for_write(model))
+    row = None if "\0" in name else rows.filter(**{model.named_by: name}).first()
+    if row is None:
+        raise ValidationError(f"There is no {model._meta.verbose_name} {shown(name)}.")
+    return row
+
+
+def find_or_new(model: type[Configuration], name: str) -> Configuration:
+    """Return the stored row of a name, or else a new one that is checked and saved together with the definition."""
+    try:
+        return find_stored(model, name)
+    except ValidationError:
+        return model(**{model.named_by: name})
+
+
+def read(
+    row: Configuration, data: object, *, partial: bool = False, find: Find = find_stored, alone: bool = False
+) -> Definition:
+    """Read the definition of a new or stored row from plain data, and check it; nothing is saved.
+
+    Fields that `data` leaves out have their defaults, or with `partial` stay as they are, and so do the parts.
+    `find` returns the rows that the definition names. `alone` leaves out the checks that need other rows.
+    Raises InvalidDefinition with everything that is wrong.
+    """
+    reader = _Reader(find, alone=alone)
+    definition = reader.read(row, data, (), partial=partial)
+    if reader.errors:
+        raise InvalidDefinition(reader.errors)
+    return definition
+
+
+def read_limits(data: object) -> list[Limit]:
+    """Read limits whose policy is not known yet, each a text, a mapping of fields or a limit."""
+    reader = _Reader(find_stored, alone=True)
+    found = reader.parts(Policy(), data, ())
+    if reader.errors:
+        raise InvalidDefinition({("limits", *path): messages for path, messages in reader.errors.items()})
+    return [one.row for one in found]
+
+
+def save(definition: Definition) -> None:
+    """Save a row that was read, new rows that it names, and its parts in place of those that are stored."""
+    row = definition.row
+    for name, named in _named_rows(row):
+        if named.pk is None:
+            named.save()
+            setattr(row, name, named)  # which takes the new primary key
+    row.save()
+    if definition.parts is None:
+        return
+    kept = [part.row.pk for part in definition.parts if part.row.pk is not None]
+    stored = getattr(row, PARTS[type(row)]).all()
+    (stored.exclude(pk__in=kept) if kept else stored).delete()
+    for part in definition.parts:
+        setattr(part.row, _OWNERS[type(row)], row)
+        save(part)
+
+
+def moment(value: object) -> datetime:
+    """Read a moment, a datetime or text in ISO 8601, in the site's time zone where it has none; ValidationError."""
+    found = value
+    if isinstance(value, str):
+        try:
+            found = parse_datetime(value)
+        except ValueError:
+            found = None
+    if not isinstance(found, datetime):
+        raise ValidationError(f"Write a date and time, such as 2026-03-01T00:00:00+01:00, not {shown(value)}.")
+    try:
+        return as_setting(found if found.tzinfo is None else found.astimezone(UTC))
+    except OverflowError:
+        raise ValidationError(f"Write a date and time of the years 1 to 9999 in UTC, not {shown(value)}.") from None
+
+
+class _Reader:
+    """Reads one definition with its parts, and gathers what is wrong in `errors`."""
+
+    def __init__(self, find: Find, *, alone: bool) -> None:
+        self.errors: dict[Path, list[str]] = {}
+        self._find = find
+        self._alone = alone
+
+    def read(self, row: Configuration, data: object, path: Path, *, partial: bool = False) -> Definition:
+        """Fill a row and its parts from a mapping, and check them."""
+        if not isinstance(data, Mapping):
+            self._wrong(path, f"Write an object with fields such as “{FIELDS[type(row)][0]}”, not {shown(data)}.")
+            return Definition(row)
+        part_name = PARTS.get(type(row), "")
+        known = [*FIELDS[type(row)], *filter(None, [part_name])]
+        for name in [name for name in data if name not in known]:
+            self._wrong((*path, str(name)), f"There is no such field: {nearest(str(name), known)}")
+        wrong = self._fill(row, data, path, partial=partial)
+        self._check(row, path, wrong)
+        inner, parts = (*path, part_name), None
+        if part_name in data or (part_name and not partial):
+            parts = self.parts(row, data.get(part_name, ()), inner)
+        if isinstance(row, Policy):
+            if parts is None:  # the stored limits have to go with the new fields
+                parts = self.parts(row, [Noted(one.definition(), one.shared) for one in row.limits.all()], inner)
+            if not (parts or wrong or row.effect != PolicyEffect.LIMITS or self._has_errors(inner)):
+                self._wrong(inner, _NO_LIMITS)
+        return Definition(row, parts)
+
+    def parts(self, owner: Any, data: object, path: Path) -> list[Definition]:
+        """Read the limits of a policy or member, or the members of a pool; no two have one key or name."""
+        if not isinstance(data, list | tuple):
+            self._wrong(path, f"Write a list, not {shown(data)}.")
+            return []
+        if len(data) > _MOST_PARTS:
+            self._wrong(path, f"There can be at most {_MOST_PARTS}, not {len(data)}.")
+            return []
+        stored = {one.name: one for one in owner.members.all()} if isinstance(owner, Pool) and owner.pk else {}
+        found: dict[str, Definition] = {}
+        for index, one in enumerate(data):
+            where = (*path, index)
+            if isinstance(owner, Pool):
+                part = self._member(owner, stored, one, where)
+            else:
+                part = self._limit(owner, one, where)
+            key = part.row.name if isinstance(owner, Pool) else part.row.key
+            if key in found and not self._has_errors(where):
+                self._wrong(where, (_NAME_TWICE if isinstance(owner, Pool) else _KEY_TWICE).format(key=key))
+            found[key] = part
+        return [*found.values()]
+
+    def _member(self, pool: Pool, stored: Mapping[str, PoolMember], data: object, path: Path) -> Definition:
+        name = data.get("name") if isinstance(data, Mapping) else None
+        row = stored.get(name) if isinstance(name, str) else None
+        return self.read(row or PoolMember(pool=pool), data, path)
+
+    def _limit(self, owner: Policy | PoolMember, data: object, path: Path) -> Definition:
+        """A limit from a text, a mapping of fields or a value of the core."""
+        limit = Limit(**{_OWNERS[type(owner)]: owner})
+        if isinstance(data, Mapping):
+            return self.read(limit, data, path)
+        try:
+            noted = _noted_limit(data)
+            limit = Limit.from_definition(owner, noted.limit, shared=noted.shared)
+        except InvalidLimit as error:
+            self._wrong(path, str(error))
+            return Definition(limit)
+        with self._noted(path):  # the core has checked the fields one by one
+            limit.clean_alone()
+        return Definition(limit)
+
+    def _fill(self, row: Configuration, data: Mapping[Any, Any], path: Path, *, partial: bool) -> set[str]:
+        """Set the fields, and return those that are wrong, which keep their defaults."""
+        wrong = set()
+        for name in FIELDS[type(row)]:
+            column: Any = row._meta.get_field(name)
+            if name in data:
+                try:
+                    setattr(row, name, self._value(column, data[name]))
+                    continue
+                except ValidationError as error:
+                    self._wrong((*path, name), *error.messages)
+                    wrong.add(name)
+            if name in wrong or not partial:
+                setattr(row, name, column.get_default())
+        return wrong
+
+    def _value(self, column: Any, value: Any) -> Any:
+        """A value as the column takes it; ValidationError where it is of another type."""
+        match column:
+            case models.ForeignKey():
+                return self._named(column.related_model, value)
+            case models.DateTimeField():
+                return None if value is None or value == "" else moment(value)
+            case models.JSONField():
+                return _json(value)
+            case models.BooleanField():
+                return _of_type(bool, value, "true or false")
+            case models.IntegerField():
+                return _of_type(int, value, "a whole number")
+            case models.DecimalField():
+                return _decimal(value)
+            case _:
+                return _text(column, value)
+
+    def _named(self, model: Any, value: object) -> Configuration | None:
+        if value is None or value == "":
+            return None
+        if not isinstance(value, str):
+            raise ValidationError(f"Write the name of a {model._meta.verbose_name}, not {shown(value)}.")
+        return self._find(model, value)
+
+    def _check(self, row: Configuration, path: Path, wrong: set[str]) -> None:
+        """Have the model check the row; one with fields of a wrong type is checked field by field only."""
+        new = {name: found for name, found in _named_rows(row) if found.pk is None}
+        for name, found in new.items() if not self._alone else ():
+            with self._noted((*path, name)):
+                found.full_clean()
+        exclude = {*new, *wrong, *(_OWNERS.values() if type(row) in {Limit, PoolMember} else ())}
+        with self._noted(path):
+            if not (wrong or self._alone):
+                row.full_clean(exclude)
+                return
+            row.clean_fields(exclude)
+            if not wrong:
+                row.clean_alone()
+
+    @contextmanager
+    def _noted(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except ValidationError as error:
+            if not hasattr(error, "error_dict"):
+                self._wrong(path, *error.messages)
+                return
+            for name, messages in error.message_dict.items():
+                self._wrong(path if name == NON_FIELD_ERRORS else (*path, name), *messages)
+
+    def _wrong(self, path: Path, *messages: str) -> None:
+        self.errors.setdefault(path, []).extend(messages)
+
+    def _has_errors(self, path: Path) -> bool:
+        return any(found[: len(path)] == path for found in self.errors)
+
+
+def _named_rows(row: Configuration) -> Iterator[tuple[str, Configuration]]:
+    """The rows that a definition names, as far as they are read already."""
+    for name in _REFERENCES.get(type(row), ()):
+        column: Any = row._meta.get_field(name)
+        if (found := column.get_cached_value(row, None)) is not None:
+            yield name, found
+
+
+def _noted_limit(data: object) -> Noted:
+    if isinstance(data, str):
+        return parse_limit(data)
+    if isinstance(data, Noted):
+        return data
+    if isinstance(data, AnyLimit):
+        return Noted(data)  # type: ignore[arg-type]  # a block is refused by the row
+    raise InvalidLimit(f"{shown(data)} is not a limit: write a text such as 'rpm=1000/min', or its fields")
+
+
+def _of_type(wanted: type, value: object, words: str) -> object:
+    if type(value) is not wanted:
+        raise ValidationError(f"Write {words}, not {shown(value)}.")
+    return value
+
+
+def _decimal(value: object) -> Decimal | None:
+    if value is None or isinstance(value, Decimal):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValidationError(f"Write a number, not {shown(value)}.")
+    return Decimal(value) if isinstance(value, int) else Decimal(repr(value))
+
+
+def _text(column: Any, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValidationError(f"Write a text, not {shown(value)}.")
+    words = [str(word) for word, _ in column.choices or ()]
+    if words and value and value not in words:
+        raise ValidationError(f"{shown(value)} is not a valid choice: {nearest(value, words)}")
+    return str(value)
+
+
+def _json(value: Any) -> Any:
+    """Plain data as JSON has it: dates, which YAML knows, as text."""
+    match value:
+        case dict():
+            return {key: _json(item) for key, item in value.items()}
+        case list():
+            return [_json(item) for item in value]
+        case date():
+            return value.isoformat()
+        case _:
+            return value
