@@ -20,7 +20,7 @@ from benchmarks.subjects import OURS, calls
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from limits_app.models.candidates import Chain
+    from limits_app.models.policy_lookup import Chain
 
 __all__ = ["ROWS"]
 

@@ -23,7 +23,7 @@ from limits_app.admin.limit_form import LIMIT_FIELDS, READABLE, LimitForm, reada
 from limits_app.admin.states import shown_limits
 from limits_app.admin.verbs import POLICY_ACTIONS
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 from limits_app.services import Standing
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
         if not any(name.startswith(("holds", "valid_until")) for name in request.GET):
             found.date_hierarchy = None
         # The rows are read by now; of these years are offered, which must have a next one by any clock.
-        found.queryset = found.queryset.filter(valid_until__lt=as_setting(_FOR_EVER))
+        found.queryset = found.queryset.filter(valid_until__lt=in_site_time(_FOR_EVER))
         return found
 
     @admin.display(description=_("holds"), ordering="valid_from")

@@ -15,7 +15,7 @@ from limits_app import services
 from limits_app.admin.figures import amount, bar
 from limits_app.admin.large_lists import LargeListAdmin
 from limits_app.core.errors import LimitsError
-from limits_app.models import OWN, PolicyEffect, PolicyScope
+from limits_app.models import ENTITY_FLAGS, PolicyEffect, PolicyScope
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StatefulAdmin", "limit_line", "shown_limits"]
 
-_LEVELS: Final[Mapping[str, Any]] = {OWN: _("entity itself"), **{one.value: one.label for one in PolicyScope}}
+_LEVELS: Final[Mapping[str, Any]] = {ENTITY_FLAGS: _("entity itself"), **{one.value: one.label for one in PolicyScope}}
 _EFFECTS: Final = {PolicyEffect.BLOCKED: _("blocked"), PolicyEffect.UNLIMITED: _("unlimited")}
 
 

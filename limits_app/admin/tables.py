@@ -19,7 +19,7 @@ from import_export.widgets import ForeignKeyWidget, JSONWidget, Widget
 
 from limits_app.admin.dropping import warning_of_dropped
 from limits_app.models import Endpoint, Entity, Limit, Policy, Pool, Resource
-from limits_app.models.limit_columns import COLUMNS, amount_of
+from limits_app.models.limit_rules import COLUMNS, amount_of
 from limits_app.models.validators import validate_json
 from limits_app.services import definitions
 

@@ -13,7 +13,7 @@ from limits_app.admin.actions import Ask, ConfirmedAction
 from limits_app.admin.dropping import warning_of_dropped
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import Enforcement, Entity, Policy, Resource
-from limits_app.models.limit_columns import amount_of
+from limits_app.models.limit_rules import amount_of
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.db import router, transaction
 
 from limits_app.models import AuditEvent, AuditHead
-from limits_app.models.audit_head import CONTENT, digest_of
+from limits_app.models.audit_log import CONTENT, digest_of
 
 __all__ = ["BrokenLink", "Fault", "Report", "verify"]
 

@@ -7,7 +7,7 @@ import django.utils.timezone
 import limits_app.models.constraints
 import limits_app.models.endpoint
 import limits_app.models.fields
-import limits_app.models.references
+import limits_app.models.validators
 import limits_app.models.state
 import limits_app.models.validators
 from decimal import Decimal
@@ -253,7 +253,7 @@ class Migration(migrations.Migration):
                 ('name', limits_app.models.fields.ExactTextField(help_text='Such as “us-east-1/1”. What it has used is counted under this name.', max_length=100, validators=[limits_app.models.validators.validate_text], verbose_name='name')),
                 ('weight', models.PositiveSmallIntegerField(default=1, help_text='How often it is asked first, compared with the others; only weighted pools read it.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(10000)], verbose_name='weight')),
                 ('order', models.PositiveIntegerField(default=100, help_text='Members stand in the pool from the lowest number up.', verbose_name='order')),
-                ('config', models.JSONField(blank=True, default=dict, help_text='What whoever it serves has to know, as a JSON object. Secrets are named and not written down: {"region": "us-east-1", "api_key": {"env": "BEDROCK_KEY"}}, or {"setting": "BEDROCK_KEY"}.', validators=[limits_app.models.validators.validate_json, limits_app.models.validators.validate_object, limits_app.models.references.validate_config], verbose_name='config')),
+                ('config', models.JSONField(blank=True, default=dict, help_text='What whoever it serves has to know, as a JSON object. Secrets are named and not written down: {"region": "us-east-1", "api_key": {"env": "BEDROCK_KEY"}}, or {"setting": "BEDROCK_KEY"}.', validators=[limits_app.models.validators.validate_json, limits_app.models.validators.validate_object, limits_app.models.validators.validate_config], verbose_name='config')),
                 ('enabled', models.BooleanField(default=True, help_text='Off, it serves nobody.', verbose_name='enabled')),
                 ('pool', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='members', to='limits_app.pool', verbose_name='pool')),
             ],

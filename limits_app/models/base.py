@@ -9,11 +9,10 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, NotSupportedError, connections, models, router
 
 from limits_app.models.changes import announce
-from limits_app.models.constraints import all_hold
 from limits_app.models.recording import Unit, unit
 from limits_app.models.snapshots import Snapshot
 
-__all__ = ["Configuration", "ConfigurationQuerySet", "Written", "check_sound"]
+__all__ = ["Configuration", "ConfigurationQuerySet", "Written", "check_validators"]
 
 Written = Mapping[Any, tuple[Snapshot, Snapshot]]
 """What rows said before and say now, by primary key; new ones said nothing."""
@@ -109,7 +108,7 @@ class ConfigurationManager(models.Manager[C_co]):
         return ConfigurationQuerySet(self.model, using=self._db)
 
 
-def check_sound(field: Any, value: object) -> None:
+def check_validators(field: Any, value: object) -> None:
     """Raise IntegrityError where the validators of a field refuse a value."""
     try:
         field.run_validators(value)
@@ -124,7 +123,7 @@ class Configuration(models.Model):
     """Fields that say what it is a part of: changes of it are recorded as changes of that."""
     implied: ClassVar[Sequence[str]] = ()
     """Properties that the audit log tells besides the fields."""
-    sound: ClassVar[Sequence[str]] = ()
+    always_validated: ClassVar[Sequence[str]] = ()
     """Fields whose validators everything that is written has to pass, also what no form has seen."""
     named_by: ClassVar[str] = "name"
     """The field by which others name it."""
@@ -139,9 +138,9 @@ class Configuration(models.Model):
     def check_written(cls, written: Written, using: str) -> None:
         """Raise IntegrityError for what no constraint of the database sees; asked at the end of each unit of change."""
         for before, now in written.values():
-            for name in cls.sound:
+            for name in cls.always_validated:
                 if before.get(name) != now.get(name):
-                    check_sound(cls._meta.get_field(name), now.get(name))
+                    check_validators(cls._meta.get_field(name), now.get(name))
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
         """Raise ValidationError for fields that cannot be so.
@@ -160,11 +159,6 @@ class Configuration(models.Model):
 
     def clean_alone(self) -> None:
         """Do the part of `clean` that reads no other row, for rows of which many are checked before any is saved."""
-
-    def validate_constraints(self, exclude: Collection[str] | None = None) -> None:
-        """Raise ValidationError for the constraints that the row does not meet."""
-        if not all_hold(self, exclude, router.db_for_write(type(self), instance=self)):
-            super().validate_constraints(exclude)
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete the row, and what is a part of it."""

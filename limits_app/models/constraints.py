@@ -2,78 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from django.core.exceptions import ValidationError
-from django.db import connections, models
+from django.db import models
 from django.db.backends.ddl_references import Statement, Table
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-__all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated", "all_hold"]
-
-_MET: Final[set[object]] = set()
-"""With what values rows have met which checks of which kind of database."""
-_MOST_MET: Final = 4096
-
-
-def all_hold(row: Any, exclude: Collection[str] | None, using: str) -> bool:
-    """Whether a row meets its constraints; all checks are one question, those of fields in `exclude` left out.
-
-    What met them once does so again, so nobody is asked about the same values twice.
-    Which one a row does not meet is for Django to say: it asks the database about each check by itself, which takes
-    several times as long.
-    """
-    known = row._get_field_expression_map(meta=row._meta, exclude=exclude)
-    checks = []
-    try:
-        for one in row._meta.constraints:
-            if not isinstance(one, models.CheckConstraint):
-                one.validate(type(row), row, exclude=exclude, using=using)
-            elif all(name in known for name, *_ in row._get_expr_references(one.condition)):
-                checks.append(one)
-    except ValidationError:
-        return False
-    met = connections[using].vendor, type(row), _read_by(checks, row)
-    if met in _MET or not checks:
-        return True
-    holds = _meets(checks, known, using)
-    if holds:
-        if len(_MET) >= _MOST_MET:
-            _MET.clear()
-        _MET.add(met)
-    return holds is not False
-
-
-def _meets(checks: Sequence[models.CheckConstraint], known: dict[str, Any], using: str) -> bool | None:
-    """Whether values meet checks; None where the database fails to say, which Django lets pass with a warning."""
-    answered = list[bool]()
-
-    def noted(execute: Callable[..., object], *asked: object) -> object:
-        answered.append(False)
-        result = execute(*asked)
-        answered[-1] = True
-        return result
-
-    with connections[using].execute_wrapper(noted):
-        holds = models.Q(*[one.condition for one in checks]).check(known, using=using)
-    return holds if answered and all(answered) else None
-
-
-def _read_by(checks: Iterable[models.CheckConstraint], row: Any) -> tuple[object, ...]:
-    """What checks read of a row; of what they only ask whether it is there, no more than that."""
-    read: dict[str, object] = {}
-    for one in checks:
-        for name, *lookups in row._get_expr_references(one.condition):
-            value = row.pk if name == "pk" else getattr(row, row._meta.get_field(name).attname)
-            if lookups != ["isnull"]:
-                read[name] = type(value), str(value)
-            else:
-                read.setdefault(name, value is None)
-    return tuple([one.name for one in checks]), tuple(read.items())
+__all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated"]
 
 
 class PrimaryKeyCheck(models.CheckConstraint):

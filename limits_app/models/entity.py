@@ -26,7 +26,7 @@ class Entity(Configuration):
     """Somebody who consumes and about whom something is set; anyone else needs no row."""
 
     named_by = "identifier"
-    sound = ("identifier", "metadata")
+    always_validated = ("identifier", "metadata")
 
     identifier = ExactTextField(
         _("identifier"),

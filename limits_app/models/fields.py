@@ -1,11 +1,17 @@
-"""Columns that hold names exactly as they were given, and references that are never emptied."""
+"""Columns with exact text, references that are never emptied, and times in queries that no model makes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+
+__all__ = ["ExactTextField", "cascade", "from_column", "in_site_time", "to_column"]
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -15,7 +21,6 @@ if TYPE_CHECKING:
 else:
     CharField = models.CharField  # it takes no parameters when the code runs
 
-__all__ = ["ExactTextField", "cascade"]
 
 _MYSQL_COLLATION = "utf8mb4_0900_bin"
 _MARIADB_COLLATION = "utf8mb4_nopad_bin"
@@ -49,3 +54,38 @@ def cascade(
     Where constraints cannot be deferred, Django's own empties it first, which a check of the row may refuse.
     """
     collector.collect(objects, source=field.remote_field.model, source_attr=field.name)
+
+
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+def in_site_time(moment: datetime) -> datetime:
+    """A moment with a time zone or without one, as the site's USE_TZ says."""
+    is_aware = timezone.is_aware(timezone.now())
+    if timezone.is_aware(moment) == is_aware:
+        return moment
+    return timezone.make_aware(moment) if is_aware else timezone.make_naive(moment)
+
+
+def to_column(moment: datetime, connection: BaseDatabaseWrapper) -> datetime | str | None:
+    """A moment as a parameter of a query that no model makes."""
+    return connection.ops.adapt_datetimefield_value(in_site_time(moment))
+
+
+def from_column(value: object, connection: BaseDatabaseWrapper) -> datetime | None:
+    """A moment as a query that no model makes gives it, in UTC."""
+    moment = parse_datetime(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime):
+        return None
+    if timezone.is_naive(moment):
+        moment = timezone.make_aware(moment, connection.timezone)  # None is the site's own
+    return _in_utc(moment)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    """The moment in UTC; at the ends of the calendar, beyond which a zone may be, that end."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        return _LAST if moment.year == _LAST.year else _FIRST

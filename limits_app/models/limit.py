@@ -17,8 +17,7 @@ from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, QuotaPeriod, 
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.base import Configuration
 from limits_app.models.fields import ExactTextField, cascade
-from limits_app.models.limit_columns import COLUMNS, amount_of, definition_of
-from limits_app.models.limit_rules import CONSTRAINTS, LimitKind, wrong_fields
+from limits_app.models.limit_rules import COLUMNS, CONSTRAINTS, LimitKind, amount_of, definition_of, wrong_fields
 from limits_app.models.policy import Policy
 from limits_app.models.policy_rules import PolicyEffect, is_unsaved
 from limits_app.models.pool import PoolMember

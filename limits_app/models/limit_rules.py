@@ -1,22 +1,24 @@
-"""Which columns a limit of each kind has, as constraints of the database and as advice for people."""
+"""Which columns a limit of each kind has, as constraints and as advice, and how they become a definition."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
-from django.db import models
+from django.db import IntegrityError, models
 from django.db.models import Q
 from django.db.models.functions import Cast
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.core.amounts import MAX_AMOUNT, MILLI
+from limits_app.core.clock import DEFAULT_ZONE
 from limits_app.core.limit_checks import MAX_WINDOW_MILLI
-from limits_app.core.limits import CallLimit, QuotaPeriod, RateLimitAlgorithm
+from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import Limit as Definition
 
-__all__ = ["CONSTRAINTS", "LimitKind", "wrong_fields"]
+__all__ = ["COLUMNS", "CONSTRAINTS", "LimitKind", "amount_of", "check_definitions", "definition_of", "wrong_fields"]
 
 
 class LimitKind(models.TextChoices):
@@ -177,3 +179,58 @@ CONSTRAINTS: Final[list[models.BaseConstraint]] = [
         violation_error_message=_("Only token bucket and GCRA take decimals: write whole numbers."),
     ),
 ]
+
+Number = Decimal | float | None
+
+COLUMNS: Final = (
+    "kind",
+    "key",
+    "capacity",
+    "window_seconds",
+    "algorithm",
+    "burst",
+    "max_hold_seconds",
+    "period",
+    "time_zone",
+    "session_seconds",
+    "soft",
+)
+"""What a definition is read from, in this order."""
+
+
+def definition_of(kind: str, key: str, capacity: Number, *rest: Any) -> Definition:
+    """Give columns, in the order of the model, as an immutable value; InvalidLimit where they are none."""
+    window_seconds, algorithm, burst, max_hold_seconds, period, time_zone, session_seconds, soft = rest
+    if kind == LimitKind.RESOURCE:
+        return ResourceLimit(key, amount_of(capacity), amount_of(max_hold_seconds))
+    soft = bool(soft)  # read without a model, it may be a number
+    if kind == LimitKind.QUOTA:
+        calendar = (period or None, time_zone or DEFAULT_ZONE)
+        return QuotaLimit(key, amount_of(capacity), *calendar, amount_of(session_seconds), soft)
+    rate = (amount_of(capacity), amount_of(window_seconds), RateLimitAlgorithm(algorithm), amount_of(burst), soft)
+    return CallLimit(*rate) if kind == LimitKind.CALL else RateLimit(key, *rate)
+
+
+def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
+    """Raise IntegrityError for limits, as snapshots tell them, of which one is no definition.
+
+    No constraint of the database reads keys and time zones.
+    """
+    for limit in limits:
+        columns: list[Any] = [limit.get(column) for column in COLUMNS]
+        try:
+            definition_of(*columns)
+        except ValueError as error:
+            raise IntegrityError(str(error)) from error
+
+
+def amount_of(value: Number) -> Any:
+    """A column as the core takes it: whole numbers as int, others as float; what is no number is left to the core.
+
+    Read without a model, a database gives decimals as it likes, as floats for instance.
+    """
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else round(value, 3)
+    if not isinstance(value, Decimal) or not value.is_finite() or value.adjusted() > 15:
+        return value
+    return int(value) if value == value.to_integral_value() else float(value)

@@ -16,8 +16,8 @@ from django.utils.translation import gettext_lazy as _
 
 from limits_app.conf import OnUnavailable
 from limits_app.models.constraints import NoOverlap, Undated
-from limits_app.models.limit_columns import check_definitions
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
+from limits_app.models.limit_rules import check_definitions
 from limits_app.models.snapshots import Snapshot, batches
 from limits_app.models.weekly_hours import WeeklyHours, zone_named
 
@@ -120,7 +120,7 @@ def check_fields(policy: Policy) -> None:
     if policy.extends and policy.effect != PolicyEffect.LIMITS:
         raise ValidationError({"extends": _EXTENDS_WITHOUT_LIMITS})
     start, end = policy.valid_from, policy.valid_until
-    if isinstance(start, datetime) and isinstance(end, datetime) and as_setting(end) <= as_setting(start):
+    if isinstance(start, datetime) and isinstance(end, datetime) and in_site_time(end) <= in_site_time(start):
         raise ValidationError({"valid_until": _ENDS_FIRST})
     _check_hours(policy)
 

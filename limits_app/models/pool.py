@@ -1,21 +1,30 @@
-"""Interchangeable suppliers of a resource: regions, accounts, keys."""
+"""Pools, their members, and how both are read as immutable values."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.models.base import Configuration, Written, check_sound
+from limits_app.core.limits import Limit as Definition
+from limits_app.models.base import Configuration, Written, check_validators
 from limits_app.models.fields import ExactTextField
-from limits_app.models.limit_columns import check_definitions
-from limits_app.models.references import validate_config
-from limits_app.models.validators import validate_json, validate_object, validate_resource_name, validate_text
+from limits_app.models.limit_rules import COLUMNS, check_definitions, definition_of
+from limits_app.models.validators import (
+    validate_config,
+    validate_json,
+    validate_object,
+    validate_resource_name,
+    validate_text,
+)
 
-__all__ = ["MAX_WEIGHT", "LoadBalancing", "Pool", "PoolMember"]
+__all__ = ["MAX_WEIGHT", "LoadBalancing", "MemberDefinition", "Pool", "PoolDefinition", "PoolMember", "pool_definition"]
 
 MAX_WEIGHT: Final = 10_000
 
@@ -33,7 +42,7 @@ class LoadBalancing(models.TextChoices):
 class Pool(Configuration):
     """Interchangeable members, of which one serves each request."""
 
-    sound = ("name",)
+    always_validated = ("name",)
 
     name = ExactTextField(
         _("name"),
@@ -87,7 +96,7 @@ class Pool(Configuration):
             if before.get("members") != now["members"]:
                 check_definitions(limit for member in now["members"] for limit in member.get("limits", ()))
                 for member in now["members"]:
-                    check_sound(config, member.get("config", {}))
+                    check_validators(config, member.get("config", {}))
 
 
 class PoolMember(Configuration):
@@ -152,3 +161,56 @@ class PoolMember(Configuration):
     def clean_alone(self) -> None:
         """Write no config as an empty object."""
         self.config = self.config or {}
+
+
+_MEMBER: Final = ("name", "weight", "config", "enabled")
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDefinition:
+    """One member: its limits in the order of their keys, and its config with secrets by their names only."""
+
+    name: str
+    weight: int = 1
+    config: Mapping[str, object] = field(default_factory=dict, hash=False)
+    enabled: bool = True
+    limits: tuple[Definition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDefinition:
+    """A pool, and all its members in order, also those that are switched off."""
+
+    name: str
+    load_balancing: str
+    failover: bool
+    members: tuple[MemberDefinition, ...]
+
+    @property
+    def enabled(self) -> tuple[MemberDefinition, ...]:
+        """The members that may serve."""
+        return tuple(member for member in self.members if member.enabled)
+
+
+def pool_definition(name: str, using: str) -> PoolDefinition | None:
+    """Give the pool of this name as the database has it; None where there is none."""
+    columns = ["load_balancing", "failover", "members__pk", *[f"members__{column}" for column in _MEMBER]]
+    columns += [f"members__limits__{column}" for column in COLUMNS]
+    pools = Pool.objects.using(using).filter(name=name)
+    rows = list(pools.order_by("members__order", "members__pk").values_list(*columns))
+    if not rows:
+        return None
+    load_balancing, failover = rows[0][:2]
+    members: dict[int, tuple[dict[str, Any], list[Definition]]] = {}
+    for _balancing, _failover, pk, *rest in rows:
+        if pk is None:
+            continue
+        _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
+        if rest[len(_MEMBER)] is not None:
+            limits.append(definition_of(*rest[len(_MEMBER) :]))
+    # Limits always in the same order, since every process must compile the same layout.
+    found = [
+        MemberDefinition(**known, limits=tuple(sorted(limits, key=attrgetter("key"))))
+        for known, limits in members.values()
+    ]
+    return PoolDefinition(name, load_balancing, failover, tuple(found))

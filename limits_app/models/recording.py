@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import connections, models, router, transaction
 from django.db.models.signals import pre_delete
 
-from limits_app.models.audit_event import AuditEvent, Verb
-from limits_app.models.audit_head import AuditHead
+from limits_app.models.audit_log import AuditEvent, AuditHead, Verb
 from limits_app.models.snapshots import Snapshot, Taken, batches, snapshots
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ __all__ = ["Resource"]
 class Resource(Configuration):
     """Something scarce that limits can be set for: an API, a model, a kind of job."""
 
-    sound = ("name",)
+    always_validated = ("name",)
 
     name = ExactTextField(
         _("name"),

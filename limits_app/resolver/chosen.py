@@ -16,14 +16,14 @@ from typing import Final
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import AnyLimit, Blocked
-from limits_app.models import OWN, Candidate, Enforcement, Link, PolicyEffect, PolicyScope
+from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
 
 __all__ = ["CALL", "PRECEDENCE", "Choice", "Held", "Standing", "Verdict", "changes_at", "choose", "rollout_position"]
 
 CALL: Final = "call"
 """The level of limits that a call brings itself."""
 
-PRECEDENCE: Final = (OWN, *PolicyScope.values, CALL)
+PRECEDENCE: Final = (ENTITY_FLAGS, *PolicyScope.values, CALL)
 
 
 class Standing(StrEnum):
@@ -65,7 +65,7 @@ class Choice:
     on_unavailable: OnUnavailable | None
 
 
-def choose(link: Link, now: datetime, *, shadow: bool = False) -> Choice:
+def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
     """Say what holds for an entity now; with `shadow`, what would hold if policies in the shadow were enforced."""
     position = rollout_position(link.entity)
     verdicts: list[Verdict] = []
@@ -84,7 +84,7 @@ def choose(link: Link, now: datetime, *, shadow: bool = False) -> Choice:
     return Choice(link.entity, tuple(verdicts), _together(counting), on_unavailable)
 
 
-def changes_at(link: Link, now: datetime) -> datetime | None:
+def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
     """When a date or an hour comes at which something else may hold for an entity; None for never."""
     moments = [moment for one in link.candidates for moment in (one.valid_from, one.valid_until, _next(one, now))]
     return min((moment for moment in moments if moment is not None and moment > now), default=None)

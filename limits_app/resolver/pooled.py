@@ -13,7 +13,7 @@ from limits_app.core.outcome import Outcome
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.stats import Stats
 from limits_app.core.store import Store
-from limits_app.models.references import MEMBER
+from limits_app.models.validators import MEMBER_KEY
 from limits_app.resolver.resolved import ResolvedSet
 from limits_app.resolver.secrets import looked_up
 from limits_app.resolver.supply import Supplying
@@ -32,7 +32,7 @@ class MemberSet(ResolvedSet):
     @property
     def config(self) -> dict[str, object]:
         """A copy of the configuration; ImproperlyConfigured where a secret is missing that it refers to."""
-        return looked_up(self._config, f"member {self._config.get(MEMBER, 'that serves')!r} of the pool")
+        return looked_up(self._config, f"member {self._config.get(MEMBER_KEY, 'that serves')!r} of the pool")
 
     def serve(self, others: frozenset[str]) -> None:
         """Leave the rates that only other members have to them, also where the resource itself limits them."""

@@ -15,7 +15,7 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Blocked, Limit, checked_limits
 from limits_app.core.store import Store
 from limits_app.models import Candidate, Policy, PolicyEffect
-from limits_app.models.candidates import Chain
+from limits_app.models.policy_lookup import PolicyChain
 from limits_app.resolver.chosen import CALL, Choice, Standing, changes_at, choose
 from limits_app.resolver.compiled import Resolution, compiled
 from limits_app.resolver.pooled import PooledSet
@@ -98,7 +98,9 @@ def checked_defaults(limits: Iterable[object]) -> Limits:
     return checked_limits(limits, "default_limits=[limit]")
 
 
-def _found(resource: str, entity: str | None, moment: datetime, present: Present) -> tuple[Chain, Supply | None, Place]:
+def _found(
+    resource: str, entity: str | None, moment: datetime, present: Present
+) -> tuple[PolicyChain, Supply | None, Place]:
     """Who is charged, what the pool supplies that serves the resource, and where all of it is counted."""
     missing = None
     while True:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from limits_app.models.references import is_reference
+from limits_app.models.validators import is_secret_reference
 
 __all__ = ["looked_up"]
 
@@ -23,7 +23,7 @@ def _value(value: object, need: str) -> object:
         return [_value(item, need) for item in value]
     if not isinstance(value, Mapping):
         return value
-    if not is_reference(value):
+    if not is_secret_reference(value):
         return {key: _value(item, need) for key, item in value.items()}
     [(kind, name)] = value.items()
     if kind == "env":

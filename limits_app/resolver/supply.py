@@ -12,7 +12,7 @@ from limits_app.core.keys import member_scope
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import MemberDefinition, PoolDefinition
-from limits_app.models.references import MEMBER
+from limits_app.models.validators import MEMBER_KEY
 from limits_app.resolver.layouts import LayOut
 
 __all__ = ["MEMBER_LEVEL", "Desks", "Supply", "Supplying", "desks"]
@@ -83,7 +83,7 @@ class Supply:
     def configs(self) -> Mapping[Hashable, Mapping[str, object]]:
         """What each member says to those whom it serves, with its name, and secrets by theirs."""
         members = self.definition.enabled or (_NOBODY,)
-        return {member.name: {**member.config, MEMBER: member.name} for member in members}
+        return {member.name: {**member.config, MEMBER_KEY: member.name} for member in members}
 
     @property
     def desk(self) -> Balancer:

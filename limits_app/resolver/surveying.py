@@ -13,7 +13,16 @@ from django.db.models import F, Func, IntegerField, Q
 from limits_app.conf import OnUnavailable
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
-from limits_app.models import OWN, Candidate, Enforcement, Entity, Link, Policy, PolicyEffect, Resource
+from limits_app.models import (
+    ENTITY_FLAGS,
+    Candidate,
+    Enforcement,
+    Entity,
+    EntityPolicies,
+    Policy,
+    PolicyEffect,
+    Resource,
+)
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.chosen import Choice, choose
 from limits_app.resolver.compiled import scopes_of
@@ -52,17 +61,19 @@ def _or_zero(column: str) -> Func:
     return Func(F(column), template="COALESCE(%(expressions)s, 0)", output_field=IntegerField())
 
 
-def _link(resource: Resource | None, entity: Entity | None, about: dict[tuple[int, int], list[Candidate]]) -> Link:
+def _link(
+    resource: Resource | None, entity: Entity | None, about: dict[tuple[int, int], list[Candidate]]
+) -> EntityPolicies:
     resources = {0, 0 if resource is None else resource.pk}
     entities = {0, 0 if entity is None else entity.pk}
     found = [one for key in resources for who in entities for one in about.get((key, who), ())]
-    return Link(None if entity is None else entity.identifier, (*_own(entity), *found))
+    return EntityPolicies(None if entity is None else entity.identifier, (*_own(entity), *found))
 
 
 def _own(entity: Entity | None) -> Iterable[Candidate]:
     """What the row of an entity itself says."""
     if entity is not None and (entity.blocked or entity.unlimited):
-        yield Candidate(OWN, PolicyEffect.BLOCKED if entity.blocked else PolicyEffect.UNLIMITED, (), None)
+        yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if entity.blocked else PolicyEffect.UNLIMITED, (), None)
 
 
 def _candidate(policy: Policy) -> Candidate:

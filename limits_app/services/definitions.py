@@ -35,7 +35,7 @@ from limits_app.models import (
     PoolMember,
     Resource,
 )
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 
 __all__ = [
     "FIELDS",
@@ -226,7 +226,7 @@ def moment(value: object) -> datetime:
     if not isinstance(found, datetime):
         raise ValidationError(f"Write a date and time, such as 2026-03-01T00:00:00+01:00, not {shown(value)}.")
     try:
-        return as_setting(found if found.tzinfo is None else found.astimezone(UTC))
+        return in_site_time(found if found.tzinfo is None else found.astimezone(UTC))
     except OverflowError:
         raise ValidationError(f"Write a date and time of the years 1 to 9999 in UTC, not {shown(value)}.") from None
 

@@ -10,7 +10,7 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.limit_pool import Foreseen
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import MemberDefinition
-from limits_app.models.references import MEMBER
+from limits_app.models.validators import MEMBER_KEY
 from limits_app.resolver import PooledSet, Supply
 from limits_app.services.asking import Requested
 from limits_app.services.shadowing import beside
@@ -120,4 +120,4 @@ def _standing(claim: Acquisition, outcome: Outcome, foreseen: Foreseen, cooling_
 
 
 def _name_of(claim: Acquisition) -> object:
-    return claim.limit_set._config[MEMBER]
+    return claim.limit_set._config[MEMBER_KEY]

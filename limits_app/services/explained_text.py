@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from limits_app.core.outcome import LimitStatus
-from limits_app.models import OWN, Candidate, PolicyScope
+from limits_app.models import ENTITY_FLAGS, Candidate, PolicyScope
 from limits_app.resolver import CALL, Standing
 from limits_app.services.explained_pool import ExplainedMember, ExplainedPool, MemberStanding
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["told"]
 
 _WORDS: Final[Mapping[str, str]] = {
-    OWN: "the entity itself",
+    ENTITY_FLAGS: "the entity itself",
     PolicyScope.ENTITY_ON_RESOURCE: "the policy of the entity on this resource",
     PolicyScope.ENTITY: "the policy of the entity on all resources",
     PolicyScope.RESOURCE: "the policy of the resource",

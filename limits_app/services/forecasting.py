@@ -16,7 +16,7 @@ from limits_app.core.amounts import MILLI
 from limits_app.core.clock import EPOCH
 from limits_app.core.limits import Limit
 from limits_app.models import Bucket, Enforcement, Period, Policy, PolicyEffect, PolicyScope, UsageSnapshot
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 from limits_app.services.simulation import can_be_replayed, in_steps, replay_hours
 
 __all__ = ["DAYS", "MOST", "Consumer", "Forecast", "Proposed", "forecast"]
@@ -120,7 +120,7 @@ def forecast(policy: Policy, proposed: Sequence[Proposed], *, now: datetime) -> 
 def _recorded(since: datetime) -> QuerySet[UsageSnapshot]:
     snapshots = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot))
     own = {"period": Period.HOUR, "bucket__in": (Bucket.ENTITY, Bucket.SHARED)}
-    return snapshots.filter(**own, start__gte=as_setting(since)).order_by()
+    return snapshots.filter(**own, start__gte=in_site_time(since)).order_by()
 
 
 def _about(policy: Policy, recorded: QuerySet[UsageSnapshot]) -> QuerySet[UsageSnapshot]:

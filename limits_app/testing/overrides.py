@@ -13,8 +13,8 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limits import Limit, checked_limits
 from limits_app.core.record import schema_of
 from limits_app.integrations.endpoints import endpoints
-from limits_app.models import Candidate, Endpoint, Link, PolicyEffect
-from limits_app.models.candidates import Chain
+from limits_app.models import Candidate, Endpoint, EntityPolicies, PolicyEffect
+from limits_app.models.policy_lookup import PolicyChain
 from limits_app.resolver import CALL, source
 from limits_app.testing.isolation import BLOCKS, forget, read_endpoints
 
@@ -35,8 +35,8 @@ class _Override:
     def is_about(self, resource: str, entity: str | None) -> bool:
         return self.resource in {None, resource} and self.entity in {None, entity}
 
-    def chain(self, entity: str | None) -> Chain:
-        return Chain([Link(entity, (Candidate(CALL, self.effect, self.limits, None),))], None)
+    def chain(self, entity: str | None) -> PolicyChain:
+        return PolicyChain([EntityPolicies(entity, (Candidate(CALL, self.effect, self.limits, None),))], None)
 
 
 class _Overriding(TestContextDecorator):
@@ -93,7 +93,7 @@ class disable_limits(_Overriding):  # noqa: N801 - used like a function
 _in_database: Final = source.read
 
 
-def _read(resource: str, entity: str | None, database: str, now: datetime) -> Chain:
+def _read(resource: str, entity: str | None, database: str, now: datetime) -> PolicyChain:
     for override in reversed(_IN_FORCE):
         if override.is_about(resource, entity):
             return override.chain(entity)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from limits_app.core.clock import EPOCH
 from limits_app.models import Bucket, Period, UsageSnapshot
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 
 __all__ = ["HOURS_OF", "bucket_of", "since_1970", "snapshot_row", "storable"]
 
@@ -29,7 +29,7 @@ def bucket_of(*, shared: bool, member: str | None) -> Bucket:
 
 def since_1970(**lapse: float) -> datetime:
     """A moment, as the site's settings have it."""
-    return as_setting(EPOCH + timedelta(**lapse))
+    return in_site_time(EPOCH + timedelta(**lapse))
 
 
 def snapshot_row(

@@ -19,7 +19,7 @@ from limits_app.core.clock import Clock, as_clock
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.core.runtime import on_fork
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
-from limits_app.models.upsert import ADD, EARLIEST, LATEST, upsert
+from limits_app.models.usage import ADD, EARLIEST, LATEST, upsert
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import monotonic_us
 from limits_app.usage.naming import HOURS_OF, bucket_of, since_1970, snapshot_row, storable

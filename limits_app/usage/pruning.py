@@ -12,7 +12,7 @@ from django.db.models import Model, Q
 
 from limits_app import conf
 from limits_app.models import CollectedBatch, Denial, Period, UsageSnapshot
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 from limits_app.usage.archiving import Archive
 
 __all__ = ["prunable", "prune"]
@@ -34,7 +34,7 @@ def prune(*, archive: Path | None = None, now: datetime | None = None) -> dict[s
     for name, (model, old) in _old(moment).items():
         kept = None if archive is None else Archive(archive, f"{name}-{moment:%Y%m%d}")
         pruned[name] = _prune(model, old, kept)
-    _prune(CollectedBatch, Q(collected_at__lt=as_setting(moment - timedelta(days=_BATCH_DAYS_KEPT))), None)
+    _prune(CollectedBatch, Q(collected_at__lt=in_site_time(moment - timedelta(days=_BATCH_DAYS_KEPT))), None)
     return pruned
 
 
@@ -43,13 +43,13 @@ def _old(now: datetime) -> Mapping[str, tuple[type[Model], Q]]:
     hours, days, denied = map(conf.get, (conf.USAGE_HOURS_KEPT, conf.USAGE_DAYS_KEPT, conf.DENIALS_HOURS_KEPT))
     found: dict[str, tuple[type[Model], Q]] = {}
     if hours is not None:
-        begun = as_setting(now - timedelta(hours=hours))
+        begun = in_site_time(now - timedelta(hours=hours))
         found["usage-hours"] = UsageSnapshot, Q(period=Period.HOUR, start__lt=begun)
     if days is not None:
-        begun = as_setting(now - timedelta(days=days))
+        begun = in_site_time(now - timedelta(days=days))
         found["usage-days"] = UsageSnapshot, Q(period=Period.DAY, start__lt=begun)
     if denied is not None:
-        found["denials"] = Denial, Q(minute__lt=as_setting(now - timedelta(hours=denied)))
+        found["denials"] = Denial, Q(minute__lt=in_site_time(now - timedelta(hours=denied)))
     return found
 
 

@@ -16,7 +16,7 @@ from limits_app.core.amounts import MILLI, Amount, shown
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Period, UsageSnapshot
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 from limits_app.models.usage import Counted
 from limits_app.usage.naming import storable
 
@@ -118,8 +118,8 @@ def begun(
             raise InvalidRequest(f"{name} must be a datetime or None, not {shown(moment)}")
     if since is None:
         since = _before(datetime.now(UTC) if until is None else _aware(until), usual)
-    found = found.filter(**{f"{column}__gte": as_setting(since)})
-    return found if until is None else found.filter(**{f"{column}__lt": as_setting(until)})
+    found = found.filter(**{f"{column}__gte": in_site_time(since)})
+    return found if until is None else found.filter(**{f"{column}__lt": in_site_time(until)})
 
 
 def _before(moment: datetime, lapse: timedelta) -> datetime:

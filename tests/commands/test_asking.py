@@ -19,7 +19,7 @@ from limits_app import limits
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.management.limits import top
 from limits_app.models import AuditEvent, Denial, Period, UsageSnapshot
-from limits_app.models.audit_head import CONTENT, digest_of
+from limits_app.models.audit_log import CONTENT, digest_of
 from limits_app.resolver import Pair
 from limits_app.services import RowState
 from limits_app.usage import denials

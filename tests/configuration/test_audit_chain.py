@@ -18,7 +18,7 @@ from pytest_django import DjangoDbBlocker
 from limits_app.audit import Fault, acting, is_protected, protect, prune, unprotect, unrecorded, verify
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Entity, Policy, Resource
-from limits_app.models.audit_head import digest_of
+from limits_app.models.audit_log import digest_of
 from tests.stores.database.databases import ALIAS, VENDORS, migrated, served
 
 EVENTS = "limits_app_auditevent"

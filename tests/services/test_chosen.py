@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.models import OWN, Candidate, Enforcement, Link, PolicyEffect, PolicyScope
+from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver import CALL, Choice, Standing
 from limits_app.resolver.chosen import PRECEDENCE, changes_at, choose, rollout_position
@@ -64,7 +64,7 @@ HOLDS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", HOLDS)
 def test_a_more_specific_policy(upper: str, lower: str, case: str) -> None:
     fields, expected = HOLDS[case]
-    choice = choose(Link(WHO, (policy(lower, 2), policy(upper, 1, **fields))), NOW)
+    choice = choose(EntityPolicies(WHO, (policy(lower, 2), policy(upper, 1, **fields))), NOW)
     wanted = {
         "upper": of(upper, 1),
         "lower": of(lower, 2),
@@ -90,7 +90,7 @@ def test_a_more_specific_policy(upper: str, lower: str, case: str) -> None:
 def test_a_policy_that_does_not_always_hold_comes_before_the_one_of_its_scope_that_does(
     level: str, fields: dict[str, Any], capacity: int
 ) -> None:
-    choice = choose(Link(WHO, (policy(level, 2), policy(level, 1, number=1, **fields))), NOW)
+    choice = choose(EntityPolicies(WHO, (policy(level, 2), policy(level, 1, number=1, **fields))), NOW)
     assert held(choice) == of(level, capacity)
 
 
@@ -98,8 +98,8 @@ def test_a_policy_that_does_not_always_hold_comes_before_the_one_of_its_scope_th
 def test_dates_come_before_hours(level: str) -> None:
     hours = policy(level, 2, hours=ALWAYS)
     dated = policy(level, 1, number=1, valid_from=NOW)
-    assert held(choose(Link(WHO, (hours, dated, policy(level, 3, number=2))), NOW)) == of(level, 1)
-    assert held(choose(Link(WHO, (hours, policy(level, 3, number=2))), NOW)) == of(level, 2)
+    assert held(choose(EntityPolicies(WHO, (hours, dated, policy(level, 3, number=2))), NOW)) == of(level, 1)
+    assert held(choose(EntityPolicies(WHO, (hours, policy(level, 3, number=2))), NOW)) == of(level, 2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -107,8 +107,8 @@ def test_dates_come_before_hours(level: str) -> None:
 def test_an_entity_that_is_blocked_or_unlimited_itself_comes_before_everything(
     level: str, effect: PolicyEffect
 ) -> None:
-    own = Candidate(OWN, effect, (), None)
-    choice = choose(Link(WHO, (policy(level, 1), own)), NOW)
+    own = Candidate(ENTITY_FLAGS, effect, (), None)
+    choice = choose(EntityPolicies(WHO, (policy(level, 1), own)), NOW)
     assert held(choice) == ({"blocked": 0} if effect is PolicyEffect.BLOCKED else {})
     assert [verdict.standing for verdict in choice.verdicts] == [Standing.COUNTS, Standing.REPLACED]
 
@@ -123,24 +123,26 @@ def test_an_entity_that_is_blocked_or_unlimited_itself_comes_before_everything(
 def test_what_extends_adds_to_a_policy_without_limits(effect: PolicyEffect, expected: dict[str, float]) -> None:
     upper = policy(PolicyScope.ENTITY, 1, extends=True)
     middle = policy(PolicyScope.RESOURCE, 2, effect=effect)
-    choice = choose(Link(WHO, (upper, middle, policy(PolicyScope.SYSTEM, 3))), NOW)
+    choice = choose(EntityPolicies(WHO, (upper, middle, policy(PolicyScope.SYSTEM, 3))), NOW)
     assert held(choice) == expected
     assert [verdict.standing for verdict in choice.verdicts] == [Standing.COUNTS, Standing.EXTENDED, Standing.REPLACED]
 
 
 def test_all_levels_can_extend_each_other() -> None:
     policies = [policy(level, number, extends=True) for number, level in enumerate(LEVELS, 1)]
-    choice = choose(Link(WHO, tuple(policies)), NOW)
+    choice = choose(EntityPolicies(WHO, tuple(policies)), NOW)
     assert held(choice) == {"call_count": 1} | {f"only_{level}": 1 for level in LEVELS}
     assert {one.candidate.level for one in choice.limits} == set(LEVELS)
 
 
 def test_nothing_set_is_nothing_held() -> None:
-    assert choose(Link(None, ()), NOW) == Choice(None, (), (), None)
+    assert choose(EntityPolicies(None, ()), NOW) == Choice(None, (), (), None)
 
 
 def test_a_policy_in_the_shadow_holds_where_it_is_tried() -> None:
-    link = Link(WHO, (policy(PolicyScope.RESOURCE, 1, enforcement=Enforcement.SHADOW), policy(PolicyScope.SYSTEM, 2)))
+    link = EntityPolicies(
+        WHO, (policy(PolicyScope.RESOURCE, 1, enforcement=Enforcement.SHADOW), policy(PolicyScope.SYSTEM, 2))
+    )
     assert held(choose(link, NOW)) == of(PolicyScope.SYSTEM, 2)
     assert held(choose(link, NOW, shadow=True)) == of(PolicyScope.RESOURCE, 1)
 
@@ -149,9 +151,9 @@ def test_the_most_specific_policy_that_says_so_decides_without_the_store() -> No
     silent = policy(PolicyScope.ENTITY, 1, extends=True)
     allows = policy(PolicyScope.RESOURCE, 2, on_unavailable=OnUnavailable.ALLOW)
     blocks = policy(PolicyScope.SYSTEM, 3, on_unavailable=OnUnavailable.BLOCK)
-    assert choose(Link(WHO, (blocks, allows, silent)), NOW).on_unavailable is OnUnavailable.ALLOW
-    assert choose(Link(WHO, (blocks, silent)), NOW).on_unavailable is OnUnavailable.BLOCK
-    assert choose(Link(WHO, (blocks, replace(silent, extends=False))), NOW).on_unavailable is None
+    assert choose(EntityPolicies(WHO, (blocks, allows, silent)), NOW).on_unavailable is OnUnavailable.ALLOW
+    assert choose(EntityPolicies(WHO, (blocks, silent)), NOW).on_unavailable is OnUnavailable.BLOCK
+    assert choose(EntityPolicies(WHO, (blocks, replace(silent, extends=False))), NOW).on_unavailable is None
 
 
 def test_a_rollout_takes_in_the_same_entities_and_more_as_it_grows() -> None:
@@ -159,7 +161,7 @@ def test_a_rollout_takes_in_the_same_entities_and_more_as_it_grows() -> None:
     taken: set[str] = set()
     for percent in (0, 1, 10, 50, 100):
         candidate = policy(PolicyScope.RESOURCE, 1, rollout_percent=percent)
-        now = {name for name in names if choose(Link(name, (candidate,)), NOW).limits}
+        now = {name for name in names if choose(EntityPolicies(name, (candidate,)), NOW).limits}
         assert taken <= now
         assert abs(len(now) / len(names) * 100 - percent) < 4
         taken = now
@@ -168,7 +170,7 @@ def test_a_rollout_takes_in_the_same_entities_and_more_as_it_grows() -> None:
 
 def test_what_holds_changes_at_the_next_date_or_hour() -> None:
     tomorrow = NOW + 24 * HOUR
-    link = Link(
+    link = EntityPolicies(
         WHO,
         (
             policy(PolicyScope.SYSTEM, 1),
@@ -178,8 +180,8 @@ def test_what_holds_changes_at_the_next_date_or_hour() -> None:
     )
     assert changes_at(link, NOW) == tomorrow
     assert changes_at(link, tomorrow) == datetime(2026, 3, 6, tzinfo=UTC)
-    assert changes_at(Link(WHO, link.candidates[:1]), NOW) is None
-    assert changes_at(Link(WHO, (policy(PolicyScope.SYSTEM, 1, hours=ALWAYS),)), NOW) is None
+    assert changes_at(EntityPolicies(WHO, link.candidates[:1]), NOW) is None
+    assert changes_at(EntityPolicies(WHO, (policy(PolicyScope.SYSTEM, 1, hours=ALWAYS),)), NOW) is None
 
 
 # ---------------------------------------------------------------- a plain reference
@@ -240,7 +242,7 @@ def test_random_policies_hold_as_a_plain_reference_says(found: list[Candidate], 
         and one.hours in {None, ALWAYS}
     ]
     expected = plainly(in_force)
-    choice = choose(Link(who, tuple(found)), NOW, shadow=shadow)
+    choice = choose(EntityPolicies(who, tuple(found)), NOW, shadow=shadow)
     assert held(choice) == ({"blocked": 0} if expected is None else expected)
     assert len(choice.verdicts) == len(found)
     assert sum(verdict.standing is Standing.COUNTS for verdict in choice.verdicts) == bool(in_force)

@@ -11,7 +11,7 @@ from pytest_django import Settings
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.limits import Limit, QuotaLimit
 from limits_app.models import Bucket, Entity, Period, Policy, Resource, UsageSnapshot
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 from limits_app.services.forecasting import MOST, Consumer, Forecast, Proposed, forecast
 from limits_app.services.simulation import can_be_replayed, in_steps, replay_hours
 
@@ -20,7 +20,7 @@ HOUR = int(datetime(2026, 3, 4, 8, tzinfo=UTC).timestamp()) // 3600
 
 
 def used(resource: str, entity: str, units: int, *, hour: int = 8, key: str = "call_count", **more: Any) -> None:
-    start = as_setting(NOW.replace(hour=hour, minute=0))
+    start = in_site_time(NOW.replace(hour=hour, minute=0))
     whose = {"resource": resource, "entity": entity, "key": key, "period": Period.HOUR, "start": start}
     UsageSnapshot.objects.create(**whose, admitted_milli=units * 1000, **more)
 

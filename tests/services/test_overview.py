@@ -15,7 +15,7 @@ from limits_app import conf, limits
 from limits_app.core.errors import InvalidRequest, StaleConfiguration
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.plan import Claim
-from limits_app.models import OWN, Entity, Policy, PolicyEffect, Resource
+from limits_app.models import ENTITY_FLAGS, Entity, Policy, PolicyEffect, Resource
 from limits_app.services import LimitState, RowState, overview
 from limits_app.services.overview import Standing
 from limits_app.stores import registry
@@ -86,7 +86,7 @@ def test_an_entity_that_is_blocked_or_unlimited_itself_says_so(flag: str, effect
     api, ada = rows("api", "user:1")
     setattr(ada, flag, True)
     ada.save()
-    assert (state(api, ada).effect, state(api, ada).levels) == (effect, (OWN,))
+    assert (state(api, ada).effect, state(api, ada).levels) == (effect, (ENTITY_FLAGS,))
 
 
 def test_what_is_said_about_all_resources_has_no_state_of_its_own() -> None:

@@ -30,7 +30,7 @@ from limits_app.core.errors import (
 )
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
-from limits_app.models.candidates import Chain
+from limits_app.models.policy_lookup import PolicyChain
 from limits_app.resolver import resolver
 from limits_app.resolver.source import source
 from limits_app.resolver.supplies import Supplies
@@ -453,7 +453,7 @@ def test_a_pool_that_was_renamed_meanwhile_is_looked_for_again(monkeypatch: pyte
     serve("chat", make_pool({"a": [CALLS]}))
     read, names = source.read, iter(["old", NAME, "gone", "gone"])
 
-    def read_before(*key: Any) -> Chain:
+    def read_before(*key: Any) -> PolicyChain:
         return replace(read(*key), pool=next(names))
 
     monkeypatch.setattr(source, "read", read_before)

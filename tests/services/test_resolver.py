@@ -13,7 +13,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from limits_app import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit, limits
 from limits_app.core.errors import StoreUnavailable
 from limits_app.models import Entity, Limit, Policy, PolicyEffect, Resource
-from limits_app.models.candidates import _sql
+from limits_app.models.policy_lookup import _sql
 from limits_app.resolver import Resolver, advance_version, resolve, resolver
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore

@@ -16,7 +16,7 @@ from limits_app.admin.pages.frame import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
-from limits_app.models import OWN, Candidate, PolicyEffect, PolicyScope, Resource
+from limits_app.models import ENTITY_FLAGS, Candidate, PolicyEffect, PolicyScope, Resource
 from limits_app.resolver import CALL, Standing
 from limits_app.services.explained_pool import MemberStanding
 
@@ -34,7 +34,7 @@ _MOST_RESOURCES: Final = 200
 """How many names of resources are offered before one has to type."""
 
 _LEVELS: Final[Mapping[str, _StrPromise]] = {
-    OWN: _("the entity itself"),
+    ENTITY_FLAGS: _("the entity itself"),
     PolicyScope.ENTITY_ON_RESOURCE: _("entity on this resource"),
     PolicyScope.ENTITY: _("entity on all resources"),
     PolicyScope.RESOURCE: _("resource"),

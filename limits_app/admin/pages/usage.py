@@ -17,7 +17,7 @@ from limits_app.admin.figures import Bar, amount, bar, moment, percent
 from limits_app.admin.pages.frame import USAGE, check, entity_or_none, page, problem_with
 from limits_app.admin.pages.snapshots import bring_up_to_date
 from limits_app.models import Bucket, CollectedBatch, Denial, Period
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 from limits_app.services.usage import usage
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _of_resource(use: Use, here: dict[str, str]) -> dict[str, Any]:
 def _denials(resource: str | None, entity: str | None, since: datetime) -> Iterator[Denial]:
     wanted = {"resource": resource, "entity": entity}
     found = Denial.objects.filter(**{name: value for name, value in wanted.items() if value is not None})
-    yield from found.filter(minute__gte=as_setting(since)).order_by("-minute", "-count")[:_MOST_DENIALS]
+    yield from found.filter(minute__gte=in_site_time(since)).order_by("-minute", "-count")[:_MOST_DENIALS]
 
 
 def _denied(denial: Denial) -> dict[str, Any]:

@@ -20,9 +20,8 @@ from rest_framework.settings import api_settings
 
 from limits_app.core.amounts import MAX_AMOUNT
 from limits_app.models import Configuration
-from limits_app.models.fields import ExactTextField
-from limits_app.models.limit_columns import amount_of
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import ExactTextField, in_site_time
+from limits_app.models.limit_rules import amount_of
 
 __all__ = [
     "AmountField",
@@ -89,7 +88,7 @@ class MomentField(serializers.DateTimeField):
         """Give the moment by the site's clock, or in UTC where only that can tell it and models take it."""
         try:
             if not settings.USE_TZ:
-                return as_setting(value)
+                return in_site_time(value)
             if is_naive(value):
                 return super().enforce_timezone(value)
             value = value.astimezone(UTC)

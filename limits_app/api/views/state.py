@@ -28,7 +28,7 @@ from limits_app.core.stats import Stats
 from limits_app.integrations.drf.throttle import http
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
-from limits_app.models.limit_columns import amount_of
+from limits_app.models.limit_rules import amount_of
 from limits_app.services.usage import uses
 from limits_app.usage import Use, denied
 

@@ -16,7 +16,7 @@ from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
 from limits_app.core.limits import Limit
 from limits_app.core.notation import Noted, parse_amount, parse_limit, parse_seconds
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 
 __all__ = [
     "AGES",
@@ -91,7 +91,7 @@ def _moment(text: str) -> datetime:
         raise InvalidLimit(f"{text!r} is no moment: write 2026-01-31, or 2026-01-31T12:00+01:00")
     try:
         aware = make_aware(found) if is_naive(found) else found
-        return as_setting(aware.astimezone(UTC))  # as every database keeps it
+        return in_site_time(aware.astimezone(UTC))  # as every database keeps it
     except OverflowError:
         raise InvalidLimit(f"{text!r} is beyond the calendar, which has the years 1 to 9999 in UTC") from None
 
@@ -100,7 +100,7 @@ def _age(text: str) -> datetime:
     if text[:4].isdigit() and "-" in text:
         return _moment(text)
     try:
-        return as_setting(datetime.now(UTC) - timedelta(seconds=parse_seconds(text)))
+        return in_site_time(datetime.now(UTC) - timedelta(seconds=parse_seconds(text)))
     except InvalidLimit:
         raise InvalidLimit(f"{text!r} cannot be read {AGES}") from None
     except OverflowError:
@@ -116,7 +116,7 @@ def _past(text: str) -> datetime:
 
 def _ahead(text: str) -> datetime:
     try:
-        return as_setting(datetime.now(UTC) + timedelta(seconds=parse_seconds(text)))
+        return in_site_time(datetime.now(UTC) + timedelta(seconds=parse_seconds(text)))
     except OverflowError:
         raise InvalidLimit(f"{text!r} is too long: that is after the year 9999") from None
 

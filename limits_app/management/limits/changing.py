@@ -16,7 +16,7 @@ from limits_app.core.notation import limit_text
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.tables import Table
 from limits_app.models import AuditEvent, Verb
-from limits_app.models.limit_columns import COLUMNS, definition_of
+from limits_app.models.limit_rules import COLUMNS, definition_of
 
 __all__ = ["SOURCE", "actor", "change_table", "changes_of", "changing"]
 

@@ -11,7 +11,7 @@ from django.db import IntegrityError, models
 from limits_app import audit
 from limits_app.core.notation import limit_text
 from limits_app.models import Entity, Limit, Manifest, Policy, PoolMember
-from limits_app.models.moments import as_setting
+from limits_app.models.fields import in_site_time
 from limits_app.models.snapshots import batches
 from limits_app.resolver import home
 from limits_app.services.limits_file.checking import noted
@@ -177,7 +177,7 @@ class _Writer:
         """Plain data as the field has it."""
         field = section.field(name)
         if isinstance(field, models.DateTimeField):
-            return as_setting(datetime.fromisoformat(value)) if value else None
+            return in_site_time(datetime.fromisoformat(value)) if value else None
         if not field.is_relation:
             return value
         if not value:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from limits_app.core.limits import Limit as Definition
 from limits_app.core.notation import limit_text
 from limits_app.models import Limit, PoolMember
-from limits_app.models.limit_columns import COLUMNS, definition_of
+from limits_app.models.limit_rules import COLUMNS, definition_of
 from limits_app.services.limits_file.shape import LIMITS, MEMBERS, SECTIONS, Entry, Key, Section, State
 
 __all__ = ["Stored", "stored_content", "stored_keys"]

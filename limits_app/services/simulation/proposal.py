@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from limits_app.core.notation import Noted, limit_text
 from limits_app.core.record import Schema
-from limits_app.models import MAX_LEVELS, OWN, Candidate, Enforcement, Link, PolicyEffect
+from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Candidate, Enforcement, EntityPolicies, PolicyEffect
 from limits_app.models.policy import PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver import home
@@ -98,13 +98,13 @@ class Proposal:
             parts.append((None if own else whose, one.schema))
         return Tried(tuple(parts), until)
 
-    def _links(self, resource: str, entity: str | None) -> Iterator[Link]:
+    def _links(self, resource: str, entity: str | None) -> Iterator[EntityPolicies]:
         """The entity, and as far as each cascades those above it."""
         everybody = (*self._candidates.get((resource, ""), ()), *self._candidates.get(("", ""), ()))
         current = entity
         for _ in range(MAX_LEVELS):
             row = self._entities.get(current or "")
-            yield Link(current, (*_own(row), *self._about(resource, current), *everybody))
+            yield EntityPolicies(current, (*_own(row), *self._about(resource, current), *everybody))
             if row is None or not row["cascade"] or not row["parent"]:
                 return
             current = row["parent"]
@@ -117,7 +117,7 @@ class Proposal:
 
 def _own(row: State | None) -> Iterator[Candidate]:
     if row is not None and (row["blocked"] or row["unlimited"]):
-        yield Candidate(OWN, PolicyEffect.BLOCKED if row["blocked"] else PolicyEffect.UNLIMITED, (), None)
+        yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if row["blocked"] else PolicyEffect.UNLIMITED, (), None)
 
 
 def _candidate(number: int, entry: Entry) -> Candidate:

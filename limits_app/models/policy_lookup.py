@@ -16,9 +16,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import Limit as Definition
 from limits_app.models.entity import MAX_LEVELS, Entity
+from limits_app.models.fields import from_column, to_column
 from limits_app.models.limit import Limit
-from limits_app.models.limit_columns import COLUMNS, definition_of
-from limits_app.models.moments import from_column, to_column
+from limits_app.models.limit_rules import COLUMNS, definition_of
 from limits_app.models.policy import Policy, scope_by_keys
 from limits_app.models.policy_rules import Enforcement, PolicyEffect
 from limits_app.models.pool import Pool
@@ -27,9 +27,9 @@ from limits_app.models.weekly_hours import WeeklyHours
 
 logger = logging.getLogger("limits_app")
 
-__all__ = ["OWN", "Candidate", "Chain", "Link", "chain"]
+__all__ = ["ENTITY_FLAGS", "Candidate", "EntityPolicies", "PolicyChain", "policies_for"]
 
-OWN: Final = "entity_row"
+ENTITY_FLAGS: Final = "entity_row"
 """The level of an entity that is blocked or unlimited itself."""
 
 Row = Sequence[Any]
@@ -92,7 +92,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class EntityPolicies:
     """One of a chain of entities (None: the site itself), and what may hold for it, in no particular order."""
 
     entity: str | None
@@ -100,18 +100,18 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class PolicyChain:
     """All who are charged, the entity itself first, the name of the pool that serves the resource, if any does, and
     the alias of the store in which the resource is counted (None: the default one); `known` says whether it has a row.
     """
 
-    links: list[Link]
+    links: list[EntityPolicies]
     pool: str | None
     store: str | None = None
     known: bool = True
 
 
-def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain:
+def policies_for(resource: str, entity: str | None, using: str, now: datetime) -> PolicyChain:
     """Give an entity (None: the site itself) and, as far as each cascades, those above it, with what the database
     says about them on a resource; policies that have ended by now are left out.
     """
@@ -125,18 +125,18 @@ def chain(resource: str, entity: str | None, using: str, now: datetime) -> Chain
         levels.setdefault(row[0], []).append(row)
     everybody = _candidates(levels.pop(_EVERYBODY), connection)
     links = [
-        Link(found[0][1] if found else entity, (*_own(found), *_candidates(found, connection), *everybody))
+        EntityPolicies(found[0][1] if found else entity, (*_own(found), *_candidates(found, connection), *everybody))
         for _, found in sorted(levels.items())
     ]
     store = rows[0][_STORE]
-    return Chain(links, rows[0][_POOL], store or None, known=store is not None)
+    return PolicyChain(links, rows[0][_POOL], store or None, known=store is not None)
 
 
 def _own(rows: Sequence[Row]) -> Iterable[Candidate]:
     """What the row of an entity itself says."""
     for _, _, blocked, unlimited, *_ in rows[:1]:
         if blocked or unlimited:
-            yield Candidate(OWN, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None)
+            yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if blocked else PolicyEffect.UNLIMITED, (), None)
 
 
 def _candidates(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[Candidate]:
