@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha1
 from pathlib import Path
-from struct import pack
+from struct import Struct, pack
 from typing import Any, Final
 
 from limits_app.core.counting import label_of
@@ -21,19 +21,24 @@ from limits_app.stores.codecs import Codecs
 from limits_app.stores.redis.exactly_once import WITHDRAW, Slot, Slots
 from limits_app.stores.redis.hints import Calendars, ServerClock
 from limits_app.stores.redis.opening import Keys, tag_of
-from limits_app.stores.redis.records import NAME_LENGTH, Codec, StatesReader, lease_member
+from limits_app.stores.redis.records import (
+    HEADER_NUMBERS,
+    HOLDER_LENGTH,
+    NAME_LENGTH,
+    Codec,
+    RecordsReader,
+    lease_member,
+)
 
-SETTLE, _CREDIT, UNDO = range(3)
+_SETTLE, _CREDIT, _UNDO = range(3)
 """The actions of settle.lua."""
 
 _FILES: Final = {"token_bucket": "buckets", "leaky_bucket": "buckets", "blocked": "prelude"}
 """The file of each algorithm, by the name in `Rule.lua`, where it has another name."""
 
 _NUMBER_BYTES: Final = 8
-_HEADER_NUMBERS: Final = 6
-"""How many numbers every call starts with: its own and the attempt, and those of `ServerClock.header`."""
-_FIRST_AMOUNT: Final = 1 + (_HEADER_NUMBERS + 2) * _NUMBER_BYTES
-"""Where the amounts of a request start that is the only one."""
+_TIMES: Final = Struct("<4d")
+"""What the numbers of every call start with; see prelude.lua."""
 
 
 class Script:
@@ -95,18 +100,25 @@ class Prepared:
 
     def __init__(self, script: Script, keys: Sequence[bytes], plan: bytes, reply_key: bytes | None = None) -> None:
         self.script = script
-        self.key = keys[0] if keys else b""
+        self.key = keys[0] if keys else reply_key or b""
         self.plan = plan
         self.reply_key = reply_key
         self.head = ("EVALSHA", script.digest, len(keys) + (reply_key is not None), *keys)
 
 
 class ScriptCall(Command):
-    """A call of a prepared script with its numbers and further arguments."""
+    """A call of a prepared script with its times, its numbers, and further arguments.
 
-    def __init__(self, prepared: Prepared, numbers: Sequence[float], arguments: Sequence[bytes] = ()) -> None:
+    The times are when it is executed, below 0 for the time of the server, and when the claim that it settles was
+    charged. `number` is that of the call in its slot, 0 for one that may be executed twice.
+    """
+
+    def __init__(
+        self, prepared: Prepared, times: tuple[int, int], numbers: bytes = b"", arguments: Sequence[bytes] = ()
+    ) -> None:
         self.script, self.key = prepared.script, prepared.key
         self._prepared = prepared
+        self._times = times
         self._numbers = numbers
         self._arguments = arguments
         self.number = 0
@@ -125,7 +137,7 @@ class ScriptCall(Command):
 
     def words(self, attempt: int) -> tuple[Any, ...]:
         prepared, slot = self._prepared, self.slot
-        numbers = pack(f"<{len(self._numbers) + 2}d", self.number, attempt, *self._numbers)
+        numbers = _TIMES.pack(self.number, attempt, *self._times) + self._numbers
         if slot is None or prepared.reply_key is None:
             return (*prepared.head, prepared.plan, numbers, *self._arguments)
         return (*prepared.head, prepared.reply_key + slot.name, prepared.plan, numbers, *self._arguments)
@@ -133,7 +145,7 @@ class ScriptCall(Command):
     def withdrawal(self) -> Command:
         """Return the call that withdraws this one; the reply is WITHDRAWN, or that to this call if it was executed."""
         reply_key = (self._prepared.reply_key or b"") + (self.slot.name if self.slot else b"")
-        numbers = pack("<6d", self.number, WITHDRAW, 0, 0, 0, 0)
+        numbers = _TIMES.pack(self.number, WITHDRAW, 0, 0)
         call = Command("EVALSHA", _WITHDRAW_SCRIPT.digest, "1", reply_key, b"", numbers)
         call.script, call.key = _WITHDRAW_SCRIPT, reply_key
         return call
@@ -142,8 +154,8 @@ class ScriptCall(Command):
 class PreparedPlan:
     """What scripts need to know of a plan, or of its scopes with one tag, on a cluster."""
 
-    def __init__(self, plan: Plan, names: Keys, codecs: Codecs[Codec], tag: bytes | None = None) -> None:
-        self.names = names
+    def __init__(self, plan: Plan, calls: Calls, codecs: Codecs[Codec], tag: bytes | None = None) -> None:
+        self.names = names = calls.names
         shorts = plan.short_keys()
         self.scope_indexes = [index for index, short in enumerate(shorts) if tag is None or tag_of(short) == tag]
         self.shorts = [shorts[index] for index in self.scope_indexes]
@@ -151,31 +163,42 @@ class PreparedPlan:
         self.limits = [limit for limit in plan.limits if limit.scope_index in self.scope_indexes]
         self.is_whole = len(self.limits) == len(plan.limits)
         self.codecs = [codecs.of(scope.schema) for scope in self.scopes]
-        self.permits = [limit for limit in self.limits if limit.rule.is_permit]
-        self.states = StatesReader([limit.rule for limit in self.limits])
+        self.has_permits = any(limit.rule.is_permit for limit in self.limits)
         self.counts_usage = not plan.is_credit and any(scope.schema.counts_usage for scope in self.scopes)
         self.algorithms = frozenset([limit.rule.lua[0] for limit in self.limits] + ["usage"] * self.counts_usage)
         self.has_quotas = "quota" in self.algorithms
-        self.calls_apart = self.has_quotas or bool(self.permits)
-        """Whether calls have more arguments than amounts."""
         self.calendars = Calendars(self.limits)
-        self.version = -1 if plan.version is None else plan.version
+        self.version = plan.version
         self.tag = names.tag(self.shorts[0] if self.shorts else None) if tag is None else tag
         self.keys = [*map(names.scope, self.shorts)]
         self.description = self._description()
-        self.acquire = prepare_acquire([self], may_be_undone=tag is not None)
-        self.is_defined = False
-        """Whether this process has stored the definitions of the schemas."""
+        self.reader = RecordsReader(self.codecs, [(self._position(limit), limit) for limit in self.limits])
+        holder = "16s" if self.has_permits else ""
+        self._numbers = Struct(f"<{1 + len(self.limits)}d{holder}{self.calendars.size}d")
+        self.acquire = AcquireCall([self], calls)
         keys = [*self.keys, *(names.finished_usage(self.tag) if self.counts_usage else [])]
-        self.settle_as = [
+        script, channel = _script("settle", self.algorithms), names.channel
+        self.settle, self.undo = [
             Prepared(
-                _script("settle", self.algorithms),
-                keys or [names.version(self.tag)],
-                pack("<d", action) + self.description,
+                script,
+                keys,
+                calls.constants + pack("<dd", action, len(channel)) + channel + self.description,
                 names.reply(self.tag),
             )
-            for action in (_CREDIT if plan.is_credit else SETTLE, _CREDIT, UNDO)
+            for action in (_CREDIT if plan.is_credit else _SETTLE, _UNDO)
         ]
+
+    def numbers(self, amounts: Amounts, holder: bytes, boundaries: Sequence[int] = (), index: int = 0) -> bytes:
+        """Return the numbers of a request: its index among several, its amounts, its holder, and its boundaries."""
+        amounts = self.amounts(amounts)
+        if self.has_permits:
+            return self._numbers.pack(index, *amounts, holder, *boundaries)
+        return self._numbers.pack(index, *amounts, *boundaries)
+
+    @property
+    def numbers_size(self) -> int:
+        """The size of the numbers, in bytes."""
+        return self._numbers.size
 
     def amounts(self, amounts: Amounts) -> Amounts:
         """Return the amounts of these limits."""
@@ -186,47 +209,62 @@ class PreparedPlan:
 
         The keys of logs and leases are added to `keys`.
         """
-        limits = b"".join([self._limit(limit) for limit in self.limits])
-        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes) + len(limits)
-        scopes, labels = [pack("<dd", len(self.scopes), len(self.limits))], b""
-        for scope, codec in zip(self.scopes, self.codecs, strict=True):
+        limits, labels = b"".join([self._limit(limit) for limit in self.limits]), b""
+        formats = [codec.lua_format.encode() + b"\0" for codec in self.codecs]
+        place = (2 + 4 * len(self.scopes)) * _NUMBER_BYTES + NAME_LENGTH * len(self.scopes)
+        place += len(limits) + sum(map(len, formats))
+        scopes = [pack("<dd", len(self.scopes), len(self.limits))]
+        for scope, codec, text in zip(self.scopes, self.codecs, formats, strict=True):
             keys = [rule.key for rule in scope.schema.rules] if self._counts(scope.schema) else []
-            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, len(keys), place + len(labels)))
+            scopes.append(codec.name + pack("<4d", codec.size, scope.lasting, len(keys), place + len(labels)) + text)
             labels += label_of(scope.scope, keys) + b"\0" if keys else b""
         return b"".join([*scopes, limits, labels])
 
     def _limit(self, limit: PlannedLimit) -> bytes:
-        position = self.scope_indexes.index(limit.scope_index)
+        position = self._position(limit)
         (algorithm, *parameters), rule, key_number = limit.rule.lua, limit.rule, 0
         if algorithm == "quota":
-            parameters.append(self.calendars.offset(limit))
+            parameters.append(self.calendars.offset(limit) + HOLDER_LENGTH * self.has_permits)
         if rule.has_log or rule.is_permit:
             name = self.names.log if rule.has_log else self.names.leases
             self.keys.append(name(self.shorts[position], rule.key))
             key_number = len(self.keys)
-        place, parts = self.codecs[position].places[limit.index], rule.parts_per_unit * self._counts(limit.scope.schema)
+        place = 1 + HEADER_NUMBERS + self.codecs[position].spans[limit.index][0]
+        parts = rule.parts_per_unit * self._counts(limit.scope.schema)
         numbers = [1 + position, place, *(*parameters, 0, 0, 0)[:3], key_number, rule.is_soft, 1 + limit.index, parts]
         return algorithm.encode() + b"\0" + pack("<9d", *numbers)
+
+    def _position(self, limit: PlannedLimit) -> int:
+        return self.scope_indexes.index(limit.scope_index)
 
     def _counts(self, schema: Schema) -> bool:
         return self.counts_usage and schema.counts_usage
 
 
-def prepare_acquire(
-    plans: Sequence[PreparedPlan], emptiest_first: bool = False, failover: bool = False, *, may_be_undone: bool = False
-) -> Prepared:
-    """Return what acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
-    names, tag = plans[0].names, plans[0].tag
-    keys, rows, place = [names.version(tag)], list[float](), 1 + (4 + 3 * len(plans)) * _NUMBER_BYTES
-    for plan in plans:
-        rows += (1 + len(keys), plan.version, place)
-        keys += plan.keys
-        place += len(plan.description)
-    if any(plan.counts_usage for plan in plans):
-        keys += names.finished_usage(tag)
-    head = pack(f"<{4 + len(rows)}d", len(plans), emptiest_first, failover, may_be_undone, *rows)
-    chosen = _script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
-    return Prepared(chosen, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(tag))
+class AcquireCall(Prepared):
+    """What acquire.lua needs to know of one plan, or of several of which the first that fits is charged."""
+
+    __slots__ = ("is_defined", "plans")
+
+    def __init__(
+        self, plans: Sequence[PreparedPlan], calls: Calls, *, emptiest_first: bool = False, failover: bool = False
+    ) -> None:
+        self.plans = plans
+        self.is_defined = False
+        """Whether this process has stored the definitions of the schemas."""
+        names, tag = calls.names, plans[0].tag
+        keys = [names.version(tag)] if any(plan.version is not None for plan in plans) else []
+        place = 1 + len(calls.constants) + (3 + 4 * len(plans)) * _NUMBER_BYTES
+        head = calls.constants + pack("<3d", len(plans), emptiest_first, failover)
+        for plan in plans:
+            version = -1 if plan.version is None else plan.version
+            head += pack("<4d", 1 + len(keys), version, place, plan.numbers_size)
+            keys += plan.keys
+            place += len(plan.description)
+        if any(plan.counts_usage for plan in plans):
+            keys += names.finished_usage(tag)
+        script = _script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
+        super().__init__(script, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(tag))
 
 
 def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
@@ -245,6 +283,8 @@ class Calls:
     def __init__(self, names: Keys, clock: ServerClock) -> None:
         self.names = names
         self.clock = clock
+        self.constants = pack("<dd", *clock.idle)
+        """What every plan starts with."""
         self.after_fork()
         on_fork(self)
 
@@ -252,43 +292,28 @@ class Calls:
         """Hold permits by another name than the parent process."""
         self._process = os.urandom(8)
 
-    def acquire(
-        self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], acquire: Prepared, now: int | None = None
-    ) -> ScriptCall:
+    def acquire(self, claims: Sequence[Claim], acquire: AcquireCall, now: int | None = None) -> ScriptCall:
         """Return the call that charges the first of the claims that fits.
 
         `now` is the time of another server of the cluster, that has decided on a part of the same claim.
         """
-        if len(claims) == 1 and not plans[0].calls_apart:
-            numbers = [*self.clock.header(0, now), 0, _FIRST_AMOUNT, *plans[0].amounts(claims[0].amounts)]
-            return ScriptCall(acquire, numbers)
-        rows, amounts, known = list[float](), list[float](), list[tuple[int, int]]()
-        place = 1 + (_HEADER_NUMBERS + 2 * len(claims)) * _NUMBER_BYTES
-        for claim, plan in zip(claims, plans, strict=True):
-            rows += (len(rows) // 2, place + len(amounts) * _NUMBER_BYTES)
-            amounts += plan.amounts(claim.amounts)
+        time = self.clock.time if now is None else now
+        numbers, known = b"", list[tuple[int, int]]()
+        for index, (claim, plan) in enumerate(zip(claims, acquire.plans, strict=True)):
+            boundaries: Sequence[int] = ()
             if plan.has_quotas:
                 boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
-                amounts += boundaries
                 known.append(right)
-        numbers = [*self.clock.header(0, now), *rows, *amounts]
+            numbers += plan.numbers(claim.amounts, self.holder(claim), boundaries, index)
         if known:
-            numbers += [max([start for start, _ in known]), min([end for _, end in known])]
-        holders = b""
-        if any(plan.permits for plan in plans):
-            holders = b"".join([self.holder(claim) for claim in claims])
-        return ScriptCall(acquire, numbers, (holders,))
+            numbers += pack("<dd", max([start for start, _ in known]), min([end for _, end in known]))
+        return ScriptCall(acquire, (time, 0), numbers)
 
-    def settle(  # noqa: PLR0917 - as settle.lua has them
-        self, claim: Claim, changes: Amounts, plan: PreparedPlan, action: int = SETTLE, records: bytes = b""
-    ) -> ScriptCall:
+    def settle(self, claim: Claim, changes: Amounts, plan: PreparedPlan, *, undo: bool = False) -> ScriptCall:
         """Return the call that settles a claim, or undoes its charges."""
-        numbers: list[float] = [*self.clock.header(claim.decided_at), *plan.amounts(changes)]
-        if plan.has_quotas:
-            boundaries, right = plan.calendars.around(self.clock.estimate())
-            numbers += [*boundaries, *right]
-        undone = [records] if records else []
-        return ScriptCall(plan.settle_as[action], numbers, (self.holder(claim), self.names.channel, *undone))
+        boundaries, right = plan.calendars.around(self.clock.estimate()) if plan.has_quotas else ((), ())
+        numbers = plan.numbers(changes, self.holder(claim), boundaries) + pack(f"<{len(right)}d", *right)
+        return ScriptCall(plan.undo if undo else plan.settle, (self.clock.time, claim.decided_at), numbers)
 
     def renew(self, claims: Iterable[Claim], tag: bytes) -> tuple[ScriptCall, list[Claim]]:
         """Return the call that renews the leases of claims, in scopes with a tag, and the claim of each lease."""
@@ -313,7 +338,8 @@ class Calls:
     ) -> ScriptCall:
         """Return the call of a script that knows of no request."""
         chosen = _script(verb, frozenset(["usage"] if verb == "records" else []))
-        return ScriptCall(Prepared(chosen, keys, plan, reply_key), self.clock.header(0), arguments)
+        prepared = Prepared(chosen, keys, self.constants + plan, reply_key)
+        return ScriptCall(prepared, (self.clock.time, 0), arguments=arguments)
 
     def holder(self, claim: Claim) -> bytes:
         """Return the name by which a claim holds permits, of 16 bytes."""

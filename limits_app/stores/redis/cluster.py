@@ -21,7 +21,7 @@ from limits_app.core.algorithms import State
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.plan import Claim, Plan, PlannedLimit
 from limits_app.core.runtime import on_fork, start_thread
-from limits_app.stores.redis.calls import UNDO, Command, PreparedPlan
+from limits_app.stores.redis.calls import Command, PreparedPlan
 from limits_app.stores.redis.connections import Connections
 from limits_app.stores.redis.exactly_once import Slots, Unanswered
 from limits_app.stores.redis.opening import TAGS, open_store, tag_of
@@ -144,10 +144,9 @@ class RedisClusterStore(RedisStore):
         states: dict[PlannedLimit, State] = {}
         try:
             for group in groups:
-                decision = yield from self._decide([claim], [group], group.acquire, charged)
-                if decision.claim is None:
+                if (yield from self._decide([claim], group.acquire, charged)) is None:
                     break
-                charged.append(Charged(group, claim.decided_at, decision.records))
+                charged.append(Charged(group, claim.decided_at))
                 states.update(zip(group.limits, claim.states, strict=True))
         except BaseException as error:
             claim.admitted = None
@@ -174,7 +173,7 @@ class RedisClusterStore(RedisStore):
             one = charged.pop()
             claim.decided_at = one.at
             try:
-                yield from self._settle_group(claim, changes, Unfinished([one]), UNDO)
+                yield from self._settle_group(claim, changes, Unfinished([one]), undo=True)
             except StoreUnavailable:
                 logger.warning("what a rejected request charged on one server could not be refunded", exc_info=True)
 
@@ -182,7 +181,7 @@ class RedisClusterStore(RedisStore):
         found = plan.store_cache
         if not isinstance(found, list) or found[0].names is not self._names:
             tags = sorted({tag_of(short) for short in plan.short_keys()}) or TAGS[:1]
-            found = plan.store_cache = [PreparedPlan(plan, self._names, self._codecs, tag) for tag in tags]
+            found = plan.store_cache = [PreparedPlan(plan, self._calls, self._codecs, tag) for tag in tags]
         return found
 
 

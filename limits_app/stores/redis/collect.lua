@@ -15,7 +15,7 @@ end
 local earlier = call('LRANGE', batch, 0, -1)
 if #earlier > 0 then return earlier end
 if ARGV[3] == 'look' then
-  local most, began = unpack_from('<dd', plan)
+  local most, began = unpack_from('<dd', plan, plan_at)
   local fields = call('ZRANGE', hours, 0, most - 1)
   if #fields == 0 then return {} end
   return {'', call('ZCOUNT', hours, '-inf', began / HOUR_US) > most and 'full' or '', unpack(fields)}

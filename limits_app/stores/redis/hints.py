@@ -22,18 +22,17 @@ class ServerClock:
 
     def __init__(self, now: Callable[[], int] | None, idle_factor: float, least_idle_us: int) -> None:
         self.now = now
-        self._idle = idle_factor, least_idle_us
+        self.idle = idle_factor, least_idle_us
         self._offset_us: int | None = None
 
-    def header(self, charged_at: int, now: int | None = None) -> tuple[float, ...]:
-        """Return the numbers that every script starts with; without a time the script reads the server's clock."""
-        if now is None:
-            now = -1 if self.now is None else self.now()
-        return now, charged_at, *self._idle
+    @property
+    def time(self) -> int:
+        """The time that scripts receive; below 0, they read the server's clock."""
+        return -1 if self.now is None else self.now()
 
     def idle_us(self, full_in: int) -> int:
         """Return how long state is kept that equals unused state after a time."""
-        factor, least = self._idle
+        factor, least = self.idle
         return round(max(full_in * factor, least))
 
     def learn(self, now: int) -> None:
@@ -52,6 +51,7 @@ class Calendars:
 
     def __init__(self, limits: Sequence[PlannedLimit]) -> None:
         self._limits = [limit for limit in limits if limit.rule.boundaries(0, 1)]
+        self.size = 2 * _COUNT * len(self._limits)
         self._last: tuple[range, tuple[int, ...], tuple[int, int]] = (range(0), (), (-NEVER_US, NEVER_US))
 
     def offset(self, limit: PlannedLimit) -> int:

@@ -4,7 +4,7 @@
 -- it has. KEYS[1] is the version; then of each scope the record, the logs, and the leases.
 -- The reply: S stale configuration, or the time, and for each key what it holds.
 if #ARGV == 2 then
-  local version, scopes, at = unpack_from('<dd', plan)
+  local version, scopes, at = unpack_from('<dd', plan, plan_at)
   if version >= 0 and tonumber(call('GET', KEYS[1]) or 0) ~= version then return 'S' end
   local reply, key = {pack('<d', now)}, 1
   for _ = 1, scopes do
@@ -30,7 +30,7 @@ end
 -- and for how many milliseconds it is kept (0: indefinitely); of each usage its label, and hour and sums as in
 -- count_usage(); then writes: a command, the number of its key, and two arguments.
 -- Replies: A done, C a record was changed by another caller.
-local records, usages = unpack_from('<dd', plan)
+local records, usages = unpack_from('<dd', plan, plan_at)
 for index = 1, records do
   if (call('HGET', KEYS[index], 's') or '') ~= ARGV[index * 3] then return 'C' end
 end

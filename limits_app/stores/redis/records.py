@@ -18,7 +18,7 @@ from struct import Struct, calcsize, pack
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from limits_app.core import engine
-from limits_app.core.algorithms import Rule, State
+from limits_app.core.algorithms import State
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.algorithms.window_log import EMPTY_LOG, Log
 from limits_app.core.counting import label_of
@@ -37,7 +37,9 @@ Steps = Generator[Any, Any, R]
 
 _HEADER: Final = "6sI"
 """The name of the schema, and the second until which the record is kept."""
+HEADER_NUMBERS: Final = 2
 NAME_LENGTH: Final = 6
+HOLDER_LENGTH: Final = 16
 _ALWAYS: Final = 2**32 - 1
 _FORMATS: Final[Mapping[str, str]] = {
     "token_bucket": "QQ",
@@ -54,46 +56,35 @@ _FORMATS: Final[Mapping[str, str]] = {
 _LOG_ENTRY: Final = Struct("<dd")
 _LOG_PLACE: Final = 5
 """Where the log is in the state of a sliding window."""
-_LEASE_HOLDER_LENGTH: Final = 16
 _MOST_ATTEMPTS: Final = 50
 
 
-class StatesReader:
-    """Reads the states in the replies of acquire.lua. They have at most one entry of a log."""
-
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        formats = [_FORMATS[rule.lua[0]] + ("dd" if rule.has_log else "") for rule in rules]
-        self._struct = Struct("<" + "".join(formats))
-        self._spans = _spans(formats, rules, 0)
-        self.size = self._struct.size
-
-    def read(self, reply: bytes, at: int) -> list[State]:
-        """Return the states that start at `at`."""
-        numbers = self._struct.unpack_from(reply, at)
-        return [_with_entry(numbers[start:end]) if logs else numbers[start:end] for start, end, logs in self._spans]
-
-
 class Codec(SchemaCodec):
-    """Writes and reads the states of one schema; `places` are where they start in a record, counted from 1."""
+    """Writes and reads the states of one schema.
 
-    __slots__ = ("_spans", "_struct", "places", "size")
+    `spans` are where the numbers of the states start and end; `states_format` is how they are packed, `lua_format` how
+    scripts pack a record.
+    """
+
+    __slots__ = ("_struct", "lua_format", "size", "spans", "states_format")
 
     def __init__(self, schema: Schema) -> None:
         super().__init__(schema, NAME_LENGTH)
         formats = [_FORMATS[rule.lua[0]] for rule in schema.rules]
-        self._struct = Struct("<" + _HEADER + "".join(formats))
+        self.spans = list(pairwise(accumulate(map(len, formats), initial=0)))
+        self.states_format = "".join(formats)
+        self._struct = Struct(f"<{_HEADER}{self.states_format}")
         self.size = self._struct.size
-        self.places = list(accumulate([calcsize("<" + one) for one in formats], initial=1 + calcsize("<" + _HEADER)))
-        self._spans = _spans(formats, schema.rules, 2)
+        self.lua_format = "<c6I4" + "".join([f"I{calcsize('<' + letter)}" for letter in self.states_format])
 
     def decode(self, record: bytes, logs: Mapping[str, bytes | None]) -> tuple[list[State], bool]:
         """Return the states of a record, whose `logs` are stored as these bytes, and whether it is kept while idle."""
         numbers = self._struct.unpack(record)
         states: list[State] = []
-        for rule, (start, end, has_log) in zip(self.schema.rules, self._spans, strict=True):
-            state = numbers[start:end]
-            log = (_stored_log(logs[rule.key], *state[_LOG_PLACE:-1]),) if has_log else ()
-            states.append((*state[:_LOG_PLACE], *log) if has_log else state)
+        for rule, (start, end) in zip(self.schema.rules, self.spans, strict=True):
+            state = numbers[HEADER_NUMBERS + start : HEADER_NUMBERS + end]
+            log = (_stored_log(logs[rule.key], *state[_LOG_PLACE:-1]),) if rule.has_log else ()
+            states.append((*state[:_LOG_PLACE], *log) if rule.has_log else state)
         return states, numbers[1] == _ALWAYS
 
     def encode(self, states: Sequence[State], kept_until: int) -> bytes:
@@ -102,6 +93,42 @@ class Codec(SchemaCodec):
         for rule, state in zip(self.schema.rules, states, strict=True):
             numbers += (*state[:-1], 0, len(cast("Log", state[-1])), 0) if rule.has_log else state
         return self._struct.pack(self.name, kept_until, *[max(number, 0) for number in numbers])
+
+
+class RecordsReader:
+    """Reads the states of limits in the replies of acquire.lua, from the records of their scopes.
+
+    `limits` are the limits, each with the place of its scope among the `codecs`.
+    """
+
+    def __init__(self, codecs: Sequence[Codec], limits: Sequence[tuple[int, PlannedLimit]]) -> None:
+        header = f"{calcsize('<' + _HEADER)}x"
+        self._struct = Struct("<" + "".join([header + codec.states_format for codec in codecs]))
+        firsts = list(accumulate([len(codec.states_format) for codec in codecs], initial=0))
+        self._spans: list[tuple[int, int, bool]] = []
+        for position, limit in limits:
+            start, end = codecs[position].spans[limit.index]
+            self._spans.append((firsts[position] + start, firsts[position] + end, limit.rule.has_log))
+        self.size = self._struct.size
+        self._logs = sum(limit.rule.has_log for _, limit in limits)
+        self.entries_size = _LOG_ENTRY.size * self._logs
+        """The size of what follows the records of a rejection: an entry of each log."""
+
+    def read(self, reply: bytes, at: int, *, has_entries: bool) -> list[State]:
+        """Return the states that start at `at`."""
+        numbers = self._struct.unpack_from(reply, at)
+        states: list[State] = [numbers[start:end] for start, end, _ in self._spans]
+        if self._logs:
+            at += self.size
+            for index, (_, _, has_log) in enumerate(self._spans):
+                if has_log:
+                    log = EMPTY_LOG
+                    if has_entries:
+                        entry = _LOG_ENTRY.unpack_from(reply, at)
+                        at += _LOG_ENTRY.size
+                        log = _log_of([entry] if entry[0] else [])
+                    states[index] = (*states[index][:_LOG_PLACE], log)
+        return states
 
 
 @dataclass(slots=True)
@@ -270,18 +297,6 @@ def lease_member(holder: bytes, claim: Claim, limit: PlannedLimit) -> tuple[byte
     return holder + pack("<dd", claim.amounts[limit.place], ends), ends
 
 
-def _spans(formats: Iterable[str], rules: Sequence[Rule], first: int) -> list[tuple[int, int, bool]]:
-    """Return where the numbers of each state are among all, and whether it has a log."""
-    ends = accumulate(map(len, formats), initial=first)
-    return [(*span, rule.has_log) for span, rule in zip(pairwise(ends), rules, strict=True)]
-
-
-def _with_entry(numbers: Sequence[Any]) -> State:
-    """Return the state of a sliding window with the entry of its log that a reply has."""
-    entry = numbers[-2:]
-    return (*numbers[:_LOG_PLACE], _log_of([entry] if entry[0] else []))
-
-
 def _log_of(entries: Iterable[Sequence[Any]]) -> Log:
     """Return a log of pairs of time and running total."""
     pairs = list(entries)
@@ -314,8 +329,8 @@ def _stored(short: bytes, codecs: Sequence[Codec], rest: Iterator[Any]) -> Store
     for key in permits:
         members = next(rest)
         for member, expires in zip(members[::2], members[1::2], strict=True):
-            amount, ends = _LOG_ENTRY.unpack(member[_LEASE_HOLDER_LENGTH:])
-            leases[key, member[:_LEASE_HOLDER_LENGTH]] = member, Lease(int(amount), int(float(expires)), int(ends))
+            amount, ends = _LOG_ENTRY.unpack(member[HOLDER_LENGTH:])
+            leases[key, member[:HOLDER_LENGTH]] = member, Lease(int(amount), int(float(expires)), int(ends))
     stored = Stored(short, raw, None, leases)
     codec = next((one for one in codecs if raw is not None and raw[:NAME_LENGTH] == one.name), None)
     if codec is not None and len(raw) == codec.size:

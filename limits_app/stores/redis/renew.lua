@@ -2,7 +2,7 @@
 --
 -- The plan: of each how long the lease lasts (0: it is a note), and the latest end. KEYS: of each the leases (for a
 -- note the scope again), and the scope. ARGV from 3 on: the members. The reply: 1 for each that was renewed, or 0.
-local at, reply = 1, {}
+local at, reply = plan_at, {}
 local function keep_for(key, us)
   local left = call('PTTL', key)
   if left >= 0 and left < milliseconds(us) then call('PEXPIRE', key, milliseconds(us)) end

@@ -1,37 +1,30 @@
 -- Change what a request has charged, and return its permits.
 --
--- The plan: the action (0 settle, 1 credit, 2 undo), and the request as in acquire.lua. The numbers: the changes.
--- ARGV[3]: the holder of permits, 16 bytes; ARGV[4]: the channel on which returned amounts are announced; ARGV[5]: of a
--- request that is undone, its records after and before, as in the reply of acquire.lua: a record that is still the one
--- after it is replaced by the one before.
+-- The plan: the action (0 settle, 1 credit, 2 undo), the channel on which returned amounts are announced, after its
+-- length, and the request as in acquire.lua. The numbers, after an unused one: the changes, the holder, and the boundaries
+-- of calendars.
 -- Replies: C the record has another schema, T other calendars are needed, A done, N done in a scope without a record,
 -- L done, and a lease had run out.
-local action, SETTLE, UNDO = unpack_from('<d', plan), 0, 2
-local scopes, limits, at = load_scopes(9, 1, charged_at)
+local SETTLE, UNDO = 0, 2
+local action, channel
+action, channel, plan_at = unpack_from('<ddc0', plan, plan_at)
+local scopes, limits, at, has_new = load_scopes(plan_at, 1, charged_at)
 if not scopes then return 'C' end
-calendars_at = numbers_at + limits * 8
-if action == UNDO and ARGV[5] then
-  local told = 1
-  for index = 1, #scopes do
-    local scope = scopes[index]
-    local after, before = told + #scope.record - 1, told + 2 * #scope.record - 1
-    if string.sub(ARGV[5], told, after) == scope.record then scope.restored = string.sub(ARGV[5], after + 1, before) end
-    told = before + 1
-  end
-end
+local number_at = 41
+after_amounts = number_at + limits * 8
 
 for _ = 1, limits do
-  local change, name, scope_number, place, a, b, c, key, usage, parts, _
-  name, scope_number, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
-  change, numbers_at = unpack_from('<d', ARGV[2], numbers_at)
+  local change, name, scope, place, a, b, c, key, usage, parts, _
+  name, scope, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
+  change, number_at = unpack_from('<d', numbers, number_at)
   if change ~= 0 and name ~= 'blocked' then
-    local algorithm, scope = algorithms[name], scopes[scope_number]
-    local apply = algorithm.settle
-    if action ~= SETTLE then apply = algorithm.credit or apply end
-    if action == UNDO then apply = algorithm.undo or apply end
-    local state = {unpack_from(algorithm.format, scope.record, place)}
-    scope.full_at, scope.is_changed = math.max(scope.full_at, apply(state, change, a, b, c, KEYS[key])), true
-    scope.record = put(scope.record, place, pack(algorithm.format, unpack(state)))
+    local algorithm, apply = algorithms[name], nil
+    scope = scopes[scope]
+    if action == UNDO then apply = algorithm.undo end
+    if action ~= SETTLE then apply = apply or algorithm.credit end
+    apply = apply or algorithm.settle
+    local full_at = apply(scope.record, place, change, a, b, c, KEYS[key])
+    scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true
     -- Permits that are returned were used; those of a request that was undone were not.
     if parts > 0 and (name ~= 'permits' or action == UNDO) then count_usage(scope, usage, change, parts) end
   end
@@ -45,10 +38,9 @@ for index = 1, #scopes do
       add_finished_usage(unpack_from('s', plan, scope.label_at), scope.sums)
       scope.counts = false
     end
-    scope.record = scope.restored or scope.record
     save(scope)
     local watched_until = call('HGET', scope.key, 'w')
-    if watched_until and tonumber(watched_until) > now then call('PUBLISH', ARGV[4], scope.key) end
+    if watched_until and tonumber(watched_until) > now then call('PUBLISH', channel, scope.key) end
   end
 end
-return reply_once(lease_was_lost and 'L' or scopes.has_new and 'N' or 'A')
+return reply_once(lease_was_lost and 'L' or has_new and 'N' or 'A')

@@ -1,5 +1,5 @@
 -- Sliding window, as core/algorithms/sliding_window.py. The log is a string of pairs of time and running total.
--- The fields of a state: ENTRIES of the log count, from HEAD on; it is kept until the second KEPT_UNTIL.
+-- The numbers of a limit: ENTRIES of the log count, from HEAD on; it is kept until the second KEPT_UNTIL.
 local FORGOTTEN, TOTAL, OPENED, LAST, OLDEST, HEAD, ENTRIES, KEPT_UNTIL = 1, 2, 3, 4, 5, 6, 7, 8
 
 -- Entries of the log; nil where it was evicted. Then all that it held counts until the last amount expires.
@@ -67,7 +67,7 @@ local function close_entry(state, time, window, key)
     state[FORGOTTEN], state[TOTAL], state[HEAD], state[KEPT_UNTIL] = 0, state[TOTAL] - state[FORGOTTEN], 0, 0
     write_later('SET', key, table.concat(rebased) .. pack('<dd', state[LAST], state[TOTAL]))
   end
-  state[ENTRIES], log_was_written = entries + 1, true
+  state[ENTRIES] = entries + 1
   if state[KEPT_UNTIL] * 1000000 < time + 2 * window then
     state[KEPT_UNTIL] = math.floor((time + idle_us(window)) / 1000000)
     write_later('PEXPIRE', key, milliseconds(idle_us(window)))
@@ -87,53 +87,69 @@ local function charge(state, time, amount, window, step, key)
   return time + window
 end
 
+local function state_of(record, at) return {unpack(record, at, at + KEPT_UNTIL - 1)} end
+local function put(record, at, state)
+  for field = 1, KEPT_UNTIL do record[at + field - 1] = state[field] end
+end
+
 algorithms.sliding_window = {
-  format = '<I8I8I8I8I8I2I2I4',
-  take = function(state, amount, capacity, window, step, key)
-    if amount > 0 then
-      local time, used = forget(state, window, key)
-      if used + amount > capacity then return nil end
-      return charge(state, time, amount, window, step, key)
-    end
-    -- Nothing is charged, so nothing is stored: a clock may be set back.
-    local told = {unpack(state, 1, KEPT_UNTIL)}
-    local _, used = forget(told, window, key)
-    return used <= capacity and 0 or nil, told
-  end,
-  settle = function(state, change, _, window, step, key)
-    if change <= 0 then return 0 end
+  take = function(record, at, amount, capacity, window, step, key)
+    local state = state_of(record, at)
     local time, used = forget(state, window, key)
-    return charge(state, time, math.min(change, MOST_DEBT - used), window, step, key)
+    local full_at = 0
+    if amount == 0 then -- Nothing is charged, so nothing is stored: a clock may be set back.
+      record.unsaved = record.unsaved or {}
+      for place = at, at + KEPT_UNTIL - 1 do record.unsaved[place] = record[place] end
+    elseif used + amount <= capacity then
+      full_at = charge(state, time, amount, window, step, key)
+    end
+    put(record, at, state)
+    return used + amount <= capacity and full_at or nil
+  end,
+  settle = function(record, at, change, _, window, step, key)
+    if change <= 0 then return 0 end
+    local state = state_of(record, at)
+    local time, used = forget(state, window, key)
+    local full_at = charge(state, time, math.min(change, MOST_DEBT - used), window, step, key)
+    put(record, at, state)
+    return full_at
   end,
   -- The oldest amounts are credited, which would have expired first.
-  credit = function(state, change, _, window, _, key)
+  credit = function(record, at, change, _, window, _, key)
+    local state = state_of(record, at)
     local _, used = forget(state, window, key)
     state[FORGOTTEN] = math.min(state[TOTAL] - used - change, state[TOTAL])
     local log = state[ENTRIES] > 0 and log_entries(state, key, state[HEAD], state[ENTRIES])
     if log then drop_entries(state, log, first_entry(log, state[ENTRIES], 8, state[FORGOTTEN] + 1)) end
+    put(record, at, state)
     return state[LAST] + window
   end,
   -- Entries that were closed in the meantime stay spent.
-  undo = function(state, change, _, window, _, key)
+  undo = function(record, at, change, _, window, _, key)
+    local state = state_of(record, at)
     local time, used = forget(state, window, key)
-    if used == 0 then return 0 end
-    local closed = state[FORGOTTEN]
-    if state[ENTRIES] > 0 then
-      local log = log_entries(state, key, state[HEAD] + state[ENTRIES] - 1, 1)
-      closed = log and unpack_from('<d', log, 9) or state[TOTAL]
+    if used > 0 then
+      local closed = state[FORGOTTEN]
+      if state[ENTRIES] > 0 then
+        local log = log_entries(state, key, state[HEAD] + state[ENTRIES] - 1, 1)
+        closed = log and unpack_from('<d', log, 9) or state[TOTAL]
+      end
+      state[TOTAL] = math.max(state[TOTAL] + change, closed)
     end
-    state[TOTAL] = math.max(state[TOTAL] + change, closed)
+    put(record, at, state)
     return time + window
   end,
-  share = function(state, capacity, window, _, key)
-    local _, used = forget(state, window, key)
+  share = function(record, at, capacity, window, _, key)
+    local _, used = forget(state_of(record, at), window, key)
     return used / capacity
   end,
-  rejected = function(state, amount, capacity, window, _, key)
+  rejected = function(record, at, amount, capacity, window, _, key)
+    local state = state_of(record, at)
     local _, used = forget(state, window, key)
     local excess, entries = used + amount - capacity, state[ENTRIES]
     local log = excess > 0 and entries > 0 and log_entries(state, key, state[HEAD], entries)
     local index = log and first_entry(log, entries, 8, state[FORGOTTEN] + excess) or entries
+    put(record, at, state)
     if index < entries then return unpack_from('<dd', log, index * 16 + 1) end
     return 0, 0
   end,

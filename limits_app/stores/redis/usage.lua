@@ -4,7 +4,8 @@
 function count_usage(scope, usage, amount, parts)
   local place = 1 + 8 * usage
   local sum = unpack_from('<d', scope.sums, place) + math.floor(amount / parts * 1000 + 0.5)
-  scope.sums, scope.counts = put(scope.sums, place, pack('<d', sum)), true
+  scope.sums = string.sub(scope.sums, 1, place - 1) .. pack('<d', sum) .. string.sub(scope.sums, place + 8)
+  scope.counts = true
 end
 
 -- KEYS ends with a hash of finished usage, and its fields sorted by hour: 'c' and a name for usage, and 'o' and the key

@@ -18,17 +18,8 @@ from limits_app.core.plan import Amounts, Claim, Plan
 from limits_app.core.record import new_record
 from limits_app.core.waiting import WaitingLine
 from limits_app.stores.codecs import Codecs
-from limits_app.stores.redis.calls import (
-    SETTLE,
-    Calls,
-    Command,
-    Prepared,
-    PreparedPlan,
-    ScriptCall,
-    can_be_one_step,
-    prepare_acquire,
-)
-from limits_app.stores.redis.exactly_once import WITHDRAWN, InDoubt, Slots
+from limits_app.stores.redis.calls import AcquireCall, Calls, Command, PreparedPlan, ScriptCall, can_be_one_step
+from limits_app.stores.redis.exactly_once import InDoubt, Slots
 from limits_app.stores.redis.hints import Rejections, ServerClock
 from limits_app.stores.redis.opening import Keys
 from limits_app.stores.redis.records import Changed, Codec, Records, Steps, Stored
@@ -44,29 +35,22 @@ _OTHER_SCHEMA: Final = ord("C")
 _OTHER_CALENDARS: Final = ord("T")
 _REJECTED: Final = ord("R")
 _NEW_SCOPE: Final = ord("N")
-_DECIDED: Final = ord("D")
 _DONE: Final = ord("A")
 _LEASE_LOST: Final = ord("L")
+_DECIDED: Final = b"RAN"
+_SETTLED: Final = b"ANL"
 """How replies and decisions start; see acquire.lua and settle.lua."""
 
-_TURN: Final = Struct("<dd")
-_HEAD: Final = Struct("<Bd")
-
-
-class Decision(NamedTuple):
-    """The claim that was admitted, if any, whether it has a new scope, and its records after and before, to undo it."""
-
-    claim: Claim | None = None
-    has_new_scope: bool = False
-    records: bytes = b""
+_TIME: Final = Struct("<d")
+_DECISION: Final = Struct("<Bdd")
+"""The status, the turn, and the time."""
 
 
 class Charged(NamedTuple):
-    """A prepared plan whose scopes have charged a claim: when, and the records after and before."""
+    """A prepared plan whose scopes have charged a claim, and when."""
 
     plan: PreparedPlan
     at: int
-    records: bytes = b""
 
 
 @dataclass(slots=True)
@@ -79,7 +63,7 @@ class Unfinished:
     charged: list[Charged]
     call: ScriptCall | None = None
     claims: Sequence[Claim] = ()
-    plans: Sequence[PreparedPlan] = ()
+    acquire: AcquireCall | None = None
 
 
 class Verbs:
@@ -98,7 +82,7 @@ class Verbs:
         self._codecs = Codecs(Codec)
         self._calls = Calls(names, clock)
         self._records = Records(self._calls, self._codecs, self._slots)
-        self._choices: dict[tuple[object, ...], Prepared | None] = {}
+        self._choices: dict[tuple[object, ...], AcquireCall | None] = {}
         self._defined: dict[bytes, float] = {}
         self._rejections = Rejections()
         self._unfinished: InDoubt[Claim, Unfinished] = InDoubt()
@@ -110,10 +94,9 @@ class Verbs:
 
     def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if len(claims) > 1:
-            plans = [self._prepared(claim.plan) for claim in claims] if self.one_step else []
-            acquire = self._choice(plans, emptiest_first, failover) if plans else None
+            acquire = self._choice(claims, emptiest_first=emptiest_first, failover=failover) if self.one_step else None
             if acquire is not None:
-                return (yield from self._decide(claims, plans, acquire)).claim
+                return (yield from self._decide(claims, acquire))
             if emptiest_first:
                 for claim in claims:
                     yield from self._peek(claim)
@@ -124,47 +107,43 @@ class Verbs:
         return None
 
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
-        plan = self._prepared(claim.plan)
-        return (yield from self._decide((claim,), (plan,), plan.acquire)).claim
+        return self._decide((claim,), self._prepared(claim.plan).acquire)
 
     def _decide(
-        self,
-        claims: Sequence[Claim],
-        plans: Sequence[PreparedPlan],
-        acquire: Prepared,
-        charged: Sequence[Charged] = (),
-    ) -> Steps[Decision]:
+        self, claims: Sequence[Claim], acquire: AcquireCall, charged: Sequence[Charged] = ()
+    ) -> Steps[Claim | None]:
         """Charge the first of the claims that fits, in one step; other scopes may have charged them already."""
-        if not all(plan.is_defined for plan in plans):
-            yield from self._define(plans)
+        if not acquire.is_defined:
+            yield from self._define(acquire)
         for _ in range(_MOST_ATTEMPTS):
             forgotten = self._rejections.forgotten
-            call = self._calls.acquire(claims, plans, acquire, charged[0].at if charged else None)
+            call = self._calls.acquire(claims, acquire, charged[0].at if charged else None)
             try:
                 reply: bytes = yield call
-                decision = self._read(claims, plans, reply, forgotten)
-                if decision.has_new_scope:
-                    with suppress(StoreUnavailable):
-                        yield from self._define(plans)
+                if reply[0] in _DECIDED:
+                    admitted, has_new_scope = self._read(claims, acquire, reply, forgotten)
+                    if has_new_scope:
+                        with suppress(StoreUnavailable):
+                            yield from self._define(acquire)
+                    call.finish(self._slots)
+                    return admitted
             except BaseException:
                 for claim in claims if call.slot is not None else ():
                     claim.admitted = None
-                    self._unfinished.keep(claim, Unfinished(list(charged), call, claims, plans))
+                    self._unfinished.keep(claim, Unfinished(list(charged), call, claims, acquire))
                 raise
             call.finish(self._slots)
-            if reply[0] == _DECIDED:
-                return decision
-            yield from self._prepare_again(claims, plans, reply)
+            yield from self._prepare_again(claims, acquire, reply)
         raise StoreUnavailable("the limits of a scope change faster than they can be followed")
 
-    def _prepare_again(self, claims: Sequence[Claim], plans: Sequence[PreparedPlan], reply: bytes) -> Steps[None]:
+    def _prepare_again(self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes) -> Steps[None]:
         """Do what the server needs before it can decide."""
         if reply[0] == _STALE:
             raise StaleConfiguration
         if reply[0] == _OTHER_CALENDARS:
-            self._clock.learn(int(_HEAD.unpack_from(reply)[1]))
+            self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
             return
-        for claim, plan in zip(claims, plans, strict=True):
+        for claim, plan in zip(claims, acquire.plans, strict=True):
             yield from self._records.migrate(plan.scopes, plan.shorts, claim.plan.version)
 
     def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
@@ -178,7 +157,7 @@ class Verbs:
             if left.call is not None:
                 lease_was_lost = yield from self._find_out(claim, left, left.call)
             while left.charged:
-                group, claim.decided_at, _ = left.charged[-1]
+                group, claim.decided_at = left.charged[-1]
                 if group.is_whole or any(group.amounts(changes)):
                     lease_was_lost |= yield from self._settle_group(claim, changes, left)
                 left.charged.pop()
@@ -197,27 +176,28 @@ class Verbs:
         """Withdraw the call that was not answered; return whether it has found that a lease had run out."""
         reply: bytes = yield call.withdrawal()
         left.call = None
-        if left.claims:
-            if reply != WITHDRAWN and self._read(left.claims, left.plans, reply, learn=False).claim is claim:
-                left.charged.append(Charged(left.plans[left.claims.index(claim)], claim.decided_at))
-            left.claims = ()
-        elif reply != WITHDRAWN and reply[0] in {_DONE, _NEW_SCOPE, _LEASE_LOST}:
+        if left.acquire is not None:
+            if reply[0] in _DECIDED and self._read(left.claims, left.acquire, reply)[0] is claim:
+                left.charged.append(Charged(left.acquire.plans[left.claims.index(claim)], claim.decided_at))
+            left.acquire = None
+        elif reply[0] in _SETTLED:
             left.charged.pop()
             return reply[0] == _LEASE_LOST
         return False
 
-    def _settle_group(self, claim: Claim, changes: Amounts, left: Unfinished, action: int = SETTLE) -> Steps[bool]:
+    def _settle_group(self, claim: Claim, changes: Amounts, left: Unfinished, *, undo: bool = False) -> Steps[bool]:
         """Settle a claim in the scopes of the last that has charged it; return whether a lease had run out."""
-        plan, _, records = left.charged[-1]
-        reply = yield from self._send(self._calls.settle(claim, changes, plan, action, records), left)
-        while reply[0] == _OTHER_CALENDARS:
-            self._clock.learn(int(_HEAD.unpack_from(reply)[1]))
-            reply = yield from self._send(self._calls.settle(claim, changes, plan, action, records), left)
+        plan = left.charged[-1].plan
+        while True:
+            reply = yield from self._send(self._calls.settle(claim, changes, plan, undo=undo), left)
+            if reply[0] != _OTHER_CALENDARS:
+                break
+            self._clock.learn(int(_TIME.unpack_from(reply, 1)[0]))
         if reply[0] == _OTHER_SCHEMA:
             return (yield from self._settle_migrated(claim, changes, left))
         if reply[0] != _DONE:
             with suppress(StoreUnavailable):
-                yield from self._define([plan])
+                yield from self._define(plan.acquire)
         return reply[0] == _LEASE_LOST
 
     def _settle_migrated(self, claim: Claim, changes: Amounts, left: Unfinished) -> Steps[bool]:
@@ -251,59 +231,54 @@ class Verbs:
         yield from self._records.peek(claim, [group.scope_indexes for group in self._groups(claim.plan)])
         self._clock.learn(claim.decided_at)
 
-    def _define(self, plans: Sequence[PreparedPlan]) -> Steps[None]:
+    def _define(self, acquire: AcquireCall) -> Steps[None]:
         """Store the definitions of schemas, by which records are read after the limits have changed."""
         now = monotonic()
-        for codec in [codec for plan in plans for codec in plan.codecs]:
+        for codec in [codec for plan in acquire.plans for codec in plan.codecs]:
             if now - self._defined.get(codec.name, -_SECONDS_BETWEEN_DEFINITIONS) >= _SECONDS_BETWEEN_DEFINITIONS:
                 key = self._names.definitions(codec.name)
                 yield Command("SET", key, codec.definitions, "PX", _DEFINITIONS_KEPT_MS)
                 if len(self._defined) >= _MOST_DEFINED:
                     self._defined.clear()
                 self._defined[codec.name] = now
-        for plan in plans:
-            plan.is_defined = True
+        acquire.is_defined = True
 
     def _read(
-        self,
-        claims: Sequence[Claim],
-        plans: Sequence[PreparedPlan],
-        reply: bytes,
-        forgotten: int = 0,
-        *,
-        learn: bool = True,
-    ) -> Decision:
-        """Fill in the decisions of a reply."""
-        at = 1
-        while reply[0] == _DECIDED and at < len(reply):
-            turn, size = _TURN.unpack_from(reply, at)
-            at += _TURN.size
-            claim, plan = claims[int(turn) - 1], plans[int(turn) - 1]
-            status, now = _HEAD.unpack_from(reply, at)
-            claim.decided_at, claim.states = int(now), plan.states.read(reply, at + _HEAD.size)
-            claim.admitted = status != _REJECTED
-            rest = at + _HEAD.size + plan.states.size
-            at += int(size)
+        self, claims: Sequence[Claim], acquire: AcquireCall, reply: bytes, forgotten: int = -1
+    ) -> tuple[Claim | None, bool]:
+        """Fill in the decisions of a reply; return the claim that was admitted, and whether it has a new scope.
+
+        `forgotten` is that of the rejections before the call, so that its rejections may be remembered.
+        """
+        at, size = 0, len(reply)
+        while at < size:
+            status, turn, now = _DECISION.unpack_from(reply, at)
+            claim, reader, is_rejected = claims[int(turn)], acquire.plans[int(turn)].reader, status == _REJECTED
+            claim.decided_at = int(now)
+            claim.states = reader.read(reply, at + _DECISION.size, has_entries=is_rejected)
+            claim.admitted = not is_rejected
             if claim.admitted:
-                return Decision(claim, status == _NEW_SCOPE, reply[rest:at])
+                return claim, status == _NEW_SCOPE
+            at += _DECISION.size + reader.size + reader.entries_size
             self._clock.learn(claim.decided_at)
-            if learn and self._learns and claim.plan.version is None and plan.is_whole:
+            if self._learns and claim.plan.version is None and acquire.plans[int(turn)].is_whole:
                 self._rejections.learn(claim, forgotten)
-        return Decision()
+        return None, False
 
     def _prepared(self, plan: Plan) -> PreparedPlan:
         prepared = plan.store_cache
         if not isinstance(prepared, PreparedPlan) or prepared.names is not self._names:
-            prepared = plan.store_cache = PreparedPlan(plan, self._names, self._codecs)
+            prepared = plan.store_cache = PreparedPlan(plan, self._calls, self._codecs)
         return prepared
 
-    def _choice(self, plans: Sequence[PreparedPlan], *how: bool) -> Prepared | None:
-        """Return what chooses among plans; None where two have different limits in one scope."""
-        key = (*plans, *how)
+    def _choice(self, claims: Sequence[Claim], **how: bool) -> AcquireCall | None:
+        """Return what chooses among claims; None where two have different limits in one scope."""
+        plans = [self._prepared(claim.plan) for claim in claims]
+        key = (*plans, *how.values())
         if key not in self._choices:
             if len(self._choices) >= _MOST_CHOICES:
                 self._choices.clear()
-            self._choices[key] = prepare_acquire(plans, *how) if can_be_one_step(plans) else None
+            self._choices[key] = AcquireCall(plans, self._calls, **how) if can_be_one_step(plans) else None
         return self._choices[key]
 
     def _groups(self, plan: Plan) -> Sequence[PreparedPlan]:

@@ -135,10 +135,17 @@ def give_back(limit_set: LimitSet, claim: Claim) -> None:
 
 
 def snapshot(limit_set: LimitSet) -> list[tuple[str, str, tuple[object, ...]]]:
-    """The whole state behind a set, as values that can be compared."""
+    """The whole state behind a set, as values that can be compared; states that equal unused ones are all the same."""
     claim = claim_of(limit_set, dict.fromkeys([limit.key for limit in limit_set], 0))
     limit_set.store.peek(claim)
-    return [(limit.scope.key, limit.key, tuple(_plain(state))) for limit, _, state in claim.limits()]
+    return [
+        (
+            limit.scope.key,
+            limit.key,
+            tuple(_plain(limit.rule.start if limit.rule.restored_at(state) <= claim.decided_at else state)),
+        )
+        for limit, _, state in claim.limits()
+    ]
 
 
 def available(limit_set: LimitSet, key: str = KEY) -> Fraction | int:

@@ -21,7 +21,6 @@ from limits_app.core.keys import short_key
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.stores.redis import RedisClusterStore, RedisStore, open_redis_store
-from limits_app.stores.redis.calls import UNDO
 from limits_app.stores.redis.opening import tag_of
 from limits_app.testing import FakeClock
 from limits_app.testing.conformance.contract import claim_of
@@ -132,7 +131,7 @@ def test_a_window_that_has_ended_meanwhile_is_left_alone(cluster: list[RedisServ
     clock.advance(10)
     assert limits.try_acquire({"tokens": 3})
     changes = [-amount for amount in held.amounts]
-    store._connections.run(store._calls.settle(held, changes, group, UNDO))
+    store._connections.run(store._calls.settle(held, changes, group, undo=True))
     assert used(limits, "tokens") == 3
     store.close()
 

@@ -136,7 +136,7 @@ async def _awaited(verb: Coroutine[Any, Any, object]) -> object:
 def test_a_call_that_arrives_after_it_was_withdrawn_is_not_executed(store: RedisStore, taken: LimitSet) -> None:
     claim = claimed(taken, {"tokens": 50})
     plan = store._prepared(claim.plan)
-    call = store._calls.acquire([claim], [plan], plan.acquire)
+    call = store._calls.acquire([claim], plan.acquire)
     call.begin(store._slots)
     assert store._connections.run(call.withdrawal()) == b"W"
     assert store._connections.run(call) == b"W"
@@ -146,10 +146,10 @@ def test_a_call_that_arrives_after_it_was_withdrawn_is_not_executed(store: Redis
 def test_a_call_that_arrives_after_its_repetition_is_not_executed_again(store: RedisStore, taken: LimitSet) -> None:
     claim = claimed(taken, {"tokens": 50})
     plan = store._prepared(claim.plan)
-    call = store._calls.acquire([claim], [plan], plan.acquire)
+    call = store._calls.acquire([claim], plan.acquire)
     assert store._connections.run(call) == store._connections.run(call)
     assert call.slot is not None
-    earlier = store._calls.acquire([claim], [plan], plan.acquire)
+    earlier = store._calls.acquire([claim], plan.acquire)
     earlier.slot, earlier.number = call.slot, call.number - 1
     store._connections.run(earlier)
     assert used(taken, "tokens") == pytest.approx(70, abs=0.1)
@@ -268,7 +268,7 @@ def test_a_request_that_is_interrupted_while_it_is_repeated_charges_nothing_in_t
         reply = read(connection, *given, **named)
         if next(replies) == 0:
             raise ConnectionResetError
-        if isinstance(reply, bytes) and reply.startswith(b"D"):
+        if isinstance(reply, bytes) and reply[:1] in {b"A", b"N"}:
             raise Interruption
         return reply
 
