@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 from limits_app.core.runtime import WeakRegistry
-from limits_app.testing.conformance.races import switch_interval
+from limits_app.testing.conformance.concurrency import switch_interval
 
 THREADS = 4
 EACH = 3000

@@ -28,7 +28,7 @@ from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.process import open_process_store
 from limits_app.stores.redis import open_redis_store
-from limits_app.testing.conformance.races import in_threads, switch_interval
+from limits_app.testing.conformance.concurrency import in_threads, switch_interval
 from tests.servers.redis import redis_server
 from tests.stores.database import racing
 from tests.stores.redis.support import PATIENT, prefix

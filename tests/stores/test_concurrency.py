@@ -10,7 +10,7 @@ import pytest
 
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import Store
-from limits_app.testing.conformance.races import switch_interval
+from limits_app.testing.conformance.concurrency import switch_interval
 from tests.stores.support import PATIENCE, holders, limits_of
 
 THREADS = 8

@@ -13,8 +13,8 @@ from limits_app.core.plan import Amounts, Claim
 from limits_app.core.store import Store
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock, StoreConformance
+from limits_app.testing.conformance.concurrency import WaiterClock, waiting
 from limits_app.testing.conformance.contract import give_back, limits_of, taken
-from limits_app.testing.conformance.waking import Lookout, Waking
 
 C = TypeVar("C", bound=Claim)
 
@@ -106,7 +106,7 @@ class RunsAhead(MemoryStore):
 WRONG: dict[str, tuple[Callable[[FakeClock], Store], Callable[[StoreConformance, Store, FakeClock], None]]] = {
     "counts_refusals": (
         lambda clock: CountsRefusals(clock=clock),
-        lambda suite, store, clock: suite.test_no_limit_is_charged_when_any_of_them_refuses(store, clock, 1),
+        lambda suite, store, clock: suite.test_no_limit_is_charged_when_one_refuses(store, clock, 1),
     ),
     "settles_again": (
         lambda clock: SettlesAgain(clock=clock),
@@ -114,7 +114,7 @@ WRONG: dict[str, tuple[Callable[[FakeClock], Store], Callable[[StoreConformance,
     ),
     "forgets_when": (
         lambda clock: ForgetsWhen(clock=clock),
-        lambda suite, store, clock: suite.test_what_was_taken_in_an_earlier_period_is_not_given_back(
+        lambda suite, store, clock: suite.test_a_refund_counts_in_its_period_and_debt_in_that_of_its_report(
             store, clock, QuotaLimit.per_day("units", 10)
         ),
     ),
@@ -124,15 +124,17 @@ WRONG: dict[str, tuple[Callable[[FakeClock], Store], Callable[[StoreConformance,
     ),
     "reports_no_loss": (
         lambda clock: ReportsNoLoss(clock=clock),
-        lambda suite, store, clock: suite.test_whoever_is_told_may_ask_the_store(store, clock),
+        lambda suite, store, clock: suite.test_the_callback_of_a_lost_lease_may_use_the_store(store, clock),
     ),
     "chooses_blindly": (
         lambda clock: ChoosesBlindly(clock=clock),
-        lambda suite, store, clock: suite.test_the_emptiest_comes_first_and_the_others_follow(store),
+        lambda suite, store, clock: suite.test_the_emptiest_has_the_largest_free_share(store),
     ),
     "forgets_everything": (
         lambda clock: ForgetsEverything(clock=clock),
-        lambda suite, store, clock: suite.test_a_reset_leaves_permits_with_their_holders(store),
+        lambda suite, store, clock: suite.test_a_reset_forgets_the_use_and_leaves_permits_with_their_holders(
+            store, RateLimitAlgorithm.GCRA
+        ),
     ),
     "runs_ahead": (
         RunsAhead,
@@ -155,15 +157,15 @@ def test_a_wrong_store_fails(
 
 def test_a_store_without_versions_fails() -> None:
     with pytest.raises(pytest.fail.Exception):
-        StoreConformance().test_a_claim_decides_nothing_when_it_is_stale(HasNoVersions(clock=FakeClock()))
+        StoreConformance().test_a_stale_claim_is_not_decided(HasNoVersions(clock=FakeClock()))
 
 
 def test_a_store_that_wakes_nobody_fails() -> None:
-    clock = Lookout()
+    clock = WaiterClock()
     store = clock.store = WakesNobody(clock=clock)
     limits = limits_of(store, ResourceLimit("db", 1))
     claim = taken(limits)
-    with Waking().waiting(clock, lambda: limits.acquire(timeout=10**5)) as waiter:
+    with waiting(clock, lambda: limits.acquire(timeout=10**5)) as waiter:
         give_back(limits, claim)
         with pytest.raises(TimeoutError):
             waiter.result(0.1)
@@ -174,9 +176,9 @@ def test_what_a_user_does_not_give_is_skipped_or_said() -> None:
     with pytest.raises(NotImplementedError, match="make_store"):
         suite.make_store(FakeClock())
     with pytest.raises(pytest.skip.Exception, match="count_entries"):
-        suite.test_looking_keeps_nothing(MemoryStore(clock=FakeClock()))
+        suite.test_peeks_resets_and_refusals_keep_nothing(MemoryStore(clock=FakeClock()))
     with pytest.raises(pytest.skip.Exception, match="open_store"):
-        suite.test_processes_together_are_admitted_exactly_the_capacity("fork")
+        suite.test_processes_are_admitted_exactly_the_capacity("fork")
 
 
 @pytest.mark.parametrize("module", ["limits_app.testing", "limits_app.testing.conformance"])
@@ -184,5 +186,5 @@ def test_it_is_where_users_look_for_it(module: str) -> None:
     package = importlib.import_module(module)
     assert package.StoreConformance is StoreConformance
     assert "StoreConformance" in package.__all__
-    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
         _ = package.Nonsense

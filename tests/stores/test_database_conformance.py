@@ -11,16 +11,8 @@ from pytest_django import DjangoDbBlocker
 from limits_app.core.store import Store
 from limits_app.stores.database import DatabaseStore
 from limits_app.testing import FakeClock, StoreConformance
-from limits_app.testing.conformance.atomicity import Atomicity
-from limits_app.testing.conformance.bounds import Bounds
-from limits_app.testing.conformance.choosing import Choosing
+from limits_app.testing.conformance import StoreOperations
 from limits_app.testing.conformance.counting import Counting
-from limits_app.testing.conformance.leases import Leases
-from limits_app.testing.conformance.permits import Permits
-from limits_app.testing.conformance.races import Races
-from limits_app.testing.conformance.settling import Settling
-from limits_app.testing.conformance.versions import Versions
-from limits_app.testing.conformance.waking import Waking
 from tests.servers.mariadb import MariaDBServer
 from tests.servers.postgres import PostgresServer
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, count_entries, database, empty, opened
@@ -65,10 +57,8 @@ class TestPostgreSQL(_OnADatabase, StoreConformance, Counting):
         return postgres.settings
 
 
-class TestMariaDB(
-    _OnADatabase, Atomicity, Choosing, Settling, Leases, Permits, Versions, Waking, Bounds, Races, Counting
-):
-    """What its statements and locks decide; arithmetic, also that of changed limits, is the same on every database."""
+class TestMariaDB(_OnADatabase, StoreOperations, Counting):
+    """What its statements and locks decide; the arithmetic is the same on every database."""
 
     @pytest.fixture
     def settings(self, mariadb: MariaDBServer) -> Settings:

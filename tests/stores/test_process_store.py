@@ -27,8 +27,7 @@ from limits_app.stores.process.records import Prepared
 from limits_app.stores.process.state_file import StateFile
 from limits_app.stores.process.waking import Waking
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import claim_of, taken
-from limits_app.testing.conformance.counts import collected, counting
+from limits_app.testing.conformance.contract import claim_of, collected, counting, taken
 from tests.stores.support import MULTI_THREADED_FORK, PATIENCE, entries, holders, limits_of, running, used
 from tests.stores.test_memory_store import VERBS, Collecting, Interrupting, leave_behind
 

@@ -12,19 +12,11 @@ from limits_app.core.limits import CallLimit
 from limits_app.core.store import Store
 from limits_app.stores.redis import RedisClusterStore, open_redis_store
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.atomicity import Atomicity
-from limits_app.testing.conformance.bounds import Bounds
-from limits_app.testing.conformance.changes import Changes
-from limits_app.testing.conformance.choosing import THREADS, Choosing, in_threads, members
-from limits_app.testing.conformance.contract import available
+from limits_app.testing.conformance import StoreOperations
+from limits_app.testing.conformance.concurrency import THREADS, choose_in_threads
+from limits_app.testing.conformance.contract import YEAR, available
 from limits_app.testing.conformance.counting import Counting
-from limits_app.testing.conformance.leases import Leases
-from limits_app.testing.conformance.permits import Permits
-from limits_app.testing.conformance.quotas import Quotas
-from limits_app.testing.conformance.races import Races
-from limits_app.testing.conformance.settling import Settling
-from limits_app.testing.conformance.versions import Versions
-from limits_app.testing.conformance.waking import Waking
+from limits_app.testing.conformance.requests import members
 from tests.servers.redis import RedisServer, redis_cluster
 from tests.stores.redis.ageing import Ageing
 from tests.stores.redis.support import PATIENT, cluster_client, prefix
@@ -43,19 +35,13 @@ def client(cluster: list[RedisServer]) -> Iterator[RedisCluster]:
         yield client
 
 
-class TestRedisClusterStore(
-    Atomicity, Choosing, Settling, Quotas, Leases, Permits, Changes, Counting, Versions, Waking, Bounds, Races
-):
-    """Every topic but `Timelines`, `Moments` and `Properties`.
+class TestRedisClusterStore(StoreOperations, Counting):
+    """What several servers do together; the arithmetic of one scope runs on one server, as in `TestRedisStore`."""
 
-    Those ask how one scope is reckoned with, which is one server's work: the twins are those of the single server,
-    where all topics are tested. What is tested here is what several servers have to do together.
-    """
-
-    def test_threads_that_want_the_emptiest_do_not_all_choose_the_same(self, store: Store) -> None:
+    def test_threads_that_choose_the_emptiest_use_all_sets_equally(self, store: Store) -> None:
         """Choice and charge are two steps where sets are on several servers, so that some do."""
-        sets = members(store, CallLimit(1000, 366 * 86_400), number=4)
-        assert sum(in_threads(store, sets, each=25, emptiest_first=True)) == THREADS * 25
+        sets = members(store, CallLimit(1000, YEAR), number=4)
+        assert sum(choose_in_threads(store, sets, each=25, emptiest_first=True)) == THREADS * 25
         assert [available(one, CallLimit.key) for one in sets] == [pytest.approx(1000 - THREADS * 25 // 4, abs=25)] * 4
 
     @pytest.fixture(autouse=True)

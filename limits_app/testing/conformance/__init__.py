@@ -1,6 +1,6 @@
 """The conformance suite: what every store must do, as tests that run on yours.
 
-Subclass `StoreConformance` in a test module and say how a fresh, empty store is made; pytest does the rest:
+Subclass `StoreConformance` in a test module, and define how a new, empty store is made; pytest does the rest:
 
     from limits_app.testing import StoreConformance
 
@@ -8,60 +8,47 @@ Subclass `StoreConformance` in a test module and say how a fresh, empty store is
         def make_store(self, clock):
             return MyStore(clock=clock)
 
-`clock` is a FakeClock: nothing in the suite sleeps, and a test moves the time by hand.
+`clock` is a FakeClock: no test sleeps, the tests move the time.
 Three more methods may be overridden:
 
 - `close_store(store)` is called for every store that was made, when its test is over.
-- `count_entries(store)` returns how many entries the store keeps, of whatever kind;
+- `count_entries(store)` returns how many entries of any kind the store keeps;
   without it, the tests of bounded state are skipped.
-- `open_store()` returns a callable that can be pickled and opens one and the same store, on its own clock,
-  in whatever process calls it; without it, the tests with several processes are skipped.
+- `open_store()` returns a callable that can be pickled and opens the same store, on its own clock,
+  in any process that calls it; without it, the tests with several processes are skipped.
 
-pytest and hypothesis must be installed. Number of examples and the like follow your hypothesis profile.
+A store that counts usage also inherits `Counting`, of `limits_app.testing.conformance.counting`.
+pytest and hypothesis must be installed. The number of random examples follows your hypothesis profile.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from limits_app.testing.conformance.suite import StoreConformance
-
-__all__ = ["StoreConformance"]
-
-_WITH_ASSERTS: Final = (
-    "atomicity",
-    "bounds",
-    "changes",
-    "choosing",
-    "collecting",
-    "contract",
-    "counting",
-    "counts",
-    "crediting",
-    "exactness",
-    "kinds",
-    "leases",
-    "machine",
-    "permits",
-    "properties",
-    "quotas",
-    "races",
-    "settling",
-    "suite",
-    "timelines",
-    "versions",
-    "waking",
-)
-
 # Before they are imported, so that a failure shows the values that were compared.
-pytest.register_assert_rewrite(*[f"{__name__}.{name}" for name in _WITH_ASSERTS])
+pytest.register_assert_rewrite(*[f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("[a-z]*.py")])
+
+from limits_app.testing.conformance.algorithms import Algorithms  # noqa: E402
+from limits_app.testing.conformance.bounds import Bounds  # noqa: E402
+from limits_app.testing.conformance.changes import Changes, Versions  # noqa: E402
+from limits_app.testing.conformance.concurrency import Races, Waking  # noqa: E402
+from limits_app.testing.conformance.permits import Leases, Permits  # noqa: E402
+from limits_app.testing.conformance.quotas import Quotas  # noqa: E402
+from limits_app.testing.conformance.random_verbs import RandomVerbs  # noqa: E402
+from limits_app.testing.conformance.requests import Atomicity, Choosing  # noqa: E402
+from limits_app.testing.conformance.settling import Settling  # noqa: E402
+
+__all__ = ["StoreConformance", "StoreOperations"]
 
 
-def __getattr__(name: str) -> object:
-    if name == "StoreConformance":
-        return import_module(f"{__name__}.suite").StoreConformance
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class StoreOperations(Atomicity, Choosing, Settling, Quotas, Leases, Permits, Changes, Versions, Waking, Bounds, Races):
+    """All topics but the arithmetic of algorithms, for a second backend of a store that passes `StoreConformance`."""
+
+
+class StoreConformance(Algorithms, StoreOperations, RandomVerbs):
+    """All tests of the suite, for the store that `make_store(clock)` of a subclass makes.
+
+    The docstring of `limits_app.testing.conformance` describes how to run them on your own store.
+    """

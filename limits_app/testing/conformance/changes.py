@@ -1,77 +1,121 @@
-"""Changes: a limit that is changed under load keeps its recorded use."""
+"""Changes: limits of a scope in use that get other numbers, another kind, another order, or are removed; resets."""
 
 from __future__ import annotations
 
-from itertools import permutations
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Final
 
 import pytest
 
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import (
+    AnyLimit,
+    Blocked,
+    CallLimit,
+    QuotaLimit,
+    RateLimit,
+    RateLimitAlgorithm,
+    ResourceLimit,
+)
+from limits_app.core.plan import Claim
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
+    DAY,
     DRAINING,
     KEY,
     Contract,
+    admissions,
     available,
+    claim_of,
     give_back,
+    holders,
     limits_in,
     limits_of,
+    reset,
     scoped,
     settle,
+    snapshot,
     taken,
+    used,
     wait_us,
 )
 
-__all__ = ["Changes"]
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
-NEW = [
-    RateLimit(KEY, capacity, window, algorithm)
-    for algorithm in ALGORITHMS
-    for capacity, window in ((10, 60), (5, 86_400))
-]
+CALLS: Final = CallLimit.key
+"""The only key that all kinds of limits can have."""
+SEVERAL: Final[tuple[AnyLimit, ...]] = (
+    RateLimit(CALLS, 1000, DAY),
+    ResourceLimit("db", 100),
+    QuotaLimit.per_month("month", 1000),
+    RateLimit("log", 1000, DAY, RateLimitAlgorithm.SLIDING_WINDOW),
+)
+DEFINITIONS: Final[dict[str, tuple[AnyLimit, ...]]] = {
+    "unlimited": (),
+    "blocked": (Blocked(),),
+    **{str(algorithm): (RateLimit(CALLS, 1000, DAY, algorithm),) for algorithm in ALGORITHMS},
+    "other_rate": (RateLimit(CALLS, 777, 3 * DAY, burst=2000),),
+    "soft": (RateLimit(CALLS, 1000, DAY, soft=True),),
+    "calls": (CallLimit(1000, DAY),),
+    "month": (QuotaLimit.per_month(CALLS, 1000),),
+    "session": (QuotaLimit.per_session(CALLS, 1000, DAY),),
+    "resource": (ResourceLimit(CALLS, 100),),
+    "other_resource": (ResourceLimit(CALLS, 50, max_hold_seconds=DAY),),
+    "several": SEVERAL,
+    "other_order": tuple(reversed(SEVERAL)),
+    "less": SEVERAL[1:3],
+}
 
 
 class Changes(Contract):
-    """Two definitions of the same limit, one after the other or side by side."""
+    """Two definitions for the same scope, one after the other or side by side."""
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_raising_a_capacity_helps_at_once(self, store: Store, algorithm: RateLimitAlgorithm) -> None:
-        assert limits_of(store, RateLimit(KEY, 10, 60, algorithm)).try_acquire({KEY: 10})
-        raised = limits_of(store, RateLimit(KEY, 15, 60, algorithm))
-        assert available(raised) == 5
-        assert raised.try_acquire({KEY: 5})
-        assert not raised.try_acquire({KEY: 1})
+    @pytest.mark.parametrize("first", DEFINITIONS)
+    def test_a_scope_keeps_its_use_over_every_change_of_its_limits(
+        self, store: Store, clock: FakeClock, first: str
+    ) -> None:
+        scope = TrackedScope(store)
+        for second in DEFINITIONS:
+            old, new = DEFINITIONS[first], DEFINITIONS[second]
+            scope.change(old)
+            early, late = scope.use(), scope.use()
+            scope.change(new)
+            scope.settle_more(early)
+            between = scope.use()
+            scope.renew([late, between])
+            scope.change(old)
+            for claim in (late, between, scope.use()):
+                scope.settle_more(claim)
+            assert scope.held == {}
+            scope.reset()
+            clock.advance(1)
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_lowering_a_capacity_never_refills(
+    @every_algorithm
+    def test_another_capacity_applies_immediately_and_refills_nothing(
         self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
     ) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 60, algorithm)).try_acquire({KEY: 8})
+        raised = limits_of(store, RateLimit(KEY, 15, 60, algorithm), CallLimit(5, 60), RateLimit("new", 3, 60))
+        assert [available(raised, key) for key in (KEY, "call_count", "new")] == [7, 5, 3]
         lowered = limits_of(store, RateLimit(KEY, 6, 60, algorithm))
-        assert lowered.get_stats()[KEY]["used"] == 8
-        assert not lowered.try_acquire({KEY: 0})
-        clock.advance(6)
-        assert not lowered.try_acquire({KEY: 0})
-        clock.advance(14)
-        assert bool(lowered.try_acquire({KEY: 0})) is (algorithm in DRAINING)
+        assert used(lowered) == 8
+        for seconds, admitted in ((0, False), (6, False), (14, algorithm in DRAINING)):
+            clock.advance(seconds)
+            assert bool(lowered.try_acquire({KEY: 0})) is admitted
         clock.advance(40)
         assert lowered.try_acquire({KEY: 2})
+        wide, narrow = (
+            limits_of(store, RateLimit(KEY, capacity, seconds, algorithm), entity="alternating")
+            for capacity, seconds in ((10, 60), (7, 33.333))
+        )
+        assert sum(bool(wide.try_acquire({KEY: 1})) + bool(narrow.try_acquire({KEY: 1})) for _ in range(20)) == 10
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_going_to_and_fro_mints_nothing(self, store: Store, algorithm: RateLimitAlgorithm) -> None:
-        wide = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        narrow = limits_of(store, RateLimit(KEY, 7, 33.333, algorithm))
-        admitted = 0
-        for _ in range(20):
-            admitted += bool(wide.try_acquire({KEY: 1})) + bool(narrow.try_acquire({KEY: 1}))
-        assert admitted == 10
-
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_a_longer_window_keeps_what_was_used(
-        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
-    ) -> None:
+    @every_algorithm
+    def test_another_window_keeps_the_use(self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 60, algorithm)).try_acquire({KEY: 6})
         longer = limits_of(store, RateLimit(KEY, 10, 600, algorithm))
         assert available(longer) == 4
@@ -80,99 +124,50 @@ class Changes(Contract):
         assert available(longer) < 1
         clock.advance(540.1)
         assert longer.try_acquire({KEY: 10})
-
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_a_shorter_window_helps_at_once(
-        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
-    ) -> None:
-        assert limits_of(store, RateLimit(KEY, 10, 86_400, algorithm)).try_acquire({KEY: 10})
         shorter = limits_of(store, RateLimit(KEY, 10, 1, algorithm))
         assert not shorter.try_acquire({KEY: 10})
         clock.advance(1)
         assert shorter.try_acquire({KEY: 10})
 
     @pytest.mark.parametrize("old", ALGORITHMS)
-    @pytest.mark.parametrize("new", NEW, ids=lambda new: f"{new.algorithm}-{new.capacity}-per-{new.window_seconds}s")
-    def test_the_moment_named_after_a_change_is_kept(
-        self, store: Store, clock: FakeClock, old: RateLimitAlgorithm, new: RateLimit
+    def test_another_algorithm_keeps_use_debt_and_announced_waits(
+        self, store: Store, clock: FakeClock, old: RateLimitAlgorithm
     ) -> None:
-        assert limits_of(store, RateLimit(KEY, 10, 86_400, old)).try_acquire({KEY: 10})
-        changed = limits_of(store, new)
-        clock.advance(1)
-        wait = wait_us(changed.try_acquire({KEY: 2}))
-        clock.move(wait - 1)
-        assert not changed.try_acquire({KEY: 2})
-        clock.move(1)
-        assert changed.try_acquire({KEY: 2})
+        for new in ALGORITHMS:
+            before, after = (limits_of(store, RateLimit(KEY, 10, 60, one), entity=f"to {new}") for one in (old, new))
+            claim = taken(before, {KEY: 7})
+            assert available(after) == 3
+            assert not after.try_acquire({KEY: 4})
+            assert after.try_acquire({KEY: 3})
+            settle(before, claim, {KEY: 7})
+            assert used(after) == 17, "over-use is debt"
+            assert not after.try_acquire({KEY: 0})
+            for capacity, window in ((10, 60), (5, DAY)):
+                entity = f"{new} {capacity}"
+                assert limits_of(store, RateLimit(KEY, 10, DAY, old), entity=entity).try_acquire({KEY: 10})
+                changed = limits_of(store, RateLimit(KEY, capacity, window, new), entity=entity)
+                clock.advance(1)
+                clock.move(wait_us(changed.try_acquire({KEY: 2})) - 1)
+                assert not changed.try_acquire({KEY: 2})
+                clock.move(1)
+                assert changed.try_acquire({KEY: 2})
 
-    @pytest.mark.parametrize(("old", "new"), list(permutations(ALGORITHMS, 2)))
-    def test_another_algorithm_keeps_what_was_used(
-        self, store: Store, clock: FakeClock, old: RateLimitAlgorithm, new: RateLimitAlgorithm
-    ) -> None:
-        assert limits_of(store, RateLimit(KEY, 10, 60, old)).try_acquire({KEY: 7})
-        changed = limits_of(store, RateLimit(KEY, 10, 60, new))
-        assert available(changed) == 3
-        assert not changed.try_acquire({KEY: 4})
-        assert changed.try_acquire({KEY: 3})
-        assert not changed.try_acquire({KEY: 1})
-        clock.advance(60)
-        assert changed.try_acquire({KEY: 10})
-
-    @pytest.mark.parametrize(("old", "new"), list(permutations(ALGORITHMS, 2)))
-    def test_debt_stays_debt_under_another_algorithm(
-        self, store: Store, old: RateLimitAlgorithm, new: RateLimitAlgorithm
-    ) -> None:
-        before = limits_of(store, RateLimit(KEY, 10, 60, old))
-        settle(before, taken(before, {KEY: 5}), {KEY: 12})
-        changed = limits_of(store, RateLimit(KEY, 10, 60, new))
-        assert changed.get_stats()[KEY]["used"] == 17
-        assert not changed.try_acquire({KEY: 0})
-
-    def test_a_changed_burst_helps_at_once_and_refills_nothing(self, store: Store) -> None:
+    def test_a_changed_burst_applies_immediately_and_refills_nothing(self, store: Store) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 60)).try_acquire({KEY: 10})
         assert available(limits_of(store, RateLimit(KEY, 10, 60, burst=14))) == 4
         assert available(limits_of(store, RateLimit(KEY, 10, 60, burst=4))) == 0
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_a_new_limit_starts_unused_and_leaves_the_others_alone(
-        self, store: Store, algorithm: RateLimitAlgorithm
-    ) -> None:
-        assert limits_of(store, RateLimit(KEY, 10, 60, algorithm)).try_acquire({KEY: 10})
-        more = limits_of(store, CallLimit(5, 60), RateLimit(KEY, 10, 60, algorithm), RateLimit("new", 3, 60, algorithm))
-        assert {key: stats["available"] for key, stats in more.get_stats().items()} == {
-            "call_count": 5,
-            KEY: 0,
-            "new": 3,
-        }
-        assert more.try_acquire({"new": 3})
-        assert not more.try_acquire({"new": 1})
-
-    def test_the_order_of_limits_does_not_matter(self, store: Store) -> None:
+    def test_the_order_of_limits_does_not_matter_and_a_removed_limit_keeps_the_others(self, store: Store) -> None:
         first, second = RateLimit("first", 10, 60), RateLimit("second", 20, 60, RateLimitAlgorithm.SLIDING_WINDOW)
         assert limits_of(store, first, second).try_acquire({"first": 4, "second": 5})
         turned = limits_of(store, second, first)
         assert (available(turned, "first"), available(turned, "second")) == (6, 15)
-
-    def test_dropping_a_limit_leaves_the_others_alone(self, store: Store) -> None:
-        first, second = RateLimit("first", 10, 60), RateLimit("second", 10, 60)
-        assert limits_of(store, first, second).try_acquire({"first": 5, "second": 10})
         alone = limits_of(store, first)
-        assert alone.try_acquire({"first": 5})
+        assert alone.try_acquire({"first": 6})
         assert not alone.try_acquire({"first": 1})
         assert not limits_of(store, first, second).try_acquire({"first": 1})
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_what_was_admitted_before_a_change_is_settled_after_it(
-        self, store: Store, algorithm: RateLimitAlgorithm
-    ) -> None:
-        before = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        claim = taken(before, {KEY: 4})
-        changed = limits_of(store, RateLimit(KEY, 20, 30, algorithm))
-        assert changed.try_acquire({KEY: 1})
-        settle(before, claim, {KEY: 3})
-        assert changed.get_stats()[KEY]["used"] == 8
-
-    def test_a_claim_whose_limit_is_gone_settles_what_is_left(self, store: Store) -> None:
+    def test_a_claim_of_a_removed_limit_settles_the_others(self, store: Store) -> None:
         before = limits_of(store, RateLimit("gone", 10, 60), RateLimit(KEY, 10, 60), ResourceLimit("db", 1))
         claim = taken(before, {"gone": 5, KEY: 5, "db": 1})
         after = limits_of(store, RateLimit(KEY, 10, 60))
@@ -187,30 +182,20 @@ class Changes(Contract):
         assert rate.try_acquire({"x": 5})
         give_back(permits, claim)
         assert not rate.try_acquire({"x": 1})
-        assert [taken(permits).admitted for _ in range(3)] == [True, True, False]
+        assert admissions(permits, 3) == [True, True, False]
 
-    def test_a_rate_may_become_permits_while_others_are_held_beside_it(self, store: Store) -> None:
-        before = limits_of(store, RateLimit("jobs", 10, 60), ResourceLimit("db", 2))
-        claim = taken(before, {"jobs": 3})
-        after = limits_of(store, ResourceLimit("jobs", 1), ResourceLimit("db", 2))
-        assert [after.get_stats()[key]["used"] for key in ("jobs", "db")] == [0, 1]
-        assert [taken(after).admitted for _ in range(2)] == [True, False]
-        give_back(before, claim)
-        assert after.get_stats()["db"]["used"] == 1
-
-    def test_a_changed_limit_counts_from_the_first_request_that_sees_it_whoever_refuses_that(
+    def test_a_changed_limit_applies_from_its_first_request_even_when_another_limit_refuses(
         self, store: Store, clock: FakeClock
     ) -> None:
         assert limits_of(store, RateLimit(KEY, 10, 60), entity="changed").try_acquire({KEY: 10})
-        calls = scoped(store, CallLimit(1, 86_400, RateLimitAlgorithm.FIXED_WINDOW), entity="used up")
+        calls = scoped(store, CallLimit(1, DAY, RateLimitAlgorithm.FIXED_WINDOW), entity="used up")
         assert limits_in(store, calls).try_acquire()
-        slower = scoped(store, RateLimit(KEY, 10, 86_400), entity="changed")
+        slower = scoped(store, RateLimit(KEY, 10, DAY), entity="changed")
         assert not limits_in(store, calls, slower).try_acquire({KEY: 0})
         clock.advance(60)
-        assert isinstance(used := limits_in(store, slower).get_stats()[KEY]["used"], int | float)
-        assert used > 9
+        assert available(limits_in(store, slower)) < 1
 
-    def test_raising_and_lowering_permits_counts_who_holds_them(self, store: Store) -> None:
+    def test_another_number_of_permits_counts_those_that_are_held(self, store: Store) -> None:
         two, three, one = (limits_of(store, ResourceLimit("db", capacity)) for capacity in (2, 3, 1))
         claims = [taken(two), taken(two)]
         assert not taken(two).admitted
@@ -223,7 +208,7 @@ class Changes(Contract):
         give_back(two, claims[2])
         assert taken(one).admitted
 
-    def test_a_resource_limit_that_is_dropped_and_comes_back_keeps_its_leases(
+    def test_a_resource_limit_that_is_removed_and_returns_keeps_its_leases(
         self, store: Store, clock: FakeClock
     ) -> None:
         calls = CallLimit(100, 60)
@@ -232,17 +217,149 @@ class Changes(Contract):
         assert limits_of(store, calls).try_acquire()
         clock.move(store.lease_us // 2)
         assert store.renew([claim]) == []
-        back = limits_of(store, ResourceLimit("db", 1), calls)
-        assert back.get_stats()["db"]["holders"] == 1
-        assert not taken(back).admitted
+        assert holders(held) == 1
+        assert not taken(held).admitted
         give_back(held, claim)
-        assert [taken(back).admitted for _ in range(2)] == [True, False]
-
-    def test_what_was_held_while_its_limit_was_dropped_comes_back_when_its_lease_ends(
-        self, store: Store, clock: FakeClock
-    ) -> None:
-        calls = CallLimit(100, 60)
-        assert taken(limits_of(store, ResourceLimit("db", 1), calls)).admitted
+        assert admissions(held, 2) == [True, False]
         assert limits_of(store, calls).try_acquire()
         clock.move(store.lease_us)
-        assert taken(limits_of(store, ResourceLimit("db", 1), calls)).admitted
+        assert taken(held).admitted
+
+
+class Versions(Contract):
+    """Versions of the configuration, and resets."""
+
+    def test_the_version_grows_with_every_change_and_is_never_repeated(self, store: Store) -> None:
+        versions = [store.version(), *[store.advance_version() for _ in range(100)]]
+        assert all(later > earlier for earlier, later in pairwise(versions))
+        assert store.version() == versions[-1]
+        # Else a process would keep limits that it has compiled under an old version, when a store starts empty.
+        assert versions[1] > datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000
+
+    def test_old_and_unknown_limits_are_stale_and_charge_nothing(self, store: Store) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 60), version=store.version())
+        timeless = limits_of(store, RateLimit(KEY, 10, 60))
+        assert limits.try_acquire({KEY: 4})
+        store.advance_version()
+        before = snapshot(timeless)
+        for version in (limits.version, store.version() + 1):
+            stale = limits_of(store, RateLimit(KEY, 10, 60), version=version)
+            with pytest.raises(StaleConfiguration):
+                stale.try_acquire({KEY: 1})
+            with pytest.raises(StaleConfiguration):
+                stale.peek({KEY: 1})
+        assert snapshot(timeless) == before
+        assert timeless.try_acquire({KEY: 1})
+        assert limits_of(store, RateLimit(KEY, 10, 60), version=store.version()).try_acquire({KEY: 5})
+
+    def test_a_stale_claim_is_not_decided(self, store: Store) -> None:
+        claim = claim_of(limits_of(store, CallLimit(10, 60), version=store.version()))
+        store.advance_version()
+        with pytest.raises(StaleConfiguration):
+            store.acquire(claim)
+        assert claim.admitted is None
+
+    def test_a_claim_of_an_old_version_is_renewed_and_settled(self, store: Store) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 1), version=store.version())
+        claim = taken(limits, {KEY: 5, "db": 1})
+        store.advance_version()
+        assert store.renew([claim]) == []
+        settle(limits, claim, {KEY: -3, "db": -1})
+        now = limits_of(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 1), version=store.version())
+        assert (available(now), available(now, "db")) == (8, 1)
+
+    @every_algorithm
+    def test_a_reset_forgets_the_use_and_leaves_permits_with_their_holders(
+        self, store: Store, algorithm: RateLimitAlgorithm
+    ) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm), ResourceLimit("db", 1))
+        claim, other = taken(limits, {KEY: 9, "db": 1}), taken(limits, {KEY: 1}, left_out=["db"])
+        settle(limits, other, {KEY: 90})
+        reset(limits)
+        assert (available(limits), available(limits, "db")) == (10, 0)
+        assert not taken(limits, {KEY: 1}).admitted
+        settle(limits, claim, {KEY: -9, "db": -1})
+        assert (available(limits), available(limits, "db")) == (10, 1), "a late refund restores no more than the limit"
+
+    def test_a_reset_of_some_limits_and_scopes_leaves_the_others_alone(self, store: Store) -> None:
+        one, two, three = (
+            limits_of(store, RateLimit("first", 10, 60), RateLimit("second", 10, 60), entity=name) for name in "abc"
+        )
+        for limits in (one, two, three):
+            assert limits.try_acquire({"first": 5, "second": 5})
+        store.reset([one.scoped[0].scope.key, three.scoped[0].scope.key, "v1:never:seen"], ["second", "unknown"])
+        left = [(available(limits, "first"), available(limits, "second")) for limits in (one, two, three)]
+        assert left == [(5, 10), (5, 5), (5, 10)]
+
+
+class TrackedScope:
+    """One scope in a store, and the use that it must have: of metered limits that exist, and permits that are held."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.limits: LimitSet = limits_of(store)
+        self.metered: dict[str, int] = {}
+        self.held: dict[str, int] = {}
+
+    def change(self, limits: tuple[AnyLimit, ...]) -> None:
+        """Give the scope other limits, and look at them without a request."""
+        kept = {limit.key: self.metered.get(limit.key, 0) for limit in limits if _is_metered(limit)}
+        self.limits = limits_of(self.store, *limits)
+        if len(self.limits) > 0:  # nothing is stored for a set without limits
+            self.metered = kept
+        self.check()
+
+    def check(self) -> None:
+        """Compare the statistics and what a request would be answered with the use that is expected."""
+        stats = self.limits.get_stats()
+        for limit in self.limits:
+            expected = self.metered if _is_metered(limit) else self.held
+            assert stats[limit.key]["used"] == expected.get(limit.key, 0), (limit, stats)
+        outcome = self.limits.peek(self._ones())
+        assert outcome.allowed is not self._is_blocked()
+        assert len(outcome.passed) + len(outcome.violations) == len(self.limits)
+
+    def use(self) -> Claim:
+        """Request 1 of every limit; a blocked scope rejects that."""
+        claim = taken(self.limits, self._ones())
+        assert claim.admitted is not self._is_blocked()
+        for limit in claim.plan.limits if claim.admitted else ():
+            counted = self.held if limit.rule.is_permit else self.metered
+            counted[limit.key] = counted.get(limit.key, 0) + 1
+        self.check()
+        return claim
+
+    def settle_more(self, claim: Claim) -> None:
+        """Report 1 more than was requested, and return the permits, whatever the limits are by now."""
+        if not claim.admitted:
+            return
+        for limit in claim.plan.limits:
+            if limit.rule.is_permit:
+                self.held[limit.key] -= 1
+                if not self.held[limit.key]:
+                    del self.held[limit.key]
+            elif limit.key in self.metered:
+                self.metered[limit.key] += 1
+        settle(self.limits, claim, {limit.key: -1 if limit.rule.is_permit else 1 for limit in claim.plan.limits})
+        self.check()
+
+    def renew(self, claims: list[Claim]) -> None:
+        """Renew the permits of the claims: no lease is lost by a change."""
+        assert self.store.renew([claim for claim in claims if claim.admitted and claim.plan.permits]) == []
+        self.check()
+
+    def reset(self) -> None:
+        """Forget all use; permits stay with their holders."""
+        reset(self.limits)
+        self.metered = dict.fromkeys(self.metered, 0)
+        self.check()
+
+    def _ones(self) -> dict[str, int]:
+        return {limit.key: 1 for limit in self.limits if not isinstance(limit, Blocked)}
+
+    def _is_blocked(self) -> bool:
+        return any(isinstance(limit, Blocked) for limit in self.limits)
+
+
+def _is_metered(limit: AnyLimit) -> bool:
+    return not isinstance(limit, ResourceLimit | Blocked)

@@ -1,7 +1,8 @@
-"""What every test of the suite starts from: a store on a clock that the test moves, and limits in scopes."""
+"""The base class of all topics, and short functions for their tests."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import cast
@@ -12,55 +13,41 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms import State
 from limits_app.core.algorithms.window_log import Log
 from limits_app.core.amounts import Amount
-from limits_app.core.keys import scope_of
+from limits_app.core.keys import Scope, scope_of
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit, RateLimitAlgorithm
+from limits_app.core.limits import AnyLimit, CallLimit, RateLimitAlgorithm
 from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.planning import plan_for
 from limits_app.core.record import schema_of
-from limits_app.core.store import Store
+from limits_app.core.store import CountingStore, Store
 from limits_app.testing.clock import FakeClock
-
-__all__ = [
-    "ALGORITHMS",
-    "DRAINING",
-    "KEY",
-    "REFUNDING",
-    "SECOND",
-    "Contract",
-    "available",
-    "claim_of",
-    "credit",
-    "credit_of",
-    "give_back",
-    "limits_in",
-    "limits_of",
-    "scoped",
-    "settle",
-    "snapshot",
-    "taken",
-    "wait_us",
-]
 
 KEY = "units"
 SECOND = 1_000_000
+"""Microseconds."""
+HOUR = 3600
+DAY = 86_400
+YEAR = 366 * DAY
 ALGORITHMS = tuple(RateLimitAlgorithm)
 DRAINING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.LEAKY_BUCKET, RateLimitAlgorithm.GCRA)
 REFUNDING = (RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA)
 
+Counts = Mapping[tuple[str | None, str | None, bool, int, str], int]
+"""Thousandths by resource, entity, shared, hour and key."""
+
 
 class Contract:
-    """The part that a user fills in, and the fixtures made of it."""
+    """The methods that a user defines, and the fixtures made of them."""
 
     def make_store(self, clock: FakeClock) -> Store:
-        """Make a fresh, empty store whose time is `clock`."""
-        raise NotImplementedError("make_store(clock) must return a fresh, empty store on that clock")
+        """Make a new, empty store whose time is `clock`."""
+        raise NotImplementedError("make_store(clock) must return a new, empty store on that clock")
 
     def close_store(self, store: Store) -> None:
-        """Put away a store that `make_store` has made."""
+        """Close a store that `make_store` has made."""
 
     def count_entries(self, store: Store) -> int | None:
-        """How many entries of any kind the store keeps; None when that is unknown."""
+        """Return how many entries of any kind the store keeps; None when that is unknown."""
 
     def open_store(self) -> Callable[[], Store] | None:
         """Return a callable that can be pickled and opens the same store in any process; None without one."""
@@ -78,9 +65,14 @@ class Contract:
         self.close_store(store)
 
 
+def in_scope(store: Store, scope: Scope, *limits: AnyLimit, counts: bool = False) -> ScopedLimits:
+    """Limits in a scope, whose usage the store counts or not."""
+    return ScopedLimits(scope, schema_of(limits, store.lease_us, counts))
+
+
 def scoped(store: Store, *limits: AnyLimit, entity: str = "someone") -> ScopedLimits:
     """Limits of one entity, as a part of a set over several scopes."""
-    return ScopedLimits(scope_of("conformance", entity), schema_of(limits, store.lease_us))
+    return in_scope(store, scope_of("conformance", entity), *limits)
 
 
 def limits_in(store: Store, *parts: ScopedLimits, version: int | None = None) -> LimitSet:
@@ -93,6 +85,11 @@ def limits_of(store: Store, *limits: AnyLimit, entity: str = "someone", version:
     return limits_in(store, scoped(store, *limits, entity=entity), version=version)
 
 
+def counting(store: Store, *limits: AnyLimit, entity: str = "someone") -> LimitSet:
+    """A set over one scope whose usage is counted."""
+    return limits_in(store, in_scope(store, scope_of("conformance", entity), *limits, counts=True))
+
+
 def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
     """Return a claim as a set makes it, without an acquisition: its permits are not renewed."""
     wanted = requested or {}
@@ -102,11 +99,16 @@ def claim_of(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None,
 
 
 def taken(limit_set: LimitSet, requested: Mapping[str, Amount] | None = None, left_out: Iterable[str] = ()) -> Claim:
-    """A claim on which the store has decided."""
+    """A claim that the store has decided."""
     claim = claim_of(limit_set, requested, left_out)
     admitted = limit_set.store.acquire(claim)
     assert claim.admitted is admitted
     return claim
+
+
+def admissions(limit_set: LimitSet, times: int) -> list[bool | None]:
+    """The decisions on so many claims of one each."""
+    return [taken(limit_set).admitted for _ in range(times)]
 
 
 def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> None:
@@ -114,6 +116,12 @@ def settle(limit_set: LimitSet, claim: Claim, changes: Mapping[str, Amount]) -> 
     limits = claim.plan.limits
     parts = [int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit) for limit in limits]
     limit_set.store.settle(claim, parts)
+
+
+def report(acquired: Acquisition, amount: Amount, key: str = KEY) -> None:
+    """Report the amount that was used, and release."""
+    acquired.update({key: amount})
+    acquired.release()
 
 
 def credit_of(limit_set: LimitSet, key: str) -> Claim:
@@ -132,6 +140,17 @@ def credit(limit_set: LimitSet, key: str, amount: int) -> None:
 def give_back(limit_set: LimitSet, claim: Claim) -> None:
     """Release the permits of a claim."""
     limit_set.store.settle(claim, claim.plan.changes((), claim.amounts))
+
+
+def reset(limit_set: LimitSet, keys: Iterable[str] | None = None) -> None:
+    """Reset all scopes of a set."""
+    limit_set.store.reset([part.scope.key for part in limit_set.scoped], None if keys is None else list(keys))
+
+
+def newcomers_come(store: Store, name: str, count: int = 40) -> None:
+    """Use other scopes once, so that the store looks for idle ones."""
+    for number in range(count):
+        assert limits_of(store, CallLimit(1, 0.001), entity=f"{name} {number}").try_acquire()
 
 
 def snapshot(limit_set: LimitSet) -> list[tuple[str, str, tuple[object, ...]]]:
@@ -153,12 +172,38 @@ def available(limit_set: LimitSet, key: str = KEY) -> Fraction | int:
     return Fraction(str(limit_set.get_stats()[key]["available"]))
 
 
+def used(limit_set: LimitSet, key: str = KEY) -> object:
+    """How much of a limit is used now."""
+    return limit_set.get_stats()[key]["used"]
+
+
+def holders(limit_set: LimitSet, key: str = "db") -> object:
+    """How many leases of a limit there are."""
+    return limit_set.get_stats()[key]["holders"]
+
+
 def wait_us(refused: Acquisition) -> int:
     """The microseconds after which a refusal says that it would admit."""
     assert not refused
     seconds = refused.outcome.retry_after
     assert seconds is not None
     return round(seconds * SECOND)
+
+
+def collected(store: CountingStore) -> Counts:
+    """Everything that was counted."""
+    counts: Counter[tuple[str | None, str | None, bool, int, str]] = Counter()
+    while (batch := store.collect_counts()) is not None:
+        for count in batch.counts:
+            for key, amount in count.amounts.items():
+                counts[count.resource, count.entity, count.shared, count.hour, key] += amount
+        store.forget_counts(batch.name)
+    return counts
+
+
+def total(store: CountingStore) -> int:
+    """The sum of everything that was counted, in thousandths."""
+    return sum(collected(store).values())
 
 
 def _plain(state: State) -> Iterable[object]:

@@ -1,28 +1,56 @@
-"""Counting: admitted amounts are counted in the step that admits them, by scope, limit and hour."""
+"""Counting: admitted amounts are counted by scope, limit and hour, and each count is collected once."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from limits_app.core.counting import hour_of
+from limits_app.core.counting import KEPT_HOURS, hour_of
 from limits_app.core.keys import scope_of, shared_scope
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.store import CountingStore
+from limits_app.core.plan import Claim
+from limits_app.core.store import CountingStore, Store, is_counting
 from limits_app.testing.clock import FakeClock
-from limits_app.testing.conformance.collecting import Collecting
-from limits_app.testing.conformance.contract import ALGORITHMS, available, credit, limits_in, settle, taken
-from limits_app.testing.conformance.counts import HOUR, collected, counting, in_scope, total
+from limits_app.testing.conformance.contract import (
+    ALGORITHMS,
+    HOUR,
+    YEAR,
+    Contract,
+    available,
+    collected,
+    counting,
+    credit,
+    in_scope,
+    limits_in,
+    reset,
+    settle,
+    taken,
+    total,
+)
 
-__all__ = ["Counting"]
 
+class Counting(Contract):
+    """The counts are the admitted amounts, whatever happens meanwhile."""
 
-class Counting(Collecting):
-    """The counts are the admitted amounts, whatever happens in between."""
+    @pytest.fixture
+    def store(self, clock: FakeClock) -> Iterator[Store]:
+        """The store under test."""
+        store = self.make_store(clock)
+        assert is_counting(store)
+        yield store
+        self.close_store(store)
 
-    def test_what_was_admitted_is_counted_by_scope_and_limit(self, store: CountingStore, clock: FakeClock) -> None:
-        limits = counting(store, CallLimit(10, HOUR), RateLimit("tokens", 1000, 60))
-        taken(limits, {"tokens": 7})
-        taken(limits, {"tokens": 5})
+    def test_admitted_amounts_are_counted_by_scope_and_limit(self, store: CountingStore, clock: FakeClock) -> None:
+        limits = counting(store, CallLimit(10, HOUR), RateLimit("tokens", 20, 60))
+        for amount in (7, 5, 20):
+            taken(limits, {"tokens": amount})
         taken(counting(store, CallLimit(10, HOUR), entity="another"))
         hour = hour_of(clock())
         assert collected(store) == {
@@ -32,136 +60,232 @@ class Counting(Collecting):
         }
 
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_every_algorithm_is_counted_in_units(self, store: CountingStore, algorithm: RateLimitAlgorithm) -> None:
-        limits = counting(store, RateLimit("tokens", 70, 7, algorithm))
-        taken(limits, {"tokens": 3})
-        assert total(store) == 3_000
-
-    @pytest.mark.parametrize("algorithm", [RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA])
-    def test_thousandths_are_counted(self, store: CountingStore, algorithm: RateLimitAlgorithm) -> None:
-        limits = counting(store, RateLimit("tokens", 7.5, 7, algorithm))
-        taken(limits, {"tokens": 0.125})
-        assert total(store) == 125
-
-    def test_a_refusal_is_not_counted(self, store: CountingStore) -> None:
-        limits = counting(store, CallLimit(2, HOUR))
-        for _ in range(5):
-            taken(limits)
-        assert total(store) == 2_000
+    def test_every_algorithm_is_counted_in_thousandths(
+        self, store: CountingStore, clock: FakeClock, algorithm: RateLimitAlgorithm
+    ) -> None:
+        decimal = algorithm.takes_decimals
+        limits = counting(store, RateLimit("tokens", 7.5 if decimal else 7, HOUR, algorithm))
+        taken(limits, {"tokens": 3.125 if decimal else 3})
+        assert total(store) == (3_125 if decimal else 3_000)
+        taken(limits, {"tokens": 4})
+        credit(limits, "tokens", 5)
+        clock.advance(HOUR)
+        credit(limits, "tokens", 1)
+        assert total(store) == 4_000, "credit changes no count"
 
     def test_a_refusal_by_another_scope_is_not_counted(self, store: CountingStore) -> None:
-        both = limits_in(
-            store,
-            in_scope(store, scope_of("conformance", "wide"), CallLimit(9, HOUR)),
-            in_scope(store, scope_of("conformance", "tight"), CallLimit(1, HOUR)),
-        )
-        taken(both)
-        taken(both)
+        sizes = {"wide": 9, "tight": 1}
+        parts = [
+            in_scope(store, scope_of("conformance", name), CallLimit(size, HOUR), counts=True)
+            for name, size in sizes.items()
+        ]
+        for _ in range(2):
+            taken(limits_in(store, *parts))
         assert total(store) == 2_000
 
-    def test_what_is_settled_is_counted_as_it_was_used(self, store: CountingStore) -> None:
+    def test_settled_amounts_are_counted_as_they_were_used(self, store: CountingStore) -> None:
         limits = counting(store, RateLimit("in", 100, 60), RateLimit("out", 100, 60, RateLimitAlgorithm.FIXED_WINDOW))
         claim = taken(limits, {"in": 30, "out": 30})
-        settle(limits, claim, {"in": -10, "out": 5})
-        settle(limits, claim, {"in": -10, "out": 5})
-        counts = collected(store)
-        assert sorted(counts.values()) == [20_000, 35_000]
+        for _ in range(2):
+            settle(limits, claim, {"in": -10, "out": 5})
+        assert sorted(collected(store).values()) == [20_000, 35_000]
+        after = taken(limits, {"in": 30})
+        assert total(store) == 30_000
+        settle(limits, after, {"in": -10})
+        assert total(store) == -10_000, "it was collected already"
 
-    def test_use_that_debt_does_not_remember_is_counted(self, store: CountingStore) -> None:
-        limits = counting(store, RateLimit("tokens", 1, 366 * 24 * HOUR))
-        claim = taken(limits, {"tokens": 1})
-        settle(limits, claim, {"tokens": 200_000})
+    def test_use_beyond_the_largest_debt_is_counted(self, store: CountingStore) -> None:
+        limits = counting(store, RateLimit("tokens", 1, YEAR))
+        settle(limits, taken(limits, {"tokens": 1}), {"tokens": 200_000})
         assert available(limits, "tokens") == 0
         assert total(store) == 200_001_000
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_what_was_credited_is_counted_all_the_same(
-        self, store: CountingStore, clock: FakeClock, algorithm: RateLimitAlgorithm
-    ) -> None:
-        limits = counting(store, RateLimit("tokens", 10, HOUR, algorithm))
-        taken(limits, {"tokens": 8})
-        credit(limits, "tokens", 5)
-        assert available(limits, "tokens") == 7
-        taken(limits, {"tokens": 1})
-        clock.advance(HOUR)
-        credit(limits, "tokens", 1)
-        assert total(store) == 9_000
-
-    def test_permits_are_counted_when_they_are_lent(self, store: CountingStore) -> None:
-        limits = counting(store, ResourceLimit("db", 3))
-        claim = taken(limits)
+    def test_permits_and_quotas_are_counted(self, store: CountingStore) -> None:
+        limits = counting(store, ResourceLimit("db", 3), QuotaLimit("budget", 100, "month"))
+        claim = taken(limits, {"budget": 40})
         settle(limits, claim, {"db": -1})
         taken(limits)
-        assert total(store) == 2_000
+        assert sorted(collected(store).values()) == [2_000, 40_000]
 
-    def test_a_quota_is_counted(self, store: CountingStore) -> None:
-        limits = counting(store, QuotaLimit("budget", 100, "month"))
-        taken(limits, {"budget": 40})
-        assert total(store) == 40_000
-
-    def test_each_hour_is_counted_by_itself(self, store: CountingStore, clock: FakeClock) -> None:
-        limits = counting(store, CallLimit(100, HOUR))
-        hours = []
+    def test_each_hour_is_counted_separately(self, store: CountingStore, clock: FakeClock) -> None:
+        limits = counting(store, RateLimit("tokens", 100, 60))
+        hours, claims = [], []
         for calls in (1, 2, 3):
             clock.advance(HOUR)
             hours.append(hour_of(clock()))
-            for _ in range(calls):
-                taken(limits)
+            claims += [taken(limits, {"tokens": 10}) for _ in range(calls)]
+        settle(limits, claims[0], {"tokens": -4})
         counts = collected(store)
-        assert [counts["conformance", "someone", False, hour, "call_count"] for hour in hours] == [1_000, 2_000, 3_000]
-
-    def test_what_is_settled_late_is_counted_when_it_was_taken(self, store: CountingStore, clock: FakeClock) -> None:
-        limits = counting(store, RateLimit("tokens", 100, 60))
-        claim = taken(limits, {"tokens": 30})
-        hour = hour_of(clock())
+        assert [counts["conformance", "someone", False, hour, "tokens"] for hour in hours] == [6_000, 20_000, 30_000]
         clock.advance(HOUR)
-        taken(limits, {"tokens": 4})
-        settle(limits, claim, {"tokens": -10})
-        counts = collected(store)
-        assert counts["conformance", "someone", False, hour, "tokens"] == 20_000
-        assert counts["conformance", "someone", False, hour + 1, "tokens"] == 4_000
+        settle(limits, claims[1], {})
+        assert store.collect_counts() is None, "all of it was used"
 
-    def test_a_changed_limit_loses_nothing(self, store: CountingStore) -> None:
-        rates = RateLimit("tokens", 100, 60), RateLimit("other", 100, 60)
-        old = counting(store, *rates)
+    def test_changes_and_resets_lose_no_count(self, store: CountingStore) -> None:
+        old = counting(store, RateLimit("tokens", 100, 60), RateLimit("other", 100, 60))
         claim = taken(old, {"tokens": 30, "other": 10})
-        new = counting(store, RateLimit("tokens", 70, 7, RateLimitAlgorithm.GCRA))
-        taken(new, {"tokens": 5})
+        tighter = counting(store, RateLimit("tokens", 35, 7, RateLimitAlgorithm.GCRA))
+        for _ in range(2):
+            taken(tighter, {"tokens": 5})
         settle(old, claim, {"tokens": -10, "other": 1})
-        assert sorted(collected(store).values()) == [11_000, 25_000]
+        reset(tighter)
+        silent = in_scope(store, scope_of("conformance", "someone"), RateLimit("tokens", 100, 60))
+        claim = taken(limits_in(store, silent), {"tokens": 50})
+        settle(limits_in(store, silent), claim, {"tokens": -1})
+        taken(old, {"tokens": 1})
+        assert sorted(collected(store).values()) == [11_000, 26_000]
 
-    def test_a_limit_that_changes_while_it_refuses_loses_nothing(self, store: CountingStore) -> None:
-        taken(counting(store, CallLimit(3, HOUR)))
-        tighter = counting(store, CallLimit(1, HOUR))
-        taken(tighter)
-        taken(tighter)
-        assert total(store) == 1_000
-
-    def test_who_stops_counting_loses_nothing(self, store: CountingStore) -> None:
-        taken(counting(store, CallLimit(3, HOUR)))
-        silent = limits_in(store, in_scope(store, scope_of("conformance", "someone"), CallLimit(3, HOUR), counts=False))
-        taken(silent)
-        taken(counting(store, CallLimit(3, HOUR)))
-        assert total(store) == 2_000
-
-    def test_a_reset_forgets_no_count(self, store: CountingStore) -> None:
-        limits = counting(store, CallLimit(3, HOUR))
-        taken(limits)
-        store.reset([one.scope.key for one in limits.scoped])
-        taken(limits)
-        assert total(store) == 2_000
-
-    def test_scopes_are_named_as_they_are(self, store: CountingStore) -> None:
+    def test_names_are_counted_as_they_are(self, store: CountingStore) -> None:
         odd = "käse:*~\0\n\U0001f9c0"
         scopes = [scope_of("a/b.c", odd), scope_of("a/b.c", None), shared_scope("a/b.c", "call_count")]
         for scope in scopes:
-            taken(limits_in(store, in_scope(store, scope, CallLimit(3, HOUR))))
+            taken(limits_in(store, in_scope(store, scope, CallLimit(3, HOUR), counts=True)))
         names = {key[:3] for key in collected(store)}
         assert names == {("a/b.c", odd, False), ("a/b.c", None, False), ("a/b.c", None, True)}
 
-    def test_what_should_not_be_counted_is_not(self, store: CountingStore) -> None:
-        scope = scope_of("conformance", "silent")
-        limits = limits_in(store, in_scope(store, scope, RateLimit("tokens", 10, HOUR), counts=False))
-        claim = taken(limits, {"tokens": 2})
-        settle(limits, claim, {"tokens": -1})
+    def test_a_batch_is_returned_until_it_is_forgotten(self, store: CountingStore) -> None:
+        limits = counting(store, CallLimit(100, HOUR))
         assert store.collect_counts() is None
+        taken(limits)
+        first = store.collect_counts()
+        taken(limits)
+        assert first is not None
+        assert store.collect_counts() == first
+        store.forget_counts("another")
+        assert store.collect_counts() == first
+        for _ in range(2):
+            store.forget_counts(first.name)
+        second = store.collect_counts()
+        assert second is not None
+        assert second.name != first.name
+        assert [dict(count.amounts) for count in second.counts] == [{"call_count": 1_000}]
+
+    def test_a_scope_that_is_forgotten_keeps_its_counts(self, store: CountingStore, clock: FakeClock) -> None:
+        for name, count in (("idle", 40), ("new", 80)):
+            for number in range(count):
+                taken(counting(store, CallLimit(3, 1), entity=f"{name} {number}"))
+            clock.advance(2 * HOUR)
+        assert total(store) == 120_000
+
+    def test_many_scopes_are_collected_in_several_batches(self, store: CountingStore) -> None:
+        for number in range(1_100):
+            taken(counting(store, CallLimit(3, HOUR), entity=f"number {number}"))
+        counts = collected(store)
+        assert len(counts) == 1_100
+        assert sum(counts.values()) == 1_100_000
+
+    def test_busy_scopes_do_not_keep_others_from_being_collected(self, store: CountingStore, clock: FakeClock) -> None:
+        sets = [counting(store, CallLimit(1_000, HOUR), entity=f"number {number}") for number in range(600)]
+        for limits in sets:
+            taken(limits)
+        found: set[str | None] = set()
+        for _ in sets:
+            batch = store.collect_counts()
+            assert batch is not None
+            store.forget_counts(batch.name)
+            found |= {count.entity for count in batch.counts}
+            clock.advance(1)
+            for count in batch.counts:
+                taken(counting(store, CallLimit(1_000, HOUR), entity=str(count.entity)))
+            if len(found) == len(sets):
+                break
+        assert len(found) == len(sets)
+
+    def test_counts_that_are_not_collected_are_forgotten_in_the_end(
+        self, store: CountingStore, clock: FakeClock
+    ) -> None:
+        limits = counting(store, CallLimit(100, HOUR))
+        for _ in range(KEPT_HOURS + 20):
+            taken(limits)
+            clock.advance(HOUR)
+        assert KEPT_HOURS <= len(collected(store)) <= KEPT_HOURS + 3
+
+    def test_counts_are_the_sum_of_the_admitted_amounts(self) -> None:
+        @settings(deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.data())
+        def check(data: st.DataObject) -> None:
+            clock = FakeClock()
+            store = self.make_store(clock)
+            try:
+                assert is_counting(store)
+                actions = CountedActions(store, clock, data.draw)
+                for _ in range(data.draw(st.integers(1, 12))):
+                    data.draw(st.sampled_from([actions.take, actions.settle, actions.wait, actions.collect]))()
+                actions.collect()
+            finally:
+                self.close_store(store)
+            assert {key: count for key, count in actions.missing.items() if count} == {}
+
+        check()
+
+    def test_threads_that_take_while_others_collect_lose_nothing(self, store: CountingStore) -> None:
+        limits = counting(store, CallLimit(10_000, HOUR))
+        with ThreadPoolExecutor(4) as threads:
+            takers = [threads.submit(lambda: [taken(limits) for _ in range(150)]) for _ in range(3)]
+            found = threads.submit(lambda: sum(total(store) for _ in range(20)))
+            for taker in takers:
+                taker.result()
+        assert found.result() + total(store) == 450_000
+
+    def test_processes_that_take_while_others_collect_lose_nothing(self) -> None:
+        opener = self.open_store()
+        if opener is None:
+            pytest.skip("open_store() is not defined, so no other process can open the store")
+        with get_context("spawn").Pool(3) as processes:
+            takers = [processes.apply_async(_take, (opener, 100)) for _ in range(2)]
+            found = processes.apply_async(_collect, (opener, 20))
+            for taker in takers:
+                taker.get(60)
+            assert found.get(60) + processes.apply(_collect, (opener, 1)) == 200_000
+
+
+class CountedActions:
+    """Random requests under three definitions of one scope; `missing` is what was admitted and not yet collected."""
+
+    sizes = (20, RateLimitAlgorithm.TOKEN_BUCKET), (7, RateLimitAlgorithm.SLIDING_WINDOW), (30, RateLimitAlgorithm.GCRA)
+
+    def __init__(self, store: CountingStore, clock: FakeClock, draw: Callable[[st.SearchStrategy[int]], int]) -> None:
+        self.store, self.clock, self.draw = store, clock, draw
+        limits = [RateLimit("tokens", size, 60, algorithm) for size, algorithm in self.sizes]
+        self.sets = [counting(store, limit, ResourceLimit("db", 2)) for limit in limits]
+        self.held: list[tuple[LimitSet, Claim, int]] = []
+        self.missing: Counter[tuple[int, str]] = Counter()
+
+    def take(self) -> None:
+        """Request some tokens and a permit."""
+        limits, amount = self.sets[self.draw(st.integers(0, 2))], self.draw(st.integers(0, 12))
+        claim = taken(limits, {"tokens": amount})
+        if claim.admitted:
+            hour = hour_of(claim.decided_at)
+            self.missing.update({(hour, "tokens"): amount * 1000, (hour, "db"): 1000})
+            self.held.append((limits, claim, amount))
+
+    def settle(self) -> None:
+        """Settle the last claim."""
+        if self.held:
+            limits, claim, amount = self.held.pop()
+            change = self.draw(st.integers(-amount, 3))
+            settle(limits, claim, {"tokens": change, "db": -1})
+            self.missing[hour_of(claim.decided_at), "tokens"] += change * 1000
+
+    def wait(self) -> None:
+        """Let time pass."""
+        self.clock.advance(self.draw(st.sampled_from([1, 600, HOUR])))
+
+    def collect(self) -> None:
+        """Collect, and forget the use of the limits."""
+        for key, amount in collected(self.store).items():
+            self.missing[key[3:]] -= amount
+        reset(self.sets[0])
+
+
+def _take(opener: Callable[[], Store], times: int) -> None:
+    limits = counting(opener(), CallLimit(10_000, HOUR))
+    for _ in range(times):
+        taken(limits)
+
+
+def _collect(opener: Callable[[], Store], times: int) -> int:
+    store = opener()
+    assert is_counting(store)
+    return sum(total(store) for _ in range(times))

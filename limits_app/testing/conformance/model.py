@@ -1,4 +1,4 @@
-"""The reference model: what each kind of limit should do, in exact fractions, written for the eye and not for speed.
+"""The reference model: what each kind of limit should do, in exact fractions.
 
 Times are microseconds, amounts are fractions of a unit.
 A model answers True or False where a store must decide the same, and None where a store may do either,
@@ -13,8 +13,6 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
-
-__all__ = ["Model", "PermitModel", "model_of"]
 
 SECOND: Final = 1_000_000
 STEPS: Final = 1024
@@ -202,6 +200,24 @@ class PermitModel:
 def model_of(limit: RateLimit | CallLimit) -> Model:
     """The model of a rate or call limit, unused."""
     return _MODELS[limit.algorithm](limit)
+
+
+class LooseModel:
+    """A model of a limit that counts in steps: never early, and a step or two late."""
+
+    def __init__(self, limit: RateLimit) -> None:
+        self.exact = model_of(limit)
+        self.charge, self.settle, self.reset = self.exact.charge, self.exact.settle, self.exact.reset
+        self.late = 2 * max(_exact(limit.capacity), Fraction(1)) / 1000
+
+    def admits(self, now: int, amount: Fraction) -> bool | None:
+        """False where the exact model refuses, True where it would admit even a little more."""
+        if not self.exact.admits(now, amount):
+            return False
+        return True if self.exact.admits(now, amount + self.late) else None
+
+    def used(self, now: int) -> Fraction | None:
+        """Unknown: the store may be a step late."""
 
 
 def _bucket(limit: RateLimit | CallLimit, *, refunds: bool) -> Model:

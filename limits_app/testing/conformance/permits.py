@@ -1,42 +1,67 @@
-"""Permits: never more than there are, whatever is forgotten, and fencing numbers that only grow."""
+"""Permits: never more than the limit has, leased for a while, renewed while their holder lives, and never revived."""
 
 from __future__ import annotations
 
-from limits_app.core.limits import CallLimit, QuotaLimit, ResourceLimit
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, ResourceLimit
+from limits_app.core.modes import HOOKS
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
-from limits_app.testing.conformance.contract import Contract, give_back, limits_in, limits_of, scoped, taken
+from limits_app.testing.conformance.contract import (
+    HOUR,
+    Contract,
+    admissions,
+    available,
+    give_back,
+    holders,
+    limits_in,
+    limits_of,
+    newcomers_come,
+    scoped,
+    taken,
+)
 
-__all__ = ["Permits"]
-
-
-def newcomers_come(store: Store, name: str, count: int = 300) -> None:
-    """Use many scopes once, so that the store looks for idle ones."""
-    for number in range(count):
-        assert limits_of(store, CallLimit(1, 0.001), entity=f"{name} {number}").try_acquire()
+RELEASES: dict[str, Callable[[Acquisition], None]] = {
+    "release": Acquisition.release,
+    "cancel": Acquisition.cancel,
+    "block": lambda held: held.__exit__(None, None, None),
+    "task": lambda held: asyncio.run(held.arelease()),
+}
 
 
 class Permits(Contract):
-    """Counting holders."""
+    """Counting permits and their holders, while scopes are forgotten and leases end."""
 
-    def test_no_more_are_held_than_there_are(self, store: Store) -> None:
+    def test_no_more_are_held_than_the_limit_has(self, store: Store) -> None:
         limits = limits_of(store, ResourceLimit("db", 3))
         claims = [taken(limits) for _ in range(5)]
         assert [claim.admitted for claim in claims] == [True, True, True, False, False]
         give_back(limits, claims[1])
-        assert [taken(limits).admitted for _ in range(2)] == [True, False]
+        assert admissions(limits, 2) == [True, False]
 
     def test_holders_and_permits_are_counted(self, store: Store) -> None:
-        limits = limits_of(store, ResourceLimit("db", 10))
-        first, second = taken(limits, {"db": 4}), taken(limits, {"db": 1})
+        limits = limits_of(store, ResourceLimit("db", 10), CallLimit(100, 60))
+        first, second = taken(limits, {"db": 4}), taken(limits)
+        assert not taken(limits, {"db": 6}).admitted
         stats = limits.get_stats()["db"]
         assert (stats["used"], stats["available"], stats["holders"]) == (5, 5, 2)
         for claim in (first, second):
             give_back(limits, claim)
-        stats = limits.get_stats()["db"]
-        assert (stats["used"], stats["available"], stats["holders"]) == (0, 10, 0)
+        assert holders(limits) == 0
+        assert taken(limits, {"db": 10}).admitted
+        outcome = limits.try_acquire().outcome
+        assert (outcome.allowed, outcome.retry_after, outcome.never) == (False, None, False)
+        assert limits.try_acquire().fences == {}
+        assert limits.try_acquire({"db": 0}), "an amount of 0 takes no permit"
 
-    def test_an_amount_of_0_takes_no_permit_also_where_its_key_is_a_quota_in_another_scope(self, store: Store) -> None:
+    def test_an_amount_of_0_takes_no_permit_where_its_key_is_a_quota_in_another_scope(self, store: Store) -> None:
         quota, slots = scoped(store, QuotaLimit.per_day("x", 5)), scoped(store, ResourceLimit("x", 3), entity="parent")
         for parts in ((quota, slots), (slots, quota)):
             limits = limits_in(store, *parts)
@@ -46,36 +71,32 @@ class Permits(Contract):
                     stats = limits_in(store, slots).get_stats()["x"]
                     assert (stats["used"], stats["holders"]) == (held, bool(held))
                     assert bool(acquisition.fences) is bool(held)
-            assert limits_in(store, slots).get_stats()["x"]["holders"] == 0
+            assert holders(limits_in(store, slots), "x") == 0
 
-    def test_a_permit_that_is_held_stays_held_while_idle_scopes_are_forgotten(
-        self, store: Store, clock: FakeClock
-    ) -> None:
-        limits = limits_of(store, ResourceLimit("db", 1))
+    def test_a_renewed_permit_stays_held_while_idle_scopes_are_forgotten(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 2))
         claim = taken(limits)
         for round_number in range(10):
             for _ in range(12):
                 clock.move(store.lease_us - 1)
                 assert store.renew([claim]) == []
-            newcomers_come(store, f"round {round_number}", 40)
-            assert limits.get_stats()["db"]["holders"] == 1
-            assert not taken(limits).admitted
+            newcomers_come(store, f"round {round_number}")
+            assert holders(limits) == 1
         give_back(limits, claim)
-        assert [taken(limits).admitted for _ in range(2)] == [True, False]
+        give_back(limits, claim)
+        assert admissions(limits, 3) == [True, True, False]
 
-    def test_a_permit_is_counted_that_is_lent_while_the_store_looks_for_what_is_idle(
-        self, store: Store, clock: FakeClock
-    ) -> None:
-        parts = [scoped(store, ResourceLimit("db", 2), entity=who) for who in ("one", "two", "three")]
+    def test_a_permit_is_counted_that_is_leased_while_older_leases_end(self, store: Store, clock: FakeClock) -> None:
+        parts = [scoped(store, ResourceLimit("db", 2), entity=name) for name in ("one", "two", "three")]
         one = limits_in(store, parts[0])
         assert taken(one).admitted
         for part in parts[1:]:
             clock.move(store.lease_us)
             assert taken(limits_in(store, parts[0], part)).admitted
-            assert one.get_stats()["db"]["holders"] == 1
-        assert [taken(one).admitted for _ in range(2)] == [True, False]
+            assert holders(one) == 1
+        assert admissions(one, 2) == [True, False]
 
-    def test_of_two_permits_of_a_claim_only_the_one_that_ran_out_is_lost(self, store: Store, clock: FakeClock) -> None:
+    def test_of_two_permits_of_a_claim_only_the_expired_one_is_lost(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, ResourceLimit("db", 1), ResourceLimit("gpu", 1, max_hold_seconds=1))
         both = taken(limits)
         clock.move(1_000_000)
@@ -83,69 +104,222 @@ class Permits(Contract):
         assert (gpu.admitted, db.admitted) == (True, False)
         assert store.renew([both, gpu]) == [both]
         give_back(limits, both)
-        assert [limits.get_stats()[key]["holders"] for key in ("db", "gpu")] == [0, 1]
+        assert [holders(limits, key) for key in ("db", "gpu")] == [0, 1]
         give_back(limits, gpu)
         assert taken(limits).admitted
-
-    def test_a_late_release_changes_nothing_after_the_store_has_looked_for_what_is_idle(
-        self, store: Store, clock: FakeClock
-    ) -> None:
-        limits = limits_of(store, ResourceLimit("db", 1), CallLimit(10, 3600))
-        late = taken(limits)
-        clock.move(store.lease_us)
-        newcomers_come(store, "newcomer", 20)
-        other = taken(limits)
-        give_back(limits, late)
-        assert limits.get_stats()["db"]["holders"] == 1
-        assert not taken(limits).admitted
-        give_back(limits, other)
-        assert limits.get_stats()["db"]["available"] == 1
-
-    def test_a_permit_is_given_back_once_even_when_its_scope_looked_idle(self, store: Store, clock: FakeClock) -> None:
-        limits = limits_of(store, ResourceLimit("db", 2))
-        claim = taken(limits)
-        for _ in range(40):
-            clock.move(store.lease_us // 2)
-            assert store.renew([claim]) == []
-        newcomers_come(store, "newcomer")
-        give_back(limits, claim)
-        assert [taken(limits).admitted for _ in range(3)] == [True, True, False]
 
     def test_fencing_numbers_only_grow(self, store: Store, clock: FakeClock) -> None:
         limits, last = limits_of(store, ResourceLimit("db", 2)), 0
         for step in range(30):
-            held = limits.try_acquire()
-            assert held.fences["db"] > last
-            last = held.fences["db"]
-            clock.move((0, 1, -1, 5_000_000)[step % 4])
-            held.release()
-        assert limits.try_acquire().fences["db"] > last
-
-    def test_fencing_numbers_grow_on_after_idle_state_was_forgotten(self, store: Store, clock: FakeClock) -> None:
-        limits, last = limits_of(store, ResourceLimit("db", 1)), 0
-        for round_number in range(3):
-            for _ in range(50):
-                claim = taken(limits)
-                give_back(limits, claim)
             with limits.try_acquire() as held:
                 assert held.fences["db"] > last
                 last = held.fences["db"]
-            clock.advance(100_000)
-            newcomers_come(store, f"round {round_number}", 30)
+                clock.move((0, 1, -1, 5_000_000)[step % 4])
+            if step % 10 == 0:
+                clock.advance(100_000)
+                newcomers_come(store, f"step {step}", 30)
 
-    def test_a_refusal_has_no_fencing_number(self, store: Store) -> None:
+
+class Leases(Contract):
+    """How long a permit is held that is not released."""
+
+    def test_a_permit_that_is_not_renewed_is_available_when_its_lease_ends(
+        self, store: Store, clock: FakeClock
+    ) -> None:
         limits = limits_of(store, ResourceLimit("db", 1))
         assert taken(limits).admitted
-        assert limits.try_acquire().fences == {}
+        clock.move(store.lease_us - 1)
+        assert not taken(limits).admitted
+        assert holders(limits) == 1
+        clock.move(1)
+        assert holders(limits) == 0
+        assert admissions(limits, 2) == [True, False]
 
-    def test_a_refusal_for_want_of_a_permit_names_no_time(self, store: Store) -> None:
+    def test_each_permit_has_its_own_lease(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 3))
+        for _ in range(3):
+            assert taken(limits).admitted
+            clock.move(store.lease_us // 4)
+        clock.move(store.lease_us // 4)
+        assert admissions(limits, 2) == [True, False]
+        clock.move(store.lease_us // 4)
+        assert available(limits, "db") == 1
+
+    def test_a_renewed_lease_lasts_a_whole_lease_from_then_on(self, store: Store, clock: FakeClock) -> None:
+        parts = [scoped(store, ResourceLimit("db", 1), entity=name) for name in ("one", "two")]
+        family, singles = limits_in(store, *parts), [limits_in(store, part) for part in parts]
+        claim = taken(family)
+        for _ in range(10):
+            clock.move(store.lease_us - 1)
+            assert store.renew([claim]) == []
+            assert [taken(single).admitted for single in singles] == [False, False]
+        clock.move(store.lease_us)
+        assert [taken(single).admitted for single in singles] == [True, True]
+
+    def test_renewal_never_revives_a_lease_that_has_ended(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, ResourceLimit("db", 1))
-        assert taken(limits).admitted
-        outcome = limits.try_acquire().outcome
-        assert (outcome.allowed, outcome.retry_after, outcome.never) == (False, None, False)
+        late = taken(limits)
+        clock.move(store.lease_us)
+        assert store.renew([late]) == [late]
+        other = taken(limits)
+        assert other.admitted
+        assert store.renew([late, other]) == [late]
+        assert holders(limits) == 1
 
-    def test_an_explicit_nothing_leaves_a_permit_out(self, store: Store) -> None:
-        limits = limits_of(store, ResourceLimit("db", 1), CallLimit(10, 60))
+    def test_one_call_renews_many_and_returns_those_that_are_lost(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 10))
+        early = [taken(limits) for _ in range(3)]
+        clock.move(store.lease_us // 2)
+        later = [taken(limits) for _ in range(3)]
+        clock.move(store.lease_us // 2)
+        assert store.renew([*early, *later]) == early
+        assert store.renew([]) == []
+        clock.move(store.lease_us - 1)
+        assert holders(limits) == 3
+
+    def test_a_permit_is_lost_after_the_longest_hold(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=25))
+        claim, start = taken(limits), clock.now_us
+        while clock.now_us < start + 24_000_000:
+            clock.advance(2)
+            assert store.renew([claim]) == []
+        clock.move(start + 24_999_999 - clock.now_us)
+        assert not taken(limits).admitted
+        assert store.renew([claim]) == []
+        clock.move(1)
+        assert store.renew([claim]) == [claim]
         assert taken(limits).admitted
-        assert not limits.try_acquire()
-        assert limits.try_acquire({"db": 0})
+        short = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=0.5), entity="shorter than a lease")
+        assert taken(short).admitted
+        clock.move(499_999)
+        assert not taken(short).admitted
+        clock.move(1)
+        assert taken(short).admitted
+
+    @pytest.mark.parametrize("newcomers", [0, 20])
+    def test_a_late_release_changes_nothing(self, store: Store, clock: FakeClock, newcomers: int) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1), CallLimit(10, HOUR))
+        late = taken(limits)
+        clock.move(store.lease_us)
+        newcomers_come(store, "newcomer", newcomers)
+        other = taken(limits)
+        give_back(limits, late)
+        assert holders(limits) == 1
+        assert not taken(limits).admitted
+        give_back(limits, other)
+        assert available(limits, "db") == 1
+        later = taken(limits)
+        clock.move(store.lease_us)
+        give_back(limits, later)
+        assert admissions(limits, 2) == [True, False]
+
+    def test_a_permit_is_renewed_while_its_acquisition_exists(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        held = limits.try_acquire()
+        clock.move(20 * store.lease_us)
+        assert not limits_of(store, ResourceLimit("db", 1)).try_acquire()
+        held.release()
+        assert available(limits, "db") == 1
+        assert limits.try_acquire()  # without a reference
+        gc.collect()
+        clock.move(2 * store.lease_us)
+        assert limits_of(store, ResourceLimit("db", 1)).try_acquire()
+
+    @pytest.fixture
+    def lost(self) -> Iterator[list[Acquisition]]:
+        """The acquisitions whose holders are notified of a lost lease."""
+        lost = list[Acquisition]()
+        HOOKS.lease_lost.append(lost.append)
+        yield lost
+        HOOKS.lease_lost.remove(lost.append)
+
+    def test_a_lost_lease_is_reported_once(
+        self, store: Store, clock: FakeClock, lost: list[Acquisition], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1, max_hold_seconds=30))
+        held = limits.try_acquire()
+        with caplog.at_level(logging.WARNING, "limits_app"):
+            clock.advance(60)
+        assert lost == [held]
+        assert "db" in caplog.text
+        other = taken(limits)
+        held.release()
+        assert not taken(limits).admitted
+        assert other.admitted
+        assert lost == [held]
+
+    @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+    def test_a_lost_lease_is_reported_by_its_release(  # noqa: PLR0917 - fixtures, by name
+        self,
+        store: Store,
+        clock: FakeClock,
+        lost: list[Acquisition],
+        caplog: pytest.LogCaptureFixture,
+        release: Callable[[Acquisition], None],
+    ) -> None:
+        limits = limits_of(store, ResourceLimit("db", 1))
+        kept = limits.try_acquire()
+        clock.move(3 * store.lease_us)
+        for _ in range(2):
+            release(kept)
+        assert lost == [], "it was renewed"
+        held = limits.try_acquire()
+        _freeze(store, clock)
+        assert taken(limits).admitted
+        with caplog.at_level(logging.WARNING, "limits_app"):
+            release(held)
+        assert lost == [held]
+        assert caplog.text.count("the lease of db ran out") == 1
+        release(held)
+        clock.advance(60)
+        assert lost == [held], "once"
+
+    def test_the_callback_of_a_lost_lease_may_use_the_store(self, store: Store, clock: FakeClock) -> None:
+        limits, seen = limits_of(store, ResourceLimit("db", 1)), list[object]()
+
+        def look(_: Acquisition) -> None:
+            seen.extend([holders(limits), bool(limits.try_acquire({"db": 1}))])
+
+        held = limits.try_acquire()
+        _freeze(store, clock)
+        assert taken(limits).admitted
+        HOOKS.lease_lost.append(look)
+        try:
+            held.release()
+        finally:
+            HOOKS.lease_lost.remove(look)
+        assert seen == [1, False]
+
+    def test_several_lost_leases_of_an_acquisition_are_reported_once(
+        self, store: Store, clock: FakeClock, lost: list[Acquisition]
+    ) -> None:
+        names = [f"{number}" for number in range(4)]
+        parts = [scoped(store, ResourceLimit("db", 1), RateLimit("tokens", 9, 60), entity=name) for name in names]
+        some, all_of_it = limits_in(store, parts[0], parts[1]), limits_in(store, parts[2], parts[3])
+        held = [some.try_acquire({"tokens": 5}), all_of_it.try_acquire({"tokens": 5})]
+        for one in held:
+            one.update({"tokens": 1})
+        _freeze(store, clock)
+        assert taken(limits_in(store, parts[0])).admitted
+        held[0].release()
+        assert lost == held[:1]
+        assert taken(all_of_it).admitted
+        held[1].release()
+        assert lost == held
+        assert [available(limits_in(store, part), "tokens") for part in parts] == [9] * 4
+
+    def test_a_lost_lease_is_reported_under_changed_limits(
+        self, store: Store, clock: FakeClock, lost: list[Acquisition]
+    ) -> None:
+        before, after = [limits_of(store, ResourceLimit("db", capacity)) for capacity in (1, 2)]
+        held = before.try_acquire()
+        _freeze(store, clock)
+        assert taken(after, {"db": 2}).admitted
+        held.release()
+        assert lost == [held]
+        assert available(after, "db") == 0
+
+
+def _freeze(store: Store, clock: FakeClock) -> None:
+    """Let a lease expire without renewal, as in a process that is stopped."""
+    clock.now_us += store.lease_us

@@ -1,50 +1,137 @@
-"""Settling: refunds, over-use, debt, and settling the same claim twice."""
+"""Settling: refunds, debt and credit of every kind of limit, and settling the same claim twice."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
+from typing import Final
 
 import pytest
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Amount
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.limits import CallLimit, MeteredLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.store import Store
 from limits_app.testing.clock import FakeClock
 from limits_app.testing.conformance.contract import (
     ALGORITHMS,
     DRAINING,
+    HOUR,
     KEY,
     REFUNDING,
+    YEAR,
     Contract,
     available,
+    credit,
+    credit_of,
+    holders,
     limits_in,
     limits_of,
+    newcomers_come,
+    report,
     scoped,
     settle,
     snapshot,
     taken,
+    used,
     wait_us,
 )
 
-__all__ = ["Settling"]
-
-KEEPING = tuple(algorithm for algorithm in ALGORITHMS if algorithm not in REFUNDING)
+LIMITS: Final[Sequence[MeteredLimit]] = [
+    *[RateLimit(KEY, 10, HOUR, algorithm) for algorithm in ALGORITHMS],
+    QuotaLimit.per_day(KEY, 10),
+    QuotaLimit.per_session(KEY, 10, HOUR),
+]
 
 
 class Settling(Contract):
-    """What becomes of amounts that were used otherwise than they were requested."""
+    """What happens to amounts that were not used as they were requested."""
 
-    @pytest.mark.parametrize("algorithm", REFUNDING)
-    def test_what_was_not_used_is_given_back(self, store: Store, algorithm: RateLimitAlgorithm) -> None:
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_unused_amounts_are_refunded_where_the_algorithm_can(
+        self, store: Store, algorithm: RateLimitAlgorithm
+    ) -> None:
         limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
         with limits.try_acquire({KEY: 8}) as acquired:
             acquired.update({KEY: 3})
-        assert available(limits) == 7
+        left = 7 if algorithm in REFUNDING else 2
+        for _ in range(2):
+            assert available(limits) == left
+            acquired.release()
+        for refunded in (0.001, 0.5, 2, 9.999) if algorithm in REFUNDING else ():
+            exact = limits_of(store, RateLimit(KEY, 10, 60, algorithm), entity=str(refunded))
+            report(exact.try_acquire({KEY: 10}), round(10 - refunded, 3))
+            assert exact.try_acquire({KEY: refunded})
+            assert not exact.try_acquire({KEY: 0.001})
 
-    def test_threads_that_release_the_same_at_the_same_time_give_it_back_once(self, store: Store) -> None:
-        limits = limits_of(store, RateLimit(KEY, 100, 366 * 86_400))
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_a_late_refund_never_restores_more_than_the_burst(
+        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
+    ) -> None:
+        for passed_ms in (0, 1, 1000, 29_999, 60_000, 3_600_000):
+            limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm), entity=str(passed_ms))
+            acquired = limits.try_acquire({KEY: 10})
+            clock.move(passed_ms * 1000)
+            report(acquired, 0)
+            left = available(limits)
+            assert left <= 10
+            assert limits.try_acquire({KEY: int(left)})
+            assert not limits.try_acquire({KEY: 1})
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_using_more_than_requested_is_debt(
+        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
+        report(limits.try_acquire({KEY: 4}), 22)
+        assert "22 used" in caplog.text
+        stats = limits.get_stats()[KEY]
+        assert (stats["used"], stats["available"], stats["utilization"]) == (22, 0, 2.2)
+        expected = 13 * 6_000_000 if algorithm in DRAINING else 60_000_000
+        assert wait_us(limits.try_acquire({KEY: 1})) == expected
+        clock.move(expected - 1)
+        assert not limits.try_acquire({KEY: 1})
+        clock.move(1)
+        assert limits.try_acquire({KEY: 1})
+
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_nothing_is_admitted_in_debt_not_even_0(
+        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
+    ) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
+        report(limits.try_acquire({KEY: 0}), 10)
+        assert limits.try_acquire({KEY: 0}), "all is used, but not more"
+        report(limits.try_acquire({KEY: 0}), 1)
+        wait = wait_us(limits.try_acquire({KEY: 0}))
+        assert wait == (6_000_000 if algorithm in DRAINING else 60_000_000)
+        clock.move(wait - 1)
+        assert not limits.try_acquire({KEY: 0})
+        clock.move(1)
+        assert limits.try_acquire({KEY: 0})
+        huge = limits_of(store, RateLimit(KEY, 10**6, 86_400, algorithm), entity="huge debt")
+        for _ in range(3):
+            settle(huge, taken(huge, {KEY: 0}), {KEY: 10**12})
+        for _, _, numbers in snapshot(huge):
+            assert all(abs(number) < 2**53 for number in numbers if isinstance(number, int))
+        assert not huge.try_acquire({KEY: 0})
+
+    @pytest.mark.parametrize("change", [-3, 3])
+    def test_settling_a_claim_again_changes_nothing(self, store: Store, change: int) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 3))
+        assert taken(limits, {KEY: 1, "db": 1}).admitted
+        claim = taken(limits, {KEY: 5, "db": 1})
+        assert not claim.settled
+        settle(limits, claim, {KEY: change, "db": -1})
+        assert claim.settled
+        before = snapshot(limits)
+        settle(limits, claim, {KEY: change, "db": -1})
+        settle(limits, claim, {KEY: -1})
+        assert snapshot(limits) == before
+        assert holders(limits) == 1
+
+    def test_threads_that_release_the_same_acquisition_refund_it_once(self, store: Store) -> None:
+        limits = limits_of(store, RateLimit(KEY, 100, YEAR))
         assert limits.try_acquire({KEY: 50})
         barrier = Barrier(2)
 
@@ -59,115 +146,7 @@ class Settling(Contract):
                 list(threads.map(release, [acquired] * 2))
         assert available(limits) == pytest.approx(50, abs=0.1)
 
-    @pytest.mark.parametrize("algorithm", KEEPING)
-    def test_what_was_not_used_stays_spent_where_the_algorithm_cannot_refund(
-        self, store: Store, algorithm: RateLimitAlgorithm
-    ) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        with limits.try_acquire({KEY: 8}) as acquired:
-            acquired.update({KEY: 3})
-        assert available(limits) == 2
-
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    @pytest.mark.parametrize("passed_ms", [0, 1, 1000, 29_999, 60_000, 3_600_000])
-    def test_a_late_refund_never_lifts_the_level_over_the_burst(
-        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm, passed_ms: int
-    ) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        acquired = limits.try_acquire({KEY: 10})
-        clock.move(passed_ms * 1000)
-        acquired.update({KEY: 0})
-        acquired.release()
-        assert available(limits) <= 10
-        left = available(limits)
-        assert limits.try_acquire({KEY: int(left)})
-        assert not limits.try_acquire({KEY: 1})
-
-    @pytest.mark.parametrize("algorithm", REFUNDING)
-    @pytest.mark.parametrize("given_back", [0.001, 0.5, 2, 9.999])
-    def test_a_refund_is_exact(self, store: Store, algorithm: RateLimitAlgorithm, given_back: Amount) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        acquired = limits.try_acquire({KEY: 10})
-        acquired.update({KEY: round(10 - given_back, 3)})
-        acquired.release()
-        assert limits.try_acquire({KEY: given_back})
-        assert not limits.try_acquire({KEY: 0.001})
-
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_using_more_than_requested_is_debt(
-        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        with limits.try_acquire({KEY: 4}) as acquired:
-            acquired.update({KEY: 22})
-        assert "22 used" in caplog.text
-        stats = limits.get_stats()[KEY]
-        assert (stats["used"], stats["available"], stats["utilization"]) == (22, 0, 2.2)
-        refused = limits.try_acquire({KEY: 1})
-        expected = 13 * 6_000_000 if algorithm in DRAINING else 60_000_000
-        assert wait_us(refused) == expected
-        clock.move(expected - 1)
-        assert not limits.try_acquire({KEY: 1})
-        clock.move(1)
-        assert limits.try_acquire({KEY: 1})
-
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_nothing_is_admitted_in_debt_not_even_a_request_for_nothing(
-        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
-    ) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        afterwards = limits.try_acquire({KEY: 0})
-        assert afterwards
-        afterwards.update({KEY: 10})
-        afterwards.release()
-        assert limits.try_acquire({KEY: 0}), "all is used, but not more"
-        afterwards = limits.try_acquire({KEY: 0})
-        afterwards.update({KEY: 1})
-        afterwards.release()
-        refused = limits.try_acquire({KEY: 0})
-        wait = wait_us(refused)
-        assert wait == (6_000_000 if algorithm in DRAINING else 60_000_000)
-        clock.move(wait - 1)
-        assert not limits.try_acquire({KEY: 0})
-        clock.move(1)
-        assert limits.try_acquire({KEY: 0})
-
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
-    def test_debt_is_remembered_up_to_a_bound_that_fits_every_number(
-        self, store: Store, algorithm: RateLimitAlgorithm
-    ) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10**6, 86_400, algorithm))
-        for _ in range(3):
-            claim = taken(limits, {KEY: 0})
-            settle(limits, claim, {KEY: 10**12})
-        for _, _, numbers in snapshot(limits):
-            assert all(abs(number) < 2**53 for number in numbers if isinstance(number, int))
-        assert not limits.try_acquire({KEY: 0})
-
-    @pytest.mark.parametrize("change", [-3, 3])
-    def test_settling_a_claim_again_changes_nothing(self, store: Store, change: int) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 3))
-        others = taken(limits, {KEY: 1, "db": 1})
-        claim = taken(limits, {KEY: 5, "db": 1})
-        assert not claim.settled
-        settle(limits, claim, {KEY: change, "db": -1})
-        assert claim.settled
-        before = snapshot(limits)
-        settle(limits, claim, {KEY: change, "db": -1})
-        settle(limits, claim, {KEY: -1})
-        assert snapshot(limits) == before
-        assert limits.get_stats()["db"]["holders"] == 1
-        assert others.admitted
-
-    def test_releasing_again_changes_nothing(self, store: Store) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60))
-        acquired = limits.try_acquire({KEY: 5})
-        acquired.update({KEY: 2})
-        for _ in range(3):
-            acquired.release()
-        assert available(limits) == 8
-
-    def test_a_refused_acquisition_gives_nothing_back(self, store: Store) -> None:
+    def test_a_refused_acquisition_refunds_nothing(self, store: Store) -> None:
         limits = limits_of(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 1))
         held = limits.try_acquire({KEY: 6})
         refused = limits.try_acquire({KEY: 6, "db": 0})
@@ -179,7 +158,7 @@ class Settling(Contract):
         assert snapshot(limits) == before
         assert held
 
-    def test_what_a_failed_block_did_not_report_is_given_back_where_it_can_be(self, store: Store) -> None:
+    def test_a_failed_block_refunds_what_it_did_not_report(self, store: Store) -> None:
         keys = {str(algorithm): RateLimit(str(algorithm), 10, 60, algorithm) for algorithm in ALGORITHMS}
         limits = limits_of(store, *keys.values(), ResourceLimit("db", 1))
 
@@ -190,46 +169,84 @@ class Settling(Contract):
 
         with pytest.raises(KeyError, match="the block's own"):
             fail()
-        assert {key: available(limits, key) for key in keys} == {
-            "token_bucket": 10,
-            "leaky_bucket": 6,
-            "sliding_window": 6,
-            "fixed_window": 6,
-            "gcra": 9,
-        }
+        left = {key: 10 if key == "token_bucket" else 9 if key == "gcra" else 6 for key in keys}
+        assert {key: available(limits, key) for key in keys} == left
         assert available(limits, "db") == 1
 
-    def test_settling_changes_several_scopes_at_once(self, store: Store) -> None:
-        parts = [scoped(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 1), entity=who) for who in ("one", "two")]
-        family = limits_in(store, *parts)
-        acquired = family.try_acquire({KEY: 5})
-        acquired.update({KEY: 1})
-        acquired.release()
+    def test_settling_changes_several_scopes_together(self, store: Store) -> None:
+        parts = [scoped(store, RateLimit(KEY, 10, 60), ResourceLimit("db", 1), entity=name) for name in ("one", "two")]
+        report(limits_in(store, *parts).try_acquire({KEY: 5}), 1)
         for part in parts:
-            assert available(limits_in(store, part)) == 9
-            assert available(limits_in(store, part), "db") == 1
+            assert [available(limits_in(store, part), key) for key in (KEY, "db")] == [9, 1]
 
-    def test_a_refund_counts_in_the_scope_even_after_it_was_forgotten(self, store: Store, clock: FakeClock) -> None:
+    def test_a_scope_that_was_forgotten_is_settled(self, store: Store, clock: FakeClock) -> None:
         limits = limits_of(store, RateLimit(KEY, 10, 1))
         refund, debt = limits.try_acquire({KEY: 5}), limits.try_acquire({KEY: 5})
         clock.advance(100_000)
-        for number in range(50):
-            assert limits_of(store, CallLimit(1, 1), entity=f"newcomer {number}").try_acquire()
-        refund.update({KEY: 0})
-        refund.release()
+        newcomers_come(store, "newcomer", 50)
+        report(refund, 0)
         assert available(limits) == 10
-        debt.update({KEY: 25})
-        debt.release()
-        assert limits.get_stats()[KEY]["used"] == 20
+        report(debt, 25)
+        assert used(limits) == 20
 
-    @pytest.mark.parametrize("algorithm", DRAINING)
-    def test_settling_while_the_clock_is_back_mints_nothing(
-        self, store: Store, clock: FakeClock, algorithm: RateLimitAlgorithm
-    ) -> None:
-        limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm))
-        acquired = limits.try_acquire({KEY: 10})
-        clock.advance(-30)
-        acquired.update({KEY: 9})
-        acquired.release()
-        clock.advance(30)
-        assert available(limits) <= 1
+    def test_settling_while_the_clock_is_back_restores_nothing_early(self, store: Store, clock: FakeClock) -> None:
+        for algorithm in DRAINING:
+            limits = limits_of(store, RateLimit(KEY, 10, 60, algorithm), entity=str(algorithm))
+            acquired = limits.try_acquire({KEY: 10})
+            clock.advance(-30)
+            report(acquired, 9)
+            clock.advance(30)
+            assert available(limits) <= 1
+
+    @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: str(getattr(limit, "algorithm", limit)))
+    def test_credit_reduces_the_use_of_every_limit_to_0_at_least(self, store: Store, limit: MeteredLimit) -> None:
+        limits = limits_of(store, limit, CallLimit(9, HOUR), ResourceLimit("db", 2))
+        credit(limits, KEY, 5)
+        assert available(limits) == 10, "nothing was used"
+        taken(limits, {KEY: 8})
+        others = [state for _, key, state in snapshot(limits) if key != KEY]
+        claim = credit_of(limits, KEY)
+        for _ in range(3):
+            store.settle(claim, [-3 * claim.plan.limits[0].rule.parts_per_unit])
+        assert available(limits) == 5, "once for each claim"
+        credit(limits, KEY, 1000)
+        assert available(limits) == 10
+        assert [state for _, key, state in snapshot(limits) if key != KEY] == others
+        settle(limits, taken(limits, {KEY: 4}), {KEY: 26})
+        credit(limits, KEY, 15)
+        assert not limits.try_acquire({KEY: 0}), "still in debt"
+        credit(limits, KEY, 10)
+        assert available(limits) == 5
+        soft = limits_of(store, replace(limit, soft=True), entity="soft")
+        taken(soft, {KEY: 18})
+        credit(soft, KEY, 10)
+        assert used(soft) == 8
+
+    @pytest.mark.parametrize("before", ALGORITHMS)
+    def test_credit_under_changed_limits(self, store: Store, before: RateLimitAlgorithm) -> None:
+        for after in ALGORITHMS:
+            taken(limits_of(store, RateLimit(KEY, 10, HOUR, before), entity=str(after)), {KEY: 8})
+            new = limits_of(store, RateLimit(KEY, 20, HOUR, after), entity=str(after))
+            credit(new, KEY, 3)
+            assert available(new) == 15
+
+    def test_credit_is_given_in_one_scope(self, store: Store) -> None:
+        parts = [scoped(store, RateLimit(KEY, 10, HOUR), entity=name) for name in ("child", "parent")]
+        taken(limits_in(store, *parts), {KEY: 8})
+        credit(limits_in(store, parts[0]), KEY, 5)
+        assert [available(limits_in(store, part)) for part in parts] == [7, 2]
+
+    def test_credit_of_a_sliding_window_reduces_the_oldest_use(self, store: Store, clock: FakeClock) -> None:
+        limits = limits_of(store, RateLimit(KEY, 10, 10, RateLimitAlgorithm.SLIDING_WINDOW))
+        for _ in range(5):
+            assert limits.try_acquire({KEY: 2})
+            clock.advance(1)
+        credit(limits, KEY, 3)
+        assert limits.try_acquire({KEY: 3})
+        assert wait_us(limits.try_acquire({KEY: 1})) == 6_000_000
+        clock.advance(6)
+        assert available(limits) == 1
+        credit(limits, KEY, 6)
+        for seconds, left in ((0, 7), (3, 7), (1, 10)):
+            clock.advance(seconds)
+            assert available(limits) == left

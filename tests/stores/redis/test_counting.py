@@ -18,8 +18,7 @@ from limits_app.stores.in_thread import give_back
 from limits_app.stores.redis import RedisClusterStore, RedisStore
 from limits_app.stores.redis.opening import TAGS, tag_of
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import settle, taken
-from limits_app.testing.conformance.counting import collected, counting, in_scope, total
+from limits_app.testing.conformance.contract import collected, counting, in_scope, settle, taken, total
 from tests.servers.proxy import proxy
 from tests.servers.redis import RedisServer, redis_cluster
 from tests.stores.redis.support import PATIENT, claimed, prefix, record, store_on
