@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from limits_app.admin.audit_events import AuditEventAdmin
+from limits_app.admin.audit_log import AuditEventAdmin
 from limits_app.admin.pages import UsageAdmin
 from limits_app.admin.policies import PolicyAdmin
 from limits_app.admin.pools import PoolAdmin, PoolMemberAdmin
-from limits_app.admin.scopes import EndpointAdmin, EntityAdmin, ResourceAdmin
+from limits_app.admin.resources import EndpointAdmin, EntityAdmin, ResourceAdmin
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, PoolMember, Resource, UsageSnapshot
 
 __all__ = [

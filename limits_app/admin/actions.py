@@ -1,10 +1,11 @@
-"""Actions on rows of a list, each of which is asked about on a page of its own before it is done."""
+"""Actions of lists that ask before they do something, each with its permission."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import messages
@@ -13,18 +14,31 @@ from django.db import router, transaction
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
-from limits_app.core.errors import LimitsError, StoreUnavailable
-from limits_app.models import AuditEvent
+from limits_app import audit, services
+from limits_app.admin.forms import BoostForm, ReasonForm, RequiredReasonForm, TopUpForm, of_resource
+from limits_app.core.errors import InvalidRequest, LimitsError, StoreUnavailable
+from limits_app.models import AuditEvent, Enforcement, Entity, Policy, Resource
+from limits_app.models.limit_rules import amount_of
+from limits_app.services.dropped import dropped_by_each
 
 if TYPE_CHECKING:
     from django import forms
     from django.db.models import QuerySet
     from django.http import HttpRequest, HttpResponse
 
-    from limits_app.admin.audited import AuditedAdmin
+    from limits_app.admin.base import AuditedAdmin
 
-__all__ = ["Ask", "ConfirmedAction"]
+__all__ = [
+    "ENTITY_ACTIONS",
+    "POLICY_ACTIONS",
+    "RESOURCE_ACTIONS",
+    "Ask",
+    "ConfirmedAction",
+    "StatePermissions",
+    "dropped_limits_warning",
+]
 
 MOST_ROWS: Final = 500
 """How many rows one action changes: it is one transaction, and others wait for its end."""
@@ -118,3 +132,134 @@ class ConfirmedAction:
             page.message_user(request, said % {"action": self.short_description, "count": len(done)}, messages.SUCCESS)
         if warning := self._warn(done):
             page.message_user(request, warning, messages.WARNING)
+
+
+_MOST_NAMED: Final = 10
+"""How many dropped keys a warning names."""
+
+_BATCH: Final = 500
+
+
+def dropped_limits_warning(keys: Sequence[int]) -> str:
+    """Name the limits that saved policies, by their primary keys, drop; nothing where they drop none."""
+    dropped = list(islice(_dropped(keys), _MOST_NAMED + 1))
+    if not dropped:
+        return ""
+    warning = ngettext(
+        "This policy replaces broader ones as a whole, and these limits of theirs hold no longer where it holds: "
+        "%(dropped)s. Add them to it if they should.",
+        "These policies replace broader ones as a whole, and these limits of theirs hold no longer where they hold: "
+        "%(dropped)s. Add them to these if they should.",
+        len(keys),
+    )
+    return warning % {"dropped": ", ".join(dropped[:_MOST_NAMED]) + (", …" if len(dropped) > _MOST_NAMED else "")}
+
+
+def _dropped(keys: Sequence[int]) -> Iterator[str]:
+    using = router.db_for_write(Policy)
+    for first in range(0, len(keys), _BATCH):
+        # Read again, because those of forms remember the limits that they had before.
+        saved = Policy.objects.using(using).filter(pk__in=keys[first : first + _BATCH])
+        for policy, found in dropped_by_each(saved.select_related("resource", "entity").prefetch_related("limits")):
+            whose = f"{policy}: " if len(keys) > 1 else ""
+            yield from (f"{whose}{key} ({level})" for key, level in found)
+
+
+class StatePermissions:
+    """Who may do more than change rows, as models declare it."""
+
+    def has_boost_permission(self, request: HttpRequest) -> bool:
+        """Whoever may grant boosts."""
+        return request.user.has_perm("limits_app.boost_policy")
+
+    def has_reset_permission(self, request: HttpRequest) -> bool:
+        """Whoever may reset what was used."""
+        return request.user.has_perm("limits_app.reset_resource")
+
+    def has_top_up_permission(self, request: HttpRequest) -> bool:
+        """Whoever may give credit."""
+        return request.user.has_perm("limits_app.top_up_resource")
+
+
+def enforce(enforcement: Enforcement) -> Any:
+    """Set how policies are obeyed."""
+
+    def do(policy: Policy, ask: Ask) -> None:
+        with audit.acting(actor=ask.actor, source="admin", reason=ask.reason):
+            policy.enforcement = enforcement
+            policy.save(update_fields=["enforcement", "updated_at"])
+
+    return do
+
+
+def reset(row: Policy | Resource | Entity, ask: Ask) -> None:
+    """Forget what was used."""
+    resource, entity = _whose(row, ask)
+    services.reset(resource, entity=entity, reason=ask.reason, idempotency_key=ask.key, actor=ask.actor, source="admin")
+
+
+def top_up(row: Policy | Resource | Entity, ask: Ask) -> None:
+    """Give credit."""
+    resource, entity = _whose(row, ask)
+    credit = {"key": ask.says["key"], "amount": amount_of(ask.says["amount"])}
+    services.top_up(
+        resource,
+        entity=entity,
+        reason=ask.reason,
+        idempotency_key=ask.key,
+        actor=ask.actor,
+        source="admin",
+        **credit,
+    )
+
+
+def boost(row: Policy | Entity, ask: Ask) -> None:
+    """Give more for a while."""
+    if isinstance(row, Policy):
+        if row.entity is None:
+            raise InvalidRequest(gettext("a boost is for one entity: choose policies of entities"))
+        resource, entity = None if row.resource is None else row.resource.name, row.entity.identifier
+    else:
+        resource, entity = ask.says["resource"].name, row.identifier
+    services.boost(entity, resource, ask.says["factor"], ask.says["until"], ask.reason, actor=ask.actor)
+
+
+def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str, str | None]:
+    """Whose state a row is about: of which resource, and of which entity (None: of the site itself)."""
+    match row:
+        case Resource():
+            return row.name, None
+        case Entity():
+            return ask.says["resource"].name, row.identifier
+    if row.resource is None:
+        raise InvalidRequest(gettext("this is counted for each resource by itself: choose policies of resources"))
+    return row.resource.name, None if row.entity is None else row.entity.identifier
+
+
+def _state_actions(*, resource: bool) -> list[ConfirmedAction]:
+    """Reset and top up; where rows do not say of which resource, the form asks for it."""
+    why, credit = map(of_resource, (RequiredReasonForm, TopUpForm)) if resource else (RequiredReasonForm, TopUpForm)
+    return [
+        ConfirmedAction("reset_state", _("Reset what was used"), allowed="reset", form=why, do=reset),
+        ConfirmedAction("top_up_state", _("Top up a limit"), allowed="top_up", form=credit, do=top_up),
+    ]
+
+
+def _enforcement(name: str, description: Any, enforcement: Enforcement, **options: Any) -> ConfirmedAction:
+    return ConfirmedAction(name, description, allowed="change", form=ReasonForm, do=enforce(enforcement), **options)
+
+
+_BOOST: Final = _("Boost for a while")
+
+POLICY_ACTIONS: Final = [
+    _enforcement("enable_policies", _("Enforce"), Enforcement.ENFORCE, warn=dropped_limits_warning),
+    _enforcement("shadow_policies", _("Try in the shadow"), Enforcement.SHADOW),
+    _enforcement("disable_policies", _("Switch off"), Enforcement.OFF),
+    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=BoostForm, do=boost),
+    *_state_actions(resource=False),
+]
+RESOURCE_ACTIONS: Final = _state_actions(resource=False)
+ENTITY_ACTIONS: Final = [
+    ConfirmedAction("boost_entities", _BOOST, allowed="boost", form=of_resource(BoostForm), do=boost),
+    *_state_actions(resource=True),
+]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from django.apps import apps
 
-from limits_app.admin.large_lists import LargeListAdmin
+from limits_app.admin.changelists import LargeListAdmin
 
 __all__ = ["ExchangeAdmin"]
 
 if not TYPE_CHECKING and apps.is_installed("import_export"):
-    from limits_app.admin.exchanging import ExchangingAdmin as ExchangeAdmin
+    from limits_app.admin.imports_exports import ImportExportAdmin as ExchangeAdmin
 else:
     ExchangeAdmin = LargeListAdmin

@@ -1,4 +1,4 @@
-"""Policies with their limits, as one page."""
+"""Policies with their limits, and the page that grants boosts."""
 
 from __future__ import annotations
 
@@ -7,24 +7,92 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import F
 from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseInlineFormSet
+from django.http import HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.dropping import warning_of_dropped
+from limits_app import audit, services
+from limits_app.admin.actions import POLICY_ACTIONS, StatePermissions, dropped_limits_warning
+from limits_app.admin.changelists import Link, UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
-from limits_app.admin.figures import short_moment, written_limits
 from limits_app.admin.filters import HoldsFilter, KindFilter, ScopeFilter
-from limits_app.admin.granting import GrantingAdmin
-from limits_app.admin.limit_form import LIMIT_FIELDS, READABLE, LimitForm, readable
-from limits_app.admin.states import shown_limits
-from limits_app.admin.verbs import POLICY_ACTIONS
+from limits_app.admin.formatting import short_moment, written_limits
+from limits_app.admin.forms import LIMIT_FIELDS, READABLE, GrantForm, LimitForm, readable
+from limits_app.core.errors import LimitsError
 from limits_app.models import Enforcement, Limit, Policy, PolicyEffect
 from limits_app.models.fields import in_site_time
 from limits_app.services import Standing
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+
+__all__ = ["BoostPageAdmin", "LimitFormSet", "LimitInline", "PolicyAdmin"]
+
+
+class BoostPageAdmin(StatePermissions, UsageListAdmin):
+    """Policies, with a page that grants boosts."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Offer the page beside those of the policies."""
+        view = self.admin_site.admin_view(self.grant_view)
+        return [path("boost/", view, name="limits_app_policy_boost"), *super().get_urls()]
+
+    def links(self, request: HttpRequest) -> Iterable[Link]:
+        """Point at the page, for whoever may use it."""
+        yield from super().links(request)
+        if self.has_boost_permission(request):
+            yield Link(reverse(f"{self.admin_site.name}:limits_app_policy_boost"), gettext("Grant a boost"))
+
+    def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Have policies in the index for whoever may grant boosts, too."""
+        return {**super().get_model_perms(request), "boost": self.has_boost_permission(request)}
+
+    def grant_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask for the boost, and grant it."""
+        if not self.has_boost_permission(request):
+            raise PermissionDenied
+        form = GrantForm(request.POST if request.method == "POST" else None)
+        if form.is_valid() and self._granted(request, form):
+            return HttpResponseRedirect(self._next(request))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": gettext("Grant a boost"),
+            "opts": self.opts,
+            "form": form,
+            "back": self._next(request),
+            "media": self.media + form.media,
+        }
+        return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
+
+    def _next(self, request: HttpRequest) -> str:
+        """Where to go on: to the policies, for whoever may look at them."""
+        name = self.admin_site.name
+        if self.has_view_or_change_permission(request):
+            return reverse(f"{name}:limits_app_policy_changelist")
+        return reverse(f"{name}:app_list", args=[self.opts.app_label])
+
+    def _granted(self, request: HttpRequest, form: GrantForm) -> bool:
+        """Grant it; where that cannot be, the form says why."""
+        says = form.cleaned_data
+        resource = None if says["resource"] is None else says["resource"].name
+        actor = request.user.get_username()
+        try:
+            with audit.acting(actor=actor, source="admin"):
+                policy = services.boost(says["entity"], resource, says["factor"], says["until"], says["reason"])
+        except LimitsError as error:
+            form.add_error(None, str(error))
+            return False
+        said = gettext("%(policy)s is boosted %(when)s.") % {"policy": policy, "when": policy.when(short_moment)}
+        self.message_user(request, said, messages.SUCCESS)
+        return True
+
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -40,7 +108,6 @@ else:
     LimitForms = BaseInlineFormSet  # they take no parameters when the code runs
     Inline = admin.StackedInline
 
-__all__ = ["LimitFormSet", "LimitInline", "PolicyAdmin"]
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -124,7 +191,7 @@ class LimitInline(Inline):
         return request.user.has_perm(f"limits_app.{verb}_policy")
 
 
-class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
+class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
     """What holds for whom."""
 
     list_display = [
@@ -206,5 +273,5 @@ class PolicyAdmin(GrantingAdmin, ExchangeAdmin):
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Save and record the policy, and name the limits that it drops."""
         super().save_related(request, form, formsets, change)
-        if warning := warning_of_dropped([form.instance.pk]):
+        if warning := dropped_limits_warning([form.instance.pk]):
             self.message_user(request, warning, messages.WARNING)

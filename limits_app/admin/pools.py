@@ -13,10 +13,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
-from limits_app.admin.audited import AuditedAdmin
-from limits_app.admin.figures import amount, written_limits
-from limits_app.admin.json_field import JSONField
-from limits_app.admin.limit_form import LIMIT_FIELDS
+from limits_app.admin.base import AuditedAdmin
+from limits_app.admin.formatting import amount, written_limits
+from limits_app.admin.forms import LIMIT_FIELDS, JSONField
 from limits_app.admin.policies import LimitFormSet, LimitInline
 from limits_app.core.errors import LimitsError
 from limits_app.models import Pool, PoolMember

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from limits_app.audit.comparing import Unrecorded, unrecorded
-from limits_app.audit.differences import Change, Difference, differences
 from limits_app.audit.protection import is_protected, protect, unprotect
 from limits_app.audit.pruning import prune
-from limits_app.audit.reverting import model_of, permissions_to_revert, revert, state_now
-from limits_app.audit.verifying import BrokenLink, Fault, Report, verify
+from limits_app.audit.reverting import (
+    Change,
+    Difference,
+    differences,
+    model_of,
+    permissions_to_revert,
+    revert,
+    state_now,
+)
+from limits_app.audit.verifying import BrokenLink, Fault, Report, Unrecorded, unrecorded, verify
 from limits_app.core.errors import CannotProtect, CannotRevert
 from limits_app.models.recording import Unit, acting
 from limits_app.models.snapshots import Snapshot, snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limits_app.checks.asked import check_audit_log, check_stores
-from limits_app.checks.configured import check_deployment, check_hazards, check_settings
+from limits_app.checks.settings import check_deployment, check_hazards, check_settings
+from limits_app.checks.stores import check_audit_log, check_stores
 
 __all__ = ["check_audit_log", "check_deployment", "check_hazards", "check_settings", "check_stores"]

@@ -117,9 +117,6 @@ __all__ = [
 
 T = TypeVar("T")
 
-_FOUND: Final[dict[str, Any]] = object.__getattribute__(django_settings, "__dict__")
-"""What Django's settings were asked before; emptied by Django when one of them changes. Asking there costs nothing."""
-
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -131,20 +128,14 @@ class Problem:
 
 
 def get(key: Key[T]) -> T:
-    """Give the value of a key as it is now; ImproperlyConfigured says what is wrong with `LIMITS` and what to do."""
-    raw = _FOUND.get("LIMITS")  # as `current` does, which is a call more
-    source, values = _latest.pair
-    if raw is None or source is not raw:
-        values = _latest.parsed(_raw())
-    value: T = values[key.name]
+    """Return the current value of a key; ImproperlyConfigured says what is wrong with `LIMITS` and what to do."""
+    value: T = current()[key.name]
     return value
 
 
 def current() -> Mapping[str, Any]:
-    """Give all values as they are now, by the names of their keys; otherwise as `get`."""
-    raw = _FOUND.get("LIMITS")
-    source, values = _latest.pair
-    return _latest.parsed(_raw()) if raw is None or source is not raw else values
+    """Return the current values by the names of their keys; raises ImproperlyConfigured as `get` does."""
+    return _parsed.values_of(_raw())
 
 
 def store_settings(alias: str | None = None) -> StoreSettings:
@@ -186,27 +177,24 @@ def function_of(key: Key[str | T]) -> T:
     return found
 
 
-class _Latest:
-    """The values that were parsed last, and what from."""
+class _Parsed:
+    """The values that were parsed last, and the object that they were parsed from."""
 
     def __init__(self) -> None:
-        self.pair: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
+        self._last: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
 
-    def parsed(self, raw: object) -> Mapping[str, Any]:
-        source, values = self.pair
+    def values_of(self, raw: object) -> Mapping[str, Any]:
+        source, values = self._last  # one assignment sets both, so threads see a pair that belongs together
         if source is not raw:
             values, found = _parse(raw)
             if found:
                 raise ImproperlyConfigured(found[0].message)
-            self.pair = (raw, values)
+            self._last = (raw, values)
         return values
 
 
 def _raw() -> object:
-    """What stands in Django's settings; None where they are not configured."""
-    if "LIMITS" in _FOUND:
-        found: object = _FOUND["LIMITS"]
-        return found
+    """The `LIMITS` of Django's settings; None where it is not set, or where Django is not configured."""
     if not django_settings.configured and not os.environ.get(ENVIRONMENT_VARIABLE):
         return None
     return getattr(django_settings, "LIMITS", None)
@@ -250,4 +238,4 @@ def _unknown_key(name: object) -> Problem:
     return Problem("limits_app.E002", f"LIMITS has an unknown key {shown(name)}, which has no effect", hint)
 
 
-_latest: Final = _Latest()
+_parsed: Final = _Parsed()

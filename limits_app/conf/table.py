@@ -74,6 +74,14 @@ MAP_MEGABYTES: Final = Key(
     doc="The size of a process store's file, reserved on the disk before use.",
     parse=parsers.whole_number(1, parsers.MAX_MEGABYTES),
 )
+IDEMPOTENCY_SECONDS: Final = Key(
+    "IDEMPOTENCY_SECONDS",
+    86_400,
+    "limits_app.E021",
+    expects="whole number from 1 to 31622400",
+    doc="How long a request that comes again with its idempotency key is not charged again.",
+    parse=parsers.whole_number(1, 31_622_400),
+)
 IDLE_FACTOR: Final = Key[float](
     "IDLE_FACTOR",
     7,
@@ -187,14 +195,6 @@ TRUSTED_PROXIES: Final = Key[tuple[Network | None, ...]](
     doc="The proxies whose X-Forwarded-For is believed; 'unix' is one that connects through a Unix socket.",
     parse=parsers.networks,
 )
-IDEMPOTENCY_SECONDS: Final = Key(
-    "IDEMPOTENCY_SECONDS",
-    86_400,
-    "limits_app.E021",
-    expects="whole number from 1 to 31622400",
-    doc="How long a request that comes again with its idempotency key is not charged again.",
-    parse=parsers.whole_number(1, 31_622_400),
-)
 IPV6_PREFIX: Final = Key(
     "IPV6_PREFIX",
     64,
@@ -276,37 +276,5 @@ METRICS: Final = Key[tuple[Exporter, ...]](
     parse=parsers.list_of(parsers.one_of(Exporter)),
 )
 
-KEYS: Final[Mapping[str, Key[Any]]] = {
-    key.name: key
-    for key in (
-        STORE,
-        STORES,
-        STATE_DIR,
-        MAP_MEGABYTES,
-        IDEMPOTENCY_SECONDS,
-        IDLE_FACTOR,
-        UNKNOWN_KEYS,
-        ENTITY_OF_REQUEST,
-        RESOLVER_TTL_SECONDS,
-        RESOLVER_MAX_ENTRIES,
-        ON_UNAVAILABLE,
-        EXPECTED_PROCESSES,
-        ON_UNRESOLVED,
-        BREAKER_FAILURE_RATIO,
-        BREAKER_MIN_CALLS,
-        BREAKER_INTERVAL_SECONDS,
-        BREAKER_PROBE_SECONDS,
-        API_KEY_OF_REQUEST,
-        TRUSTED_PROXIES,
-        IPV6_PREFIX,
-        HEADERS,
-        REFUSAL_HANDLER,
-        USAGE,
-        USAGE_HOURS_KEPT,
-        USAGE_DAYS_KEPT,
-        DENIALS_HOURS_KEPT,
-        USAGE_ARCHIVE_DIR,
-        NEAR_THRESHOLDS,
-        METRICS,
-    )
-}
+KEYS: Final[Mapping[str, Key[Any]]] = {name: key for name, key in globals().items() if isinstance(key, Key)}
+"""All keys by name, in the order above."""

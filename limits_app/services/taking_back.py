@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from limits_app import audit
-from limits_app.services.writing import checked_moment, policies_of
+from limits_app.services.writing import checked_datetime, policies_of
 
 __all__ = ["delete_entity_limits", "delete_resource_limits", "delete_system_limits", "end_boost"]
 
@@ -56,7 +56,7 @@ def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:
     """Of the policies of a scope at most one, because those with dates do not overlap."""
     if valid_at is None:
         return Q(valid_from=None, weekly_hours=weekly_hours)
-    moment = checked_moment("valid_at", valid_at)
+    moment = checked_datetime("valid_at", valid_at)
     holds = Q(valid_from__lte=moment) & (Q(valid_until=None) | Q(valid_until__gt=moment))
     return holds & Q(weekly_hours=weekly_hours) if weekly_hours else holds
 

@@ -14,7 +14,7 @@ from limits_app.core.errors import InvalidRequest, StoreUnavailable
 from limits_app.core.store import is_counting
 from limits_app.models import Period
 from limits_app.stores.registry import resilient_store
-from limits_app.usage import By, DenialCount, Use, Uses, denied, pruning, read, rolling
+from limits_app.usage import By, DenialCount, Use, Uses, denied, pruning, read, rollup
 
 __all__ = ["DenialCount", "RolledUp", "denials", "prune_usage", "roll_up", "usage", "uses"]
 
@@ -107,7 +107,7 @@ def roll_up() -> RolledUp:
         try:
             store = resilient_store(alias).open()
             if is_counting(store):
-                added[alias] = rolling.roll_up(store)
+                added[alias] = rollup.roll_up(store)
         except StoreUnavailable as error:
             logger.warning("usage in the store %r could not be rolled up: %s", alias, error)
             failed[alias] = str(error)

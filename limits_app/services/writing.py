@@ -23,7 +23,7 @@ from limits_app.services import definitions
 
 __all__ = [
     "PolicyOptions",
-    "checked_moment",
+    "checked_datetime",
     "grant_boost",
     "policies_of",
     "set_entity_limits",
@@ -93,14 +93,14 @@ def grant_boost(  # noqa: PLR0917 - who gets what, until when and why: a sentenc
     Limits that are not named stay as they are. InvalidLimit where another boost overlaps, or the end has passed.
     """
     now = timezone.now()
-    if checked_moment("until", until) <= now:
+    if checked_datetime("until", until) <= now:
         raise InvalidLimit(f"a boost until {until} has ended already: say when it is to end")
     return set_entity_limits(
         entity, limits, resource=resource, extends=True, valid_from=now, valid_until=until, reason=reason, actor=actor
     )
 
 
-def checked_moment(name: str, value: object) -> datetime:
+def checked_datetime(name: str, value: object) -> datetime:
     """Return a moment as the site's settings have it; InvalidDefinition, with the name, where it is none."""
     try:
         return definitions.moment(value)
@@ -139,7 +139,7 @@ def _set(resource: str | None, entity: str | None, limits: Limits, options: Poli
 def _beginning(fields: dict[str, Any]) -> datetime | None:
     """When a policy begins; one that has an end alone begins now."""
     if fields.get("valid_from") is not None:
-        return checked_moment("valid_from", fields["valid_from"])
+        return checked_datetime("valid_from", fields["valid_from"])
     return None if fields.get("valid_until") is None else timezone.now()
 
 

@@ -6,9 +6,8 @@ sums up. Refusals are counted by `noting` and read by `denied`, and `pruning` le
 
 from __future__ import annotations
 
-from limits_app.usage.denied import DenialCount, denied
-from limits_app.usage.noting import denials
-from limits_app.usage.reading import By, Use, Uses, read
-from limits_app.usage.rolling import roll_up
+from limits_app.usage.denial_counter import denials
+from limits_app.usage.reading import By, DenialCount, Use, Uses, denied, read
+from limits_app.usage.rollup import roll_up
 
 __all__ = ["By", "DenialCount", "Use", "Uses", "denials", "denied", "read", "roll_up"]

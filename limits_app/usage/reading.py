@@ -1,4 +1,4 @@
-"""Reading: what the snapshots say about a time, summed up as somebody wants to see it."""
+"""Reading usage: what was admitted, summed up, and which limits rejected requests, minute by minute."""
 
 from __future__ import annotations
 
@@ -13,14 +13,58 @@ from django.db.models import QuerySet, Sum
 from django.utils import timezone
 
 from limits_app.core.amounts import MILLI, Amount, shown
+from limits_app.core.clock import EPOCH
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
-from limits_app.models import Bucket, Period, UsageSnapshot
+from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
 from limits_app.models.usage import Counted
-from limits_app.usage.naming import storable
 
-__all__ = ["USUAL", "By", "Use", "Uses", "begun", "chosen", "read"]
+__all__ = [
+    "HOURS_OF",
+    "USUAL",
+    "By",
+    "DenialCount",
+    "Use",
+    "Uses",
+    "begun",
+    "bucket_of",
+    "chosen",
+    "denied",
+    "read",
+    "since_1970",
+    "snapshot_row",
+    "storable",
+]
+
+HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
+
+
+def storable(entity: str | None) -> str:
+    """An entity as every database can store it, and no longer than its column."""
+    text = (entity or "").encode("utf-8", "backslashreplace").decode()
+    return text.replace("\0", "\\x00")[: UsageSnapshot._meta.get_field("entity").max_length]
+
+
+def bucket_of(*, shared: bool, member: str | None) -> Bucket:
+    """What kind of bucket it is."""
+    if member is not None:
+        return Bucket.MEMBER
+    return Bucket.SHARED if shared else Bucket.ENTITY
+
+
+def since_1970(**lapse: float) -> datetime:
+    """A moment, as the site's settings have it."""
+    return in_site_time(EPOCH + timedelta(**lapse))
+
+
+def snapshot_row(
+    period: Period, hour: int, whose: dict[str, str], *, admitted: int = 0, refused: int = 0
+) -> dict[str, Any]:
+    """What is added to the snapshot of a period that begins with an hour."""
+    counts = {"admitted_milli": admitted, "refused": refused}
+    return {"period": period, "start": since_1970(hours=hour), **whose, **counts}
+
 
 R = TypeVar("R", bound=Counted)
 
@@ -144,3 +188,43 @@ def _use(row: dict[str, Any]) -> Use:
     admitted = row["admitted"] / MILLI if rest else units
     bucket, told = Bucket(row["bucket"]), (row.get("resource"), row.get("entity"), row.get("start"))
     return Use(bucket, row["key"], *told, admitted, row["denied"])
+
+
+@dataclass(frozen=True, slots=True)
+class DenialCount:
+    """How often one limit refused in the minute that begins at `minute`, and when `first` and `last`.
+
+    An `entity` is empty where it is the site itself or everybody, as `bucket` says, and is the member of a pool.
+    """
+
+    minute: datetime
+    resource: str
+    bucket: Bucket
+    entity: str
+    key: str
+    count: int
+    first: datetime
+    last: datetime
+
+    @classmethod
+    def of(cls, row: Denial) -> DenialCount:
+        """What a row says."""
+        bucket = Bucket(row.bucket)
+        return cls(row.minute, row.resource, bucket, row.entity, row.key, row.count, row.first, row.last)
+
+    def as_dict(self) -> dict[str, object]:
+        """The count as plain data, for JSON."""
+        moments = {name: getattr(self, name).isoformat() for name in ("minute", "first", "last")}
+        return asdict(self) | {"bucket": str(self.bucket)} | moments
+
+
+def denied(
+    resource: str | None, entity: str | None, key: str | None, *, since: datetime | None, until: datetime | None
+) -> QuerySet[Denial]:
+    """The rows of the minutes that begin in a time, the latest minute first, and in it who was refused most.
+
+    Raises InvalidRequest for a time that no calendar has.
+    """
+    rows = Denial.objects.using(router.db_for_read(Denial))
+    rows = chosen(begun(rows, "minute", since, until, usual=USUAL[Period.HOUR]), resource, entity, key)
+    return rows.order_by("-minute", "-count", "pk")

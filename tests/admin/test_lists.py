@@ -15,8 +15,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from limits_app import conf, limits
-from limits_app.admin import large_lists
-from limits_app.admin.large_lists import begins
+from limits_app.admin import changelists
+from limits_app.admin.changelists import begins
 from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
@@ -169,7 +169,7 @@ MOST_QUERIES = 12
 def test_a_list_asks_little_however_many_rows_there_are(
     model: str, query: str, visitor: Any, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: Any
 ) -> None:
-    monkeypatch.setattr(large_lists, "MOST_COUNTED", 200)
+    monkeypatch.setattr(changelists, "MOST_COUNTED", 200)
     fill(entities=250, policies=230, resources=20)
     tomorrow = timezone.now() + timedelta(days=1)
     Policy.objects.filter(pk__gt=225).update(valid_from=timezone.now(), valid_until=tomorrow)
@@ -181,7 +181,7 @@ def test_a_list_asks_little_however_many_rows_there_are(
 def test_a_long_list_is_counted_up_to_a_number_and_says_so(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_lists, "MOST_COUNTED", 60)
+    monkeypatch.setattr(changelists, "MOST_COUNTED", 60)
     fill(entities=100, policies=1, resources=1)
     page = changelist(admin_client, "entity")
     assert "the first 60: search or filter for others" in text(page)
@@ -194,7 +194,7 @@ def test_a_long_list_is_counted_up_to_a_number_and_says_so(
 def test_all_rows_are_never_more_than_a_list_has_counted(
     counted: int, left: int, admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_lists, "MOST_COUNTED", counted)
+    monkeypatch.setattr(changelists, "MOST_COUNTED", counted)
     fill(entities=10, policies=1, resources=1)
     done = act(admin_client, "delete_selected", Entity.objects.all()[0], select_across="1", post="yes")
     assert Entity.objects.count() == left
@@ -210,7 +210,7 @@ def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(
         query: [row.identifier for row in rows_of(admin_client, "entity", f"?q={query}")] for query in ("acme", "Ad")
     }
     assert found == {"acme": ["tenant:acme"], "Ad": ["user:1"]}
-    monkeypatch.setattr(large_lists, "MOST_COUNTED", 1)
+    monkeypatch.setattr(changelists, "MOST_COUNTED", 1)
     found = {
         query: [row.identifier for row in rows_of(admin_client, "entity", f"?q={query}")]
         for query in ("acme", "Ad", "tenant")
@@ -221,7 +221,7 @@ def test_a_long_list_is_searched_for_beginnings_and_a_short_one_for_parts(
 def test_a_long_list_of_policies_is_searched_for_beginnings_of_what_they_are_about(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_lists, "MOST_COUNTED", 5)
+    monkeypatch.setattr(changelists, "MOST_COUNTED", 5)
     fill(entities=7, policies=9, resources=2)
     found = {
         query: {str(row) for row in rows_of(admin_client, "policy", f"?q={query}")}
@@ -245,7 +245,7 @@ def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_aske
 
     monkeypatch.setattr(admin.site.get_model_admin(Policy), "list_per_page", 1)
     assert second() == ["api"]
-    monkeypatch.setattr(large_lists, "MOST_COUNTED", 2)
+    monkeypatch.setattr(changelists, "MOST_COUNTED", 2)
     assert second() == ["zoo"], "the first of those that were made"
     column = 1 + [*admin.site.get_model_admin(Policy).list_display].index("__str__")
     assert second(f"&o={column}") == ["api"]
@@ -254,7 +254,7 @@ def test_a_long_list_of_policies_is_sorted_without_their_names_unless_it_is_aske
 def test_beginnings_are_asked_for_as_each_database_looks_them_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begins("name", "a", "default").children == [("name__gte", "a"), ("name__lt", "a\U0010ffff")]
     monkeypatch.setattr("django.db.connection.vendor", "postgresql", raising=False)
-    monkeypatch.setattr(large_lists, "connections", {"default": type("Connection", (), {"vendor": "postgresql"})})
+    monkeypatch.setattr(changelists, "connections", {"default": type("Connection", (), {"vendor": "postgresql"})})
     assert begins("name", "a", "default").children == [("name__startswith", "a")]
 
 

@@ -134,7 +134,7 @@ def test_a_database_that_only_one_connection_sees_is_reported(
 def test_a_process_store_without_file_locks(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, has_locks: bool, found: list[str]
 ) -> None:
-    monkeypatch.setattr("limits_app.checks.configured.find_spec", lambda name: name if has_locks else None)
+    monkeypatch.setattr("limits_app.checks.settings.find_spec", lambda name: name if has_locks else None)
     settings.LIMITS = {"STORES": {"default": {"KIND": "process"}, "other": {"KIND": "memory"}}}
     assert ids(checks.check_hazards()) == found
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from limits_app.usage.archiving import Archive
+from limits_app.usage.pruning import Archive
 from tests.usage.endurance import ROOT
 
 

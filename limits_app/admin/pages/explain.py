@@ -11,8 +11,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import services
-from limits_app.admin.figures import Bar, amount, bar, moment, percent
-from limits_app.admin.pages.frame import EXPLAIN, check, entity_or_none, page
+from limits_app.admin.formatting import Bar, amount, bar, moment, percent
+from limits_app.admin.pages.common import EXPLAIN, check, entity_or_none, page
 from limits_app.core.errors import LimitsError
 from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text

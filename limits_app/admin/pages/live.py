@@ -11,9 +11,8 @@ from django.http import JsonResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 
-from limits_app.admin.figures import bar
-from limits_app.admin.pages.frame import EXPLAIN, USAGE, check, may, page
-from limits_app.admin.pages.snapshots import bring_up_to_date
+from limits_app.admin.formatting import bar
+from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, may, page
 from limits_app.models import Bucket, Entity, Resource
 from limits_app.services.overview import LimitState, RowState, overview
 from limits_app.services.usage import usage

@@ -10,9 +10,9 @@ from django.http import HttpResponseNotAllowed
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from limits_app.admin.figures import amount, moment, percent
-from limits_app.admin.pages.frame import PREVIEW, check, page
-from limits_app.admin.primary_keys import is_primary_key
+from limits_app.admin.formatting import amount, moment, percent
+from limits_app.admin.forms import is_primary_key
+from limits_app.admin.pages.common import PREVIEW, check, page
 from limits_app.core.amounts import MILLI
 from limits_app.models import Enforcement, Limit, Policy
 from limits_app.services.forecasting import DAYS, MOST, Consumer, Forecast, Proposed, forecast

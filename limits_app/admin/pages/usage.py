@@ -13,9 +13,8 @@ from django.utils import timezone
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app.admin.figures import Bar, amount, bar, moment, percent
-from limits_app.admin.pages.frame import USAGE, check, entity_or_none, page, problem_with
-from limits_app.admin.pages.snapshots import bring_up_to_date
+from limits_app.admin.formatting import Bar, amount, bar, moment, percent
+from limits_app.admin.pages.common import USAGE, bring_up_to_date, check, entity_or_none, page, problem_with
 from limits_app.models import Bucket, CollectedBatch, Denial, Period
 from limits_app.models.fields import in_site_time
 from limits_app.services.usage import usage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from limits_app.api.serializers.policies import MOST_PARTS, LimitSerializer, several
-from limits_app.api.serializers.strict import AmountField, Exact, MomentField, NameField, StrictSerializer
+from limits_app.api.serializers.strict import AmountField, DateTimeField, Exact, NameField, StrictSerializer
 from limits_app.models import AuditEvent, Resource
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
 class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
     """One change, and who made it."""
 
-    when = MomentField(read_only=True)
+    when = DateTimeField(read_only=True)
     before = serializers.JSONField(read_only=True, allow_null=True)
     after = serializers.JSONField(read_only=True, allow_null=True)
 
@@ -91,5 +91,5 @@ class BoostSerializer(StrictSerializer):
         slug_field="name", queryset=Resource.objects.all(), required=False, allow_null=True, default=None
     )
     limits = several(LimitSerializer, required=True, min_length=1)
-    until = MomentField()
+    until = DateTimeField()
     reason = serializers.CharField(max_length=1000)

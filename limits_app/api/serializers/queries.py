@@ -10,7 +10,7 @@ from django.http import QueryDict
 from rest_framework import serializers
 
 from limits_app.api.problems import WrongQuery
-from limits_app.api.serializers.strict import Exact, MomentField, StrictSerializer
+from limits_app.api.serializers.strict import DateTimeField, Exact, StrictSerializer
 from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb
 from limits_app.models.validators import validate_identifier, validate_resource_name
 from limits_app.usage import By
@@ -158,8 +158,8 @@ class AuditEventQuery(ListQuery):
     verb = serializers.ChoiceField(Verb.choices, required=False)
     object_type = serializers.CharField(required=False)
     object_id = serializers.CharField(required=False)
-    since = MomentField(source="when__gte", required=False)
-    until = MomentField(source="when__lt", required=False)
+    since = DateTimeField(source="when__gte", required=False)
+    until = DateTimeField(source="when__lt", required=False)
     search = _search()
     ordering = _ordering("when")
 
@@ -185,10 +185,10 @@ class TimeQuery(ListQuery):
     """Usage of which time: the periods that begin in it."""
 
     period = serializers.ChoiceField(Period.choices, required=False, help_text="Whose snapshots; `day` where not said.")
-    since = MomentField(
+    since = DateTimeField(
         required=False, help_text="The last 30 days where not said, or 48 hours where the period is an hour."
     )
-    until = MomentField(required=False)
+    until = DateTimeField(required=False)
 
 
 class CountedQuery(ListQuery):
@@ -202,8 +202,8 @@ class CountedQuery(ListQuery):
 class DenialQuery(CountedQuery):
     """Which refusals: those of the minutes that begin in a time."""
 
-    since = MomentField(required=False, help_text="The last 48 hours where not said.")
-    until = MomentField(required=False)
+    since = DateTimeField(required=False, help_text="The last 48 hours where not said.")
+    until = DateTimeField(required=False)
 
 
 class UsageQuery(CountedQuery, TimeQuery):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from limits_app.api.serializers.strict import MomentField, StrictSerializer
+from limits_app.api.serializers.strict import DateTimeField, StrictSerializer
 from limits_app.models import Bucket
 
 __all__ = [
@@ -73,20 +73,20 @@ class UseSerializer(UsedSerializer):
     key = _text()
     resource = _name()
     entity = _name()
-    start = MomentField(allow_null=True)
+    start = DateTimeField(allow_null=True)
 
 
 class DenialSerializer(StrictSerializer):
     """How often a limit refused in a minute, and when first and last; an empty entity is the site itself."""
 
-    minute = MomentField()
+    minute = DateTimeField()
     resource = _text()
     bucket = serializers.ChoiceField(Bucket.choices)
     entity = serializers.CharField(allow_blank=True)
     key = _text()
     count = serializers.IntegerField()
-    first = MomentField()
-    last = MomentField()
+    first = DateTimeField()
+    last = DateTimeField()
 
 
 class MineSerializer(StrictSerializer):

@@ -25,8 +25,8 @@ from limits_app.models.limit_rules import amount_of
 
 __all__ = [
     "AmountField",
+    "DateTimeField",
     "Exact",
-    "MomentField",
     "NameField",
     "ObjectField",
     "RowSerializer",
@@ -78,7 +78,7 @@ class ObjectField(serializers.JSONField):
     """A JSON object."""
 
 
-class MomentField(serializers.DateTimeField):
+class DateTimeField(serializers.DateTimeField):
     """A moment as ISO 8601 has it, also at the ends of the calendar, of which a zone has no more than UTC has."""
 
     def __init__(self, **options: Any) -> None:
@@ -146,7 +146,7 @@ class RowSerializer(StrictSerializer, serializers.ModelSerializer[C]):
 
     serializer_field_mapping = serializers.ModelSerializer.serializer_field_mapping | {
         ExactTextField: Exact,
-        models.DateTimeField: MomentField,
+        models.DateTimeField: DateTimeField,
         models.DecimalField: AmountField,
         models.JSONField: ObjectField,
     }

@@ -18,7 +18,7 @@ from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
 from limits_app.usage import By, Use, pruning
-from limits_app.usage.archiving import Archive
+from limits_app.usage.pruning import Archive
 
 __all__ = ["PRUNE", "SNAPSHOT", "USAGE"]
 

@@ -15,7 +15,7 @@ from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, conf, limits
-from limits_app.admin.pages import snapshots
+from limits_app.admin.pages import common
 from limits_app.models import (
     AuditEvent,
     Bucket,
@@ -329,7 +329,7 @@ def test_the_live_state_says_when_the_store_is_down(admin_client: Client, monkey
 def test_the_live_state_rolls_up_what_the_stores_have_counted(
     admin_client: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "_GATE", snapshots._Gate())
+    monkeypatch.setattr(common, "_GATE", common._Gate())
     clock.advance(seconds=datetime.now(UTC).timestamp() - clock() / 1_000_000)
     limits.set_resource_limits("api", [CallLimit.per_minute(4)])
     limits.acquire("api", entity="user:1").release()
@@ -340,7 +340,7 @@ def test_the_live_state_rolls_up_what_the_stores_have_counted(
 
 @pytest.mark.django_db(transaction=True)
 def test_so_does_the_page_of_usage(admin_client: Client, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_GATE", snapshots._Gate())
+    monkeypatch.setattr(common, "_GATE", common._Gate())
     clock.advance(seconds=datetime.now(UTC).timestamp() - clock() / 1_000_000)
     limits.set_resource_limits("api", [CallLimit.per_minute(3)])
     assert all(limits.try_acquire("api", entity="user:1") for _ in range(3))

@@ -10,7 +10,7 @@ from django.utils import translation
 from pytest_django import Settings
 
 from limits_app import CallLimit, QuotaLimit, ResourceLimit, limits
-from limits_app.admin.figures import amount, bar, moment, percent
+from limits_app.admin.formatting import amount, bar, moment, percent
 from limits_app.models import Enforcement, Policy
 from tests.admin.browsing import changelist
 

@@ -10,10 +10,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from limits_app import conf
+from limits_app.admin.actions import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
+from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
-from limits_app.admin.resource_form import ResourceForm
-from limits_app.admin.states import StatefulAdmin, shown_limits
-from limits_app.admin.verbs import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
+from limits_app.admin.forms import ResourceForm
 from limits_app.models import Endpoint, Policy, Resource
 from limits_app.services.site_urls import SiteUrls
 
@@ -32,7 +32,7 @@ _MOST_RESOURCES: Final = 3
 _MOST_POLICIES: Final = 1000
 
 
-class ResourceAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
+class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
     """What is consumed; its state is that of the site itself, and of what all share."""
 
     list_display = ["name", "in_use", "source", "pool", "description"]
@@ -63,7 +63,7 @@ def _has_several_stores() -> bool:
     return len(conf.get(conf.STORES)) > 1
 
 
-class EntityAdmin(StatePermissions, StatefulAdmin, ExchangeAdmin):
+class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
     """Who consumes; its state is that on the resources for which it has policies of its own, or else on the first."""
 
     list_display = ["identifier", "name", "in_use", "source", "parent", "cascade", "unlimited", "blocked"]

@@ -13,7 +13,7 @@ from limits_app.core.counting import Batch, Count
 from limits_app.core.store import CountingStore
 from limits_app.models import Bucket, CollectedBatch, Period, UsageSnapshot
 from limits_app.models.usage import ADD, upsert
-from limits_app.usage.naming import HOURS_OF, bucket_of, snapshot_row, storable
+from limits_app.usage.reading import HOURS_OF, bucket_of, snapshot_row, storable
 
 __all__ = ["roll_up"]
 

@@ -22,7 +22,7 @@ from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.usage import ADD, EARLIEST, LATEST, upsert
 from limits_app.stores.background import BackgroundTask
 from limits_app.stores.memory import monotonic_us
-from limits_app.usage.naming import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
+from limits_app.usage.reading import HOURS_OF, bucket_of, since_1970, snapshot_row, storable
 
 __all__ = ["Denials", "denials"]
 

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 
 from limits_app import conf
 from limits_app.audit import is_protected
-from limits_app.checks.configured import missing_caches, missing_databases, missing_packages, reported
+from limits_app.checks.settings import missing_caches, missing_databases, missing_packages, reported
 from limits_app.conf import OnUnavailable, StoreKind
 from limits_app.core.errors import CannotProtect, StoreUnavailable
 from limits_app.core.limit_set import LimitSet

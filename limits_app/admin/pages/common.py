@@ -1,22 +1,37 @@
-"""What all pages have: who may see them, and the ways from one to the other."""
+"""What all pages have: permissions, tabs, and usage snapshots that are up to date."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from limits_app.models.validators import validate_text
+from limits_app.services.usage import roll_up
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
     from django.http import HttpRequest, HttpResponse
 
-__all__ = ["EXPLAIN", "PREVIEW", "USAGE", "View", "check", "entity_or_none", "may", "page", "problem_with"]
+__all__ = [
+    "EXPLAIN",
+    "PREVIEW",
+    "USAGE",
+    "View",
+    "bring_up_to_date",
+    "check",
+    "entity_or_none",
+    "may",
+    "page",
+    "problem_with",
+]
 
 View = Callable[["AdminSite", "HttpRequest"], "HttpResponse"]
 
@@ -70,3 +85,32 @@ def problem_with(*asked: str | None) -> str:
     except ValidationError as error:
         return str(error.message)
     return ""
+
+
+_EVERY_SECONDS: Final = 1.0
+
+
+class _Gate:
+    """Lets one through every second, whoever else asks in this process."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._opens_at = 0.0
+
+    def passes(self) -> bool:
+        """Whether it is time."""
+        with self._lock:
+            if monotonic() < self._opens_at:
+                return False
+            self._opens_at = monotonic() + _EVERY_SECONDS
+            return True
+
+
+_GATE: Final = _Gate()
+
+
+def bring_up_to_date() -> bool:
+    """Roll up what the stores have counted, at most once a second; says whether a store could not be asked."""
+    if transaction.get_connection().in_atomic_block or not _GATE.passes():
+        return False  # nothing for the inside of somebody's transaction
+    return bool(roll_up().failed)

@@ -1,0 +1,178 @@
+"""Admin pages that answer bad input, refuse outdated forms, and write every change to the audit log."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import messages
+from django.contrib.admin import ModelAdmin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import SEARCH_VAR
+from django.contrib.admin.widgets import AdminTextareaWidget
+from django.db import models, router
+from django.http import HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import escape
+from django.utils.translation import gettext
+from django.utils.translation import gettext as _
+
+from limits_app import audit
+from limits_app.admin.forms import Autocomplete, DateTimeField, DateTimeWidget, JSONField, is_primary_key
+from limits_app.models.snapshots import snapshots
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+
+__all__ = ["AuditedAdmin", "RobustListAdmin", "VersionedAdmin"]
+
+if TYPE_CHECKING:
+    from django.contrib.admin.views.main import ChangeList
+    from django.db.models import QuerySet
+    from django.http import HttpRequest
+
+    Admin = ModelAdmin[Any]
+else:
+    Admin = ModelAdmin  # it takes no parameter when the code runs
+
+
+_NUL = "\0"
+
+
+class RobustListAdmin(Admin):
+    """A list that answers what nobody can filter by as it answers other filters that cannot be."""
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Filter; Django itself fails on NUL, and where the next year, or the same moment in UTC, is no date."""
+        filters = ((name, value) for name, values in request.GET.lists() for value in values if name != SEARCH_VAR)
+        if any(_NUL in name + value for name, value in filters):
+            raise IncorrectLookupParameters
+        try:
+            return super().get_changelist_instance(request)
+        except (OverflowError, ValueError) as error:
+            raise IncorrectLookupParameters from error
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Search; where one types to find a related row, Django itself fails on NUL, which is in no text."""
+        if _NUL in search_term:
+            return queryset.none(), False
+        return super().get_search_results(request, queryset, search_term)
+
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+
+    AnyAdmin = ModelAdmin[Any]
+else:
+    AnyAdmin = ModelAdmin  # it takes no parameter when the code runs
+
+
+_SENT: Final = "_version"
+
+
+class VersionedAdmin(AnyAdmin):
+    """Refuses, once, what was entered into a form that has become old meanwhile; a form that says none is never old."""
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        """Give the form, which has an error where the object is not what it was any more."""
+        form = super().get_form(request, obj, change=change, **options)
+        sent = request.POST.get(_SENT)
+        if obj is None or not sent or sent == _version_of(obj):
+            return form
+        return type(form.__name__, (_Outdated, form), {})
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **options: Any) -> HttpResponse:
+        """Have the form say what it is about."""
+        if options.get("obj") is not None:
+            context["version"] = _version_of(options["obj"])
+        return super().render_change_form(request, context, *args, **options)
+
+
+class _Outdated:
+    """In front of a form."""
+
+    def clean(self) -> Any:
+        form: Any = super()
+        cleaned = form.clean()
+        said = gettext(
+            "Somebody has changed this since you opened it: look at it in another window. Saving again overwrites that."
+        )
+        self.add_error(None, said)  # type: ignore[attr-defined]  # of the form
+        return cleaned
+
+
+def _version_of(item: Any) -> str:
+    """The same text as long as the database says the same of an object and its parts."""
+    found = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
+    said = None if found is None else found.state
+    return blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+class AuditedAdmin(VersionedAdmin, RobustListAdmin):
+    """Says who changes an object, with its inlines, or those that were selected."""
+
+    formfield_overrides = {
+        models.DateTimeField: {"form_class": DateTimeField, "widget": DateTimeWidget},
+        models.JSONField: {"form_class": JSONField, "widget": AdminTextareaWidget(attrs={"rows": 4})},
+        models.TextField: {"widget": AdminTextareaWidget(attrs={"rows": 3})},
+    }
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Give fields with autocompletion the widget that takes bad input."""
+        if db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = Autocomplete(db_field, self.admin_site, using=kwargs.get("using"))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Show a help text as it is, which templates would take for markup."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if field is not None:
+            field.help_text = escape(field.help_text)
+        return field
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
+        """Show the form, or save what it says."""
+        with self._acting(request):
+            return super().changeform_view(request, *args, **options)
+
+    def delete_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
+        """Ask whether to delete, or do it."""
+        with self._acting(request):
+            return super().delete_view(request, *args, **options)
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Show the events of the object, to whoever may: changes from elsewhere are among them."""
+        response = super().history_view(request, object_id, extra_context)
+        if response.status_code != HTTPStatus.OK or not request.user.has_perm("limits_app.view_auditevent"):
+            return response
+        if self.model.part_of:  # its events are those of what it is a part of
+            return response
+        query = {"object_type": self.opts.model_name, "object_id": unquote(object_id)}
+        log = f"{self.admin_site.name}:limits_app_auditevent_changelist"
+        return HttpResponseRedirect(reverse(log, query=query))
+
+    def changelist_view(self, request: HttpRequest, *args: Any, **options: Any) -> Any:
+        """Show the list, or do the chosen action."""
+        with self._acting(request):
+            return super().changelist_view(request, *args, **options)
+
+    def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse | None:
+        """Do the chosen action, if what was selected can be rows."""
+        if not all(map(is_primary_key, request.POST.getlist(ACTION_CHECKBOX_NAME))):
+            self.message_user(request, _("Select rows of this list, and choose the action again."), messages.ERROR)
+            return None
+        return super().response_action(request, *args, **options)
+
+    def _acting(self, request: HttpRequest) -> AbstractContextManager[object]:
+        """The block in which a request changes something; one that only looks keeps nobody waiting."""
+        if request.method != "POST":
+            return nullcontext()
+        using = router.db_for_write(self.model)
+        return audit.acting(actor=request.user.get_username(), source="admin", using=using)

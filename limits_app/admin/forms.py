@@ -1,0 +1,306 @@
+"""Forms of the admin, their fields and widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.widgets import AdminSplitDateTime, AutocompleteSelect
+from django.core.exceptions import ValidationError
+from django.forms import SplitDateTimeField
+from django.forms.fields import InvalidJSONInput
+from django.utils import timezone
+from django.utils.timezone import is_naive
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from limits_app import conf
+from limits_app.admin.formatting import amount
+from limits_app.models import Limit, Policy, Resource
+from limits_app.models.validators import validate_identifier, validate_json, validate_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from django.utils.functional import _StrPromise
+
+__all__ = [
+    "LIMIT_FIELDS",
+    "READABLE",
+    "Autocomplete",
+    "BoostForm",
+    "DateTimeField",
+    "DateTimeWidget",
+    "GrantForm",
+    "JSONField",
+    "LimitForm",
+    "ReasonForm",
+    "RequiredReasonForm",
+    "ResourceForm",
+    "RevertForm",
+    "TopUpForm",
+    "checked_datetime",
+    "is_primary_key",
+    "of_resource",
+    "readable",
+]
+
+
+class JSONField(forms.JSONField):
+    """Refuses what Django's own field lets through to the database, or fails on: NaN, endless nesting, huge numbers."""
+
+    def to_python(self, value: Any) -> Any:
+        """Parse the text; ValidationError says what to write instead."""
+        try:
+            parsed = super().to_python(value)
+        except RecursionError:
+            raise ValidationError(_("This is nested too deeply.")) from None
+        except ValueError:
+            raise ValidationError(_("A number in it is too long: write it as text.")) from None
+        validate_json(parsed)
+        return parsed
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        """Give the text back as it was typed where it cannot be parsed."""
+        try:
+            parsed = self.to_python(data)
+        except ValidationError:
+            return InvalidJSONInput(data)
+        return InvalidJSONInput(data) if parsed is None else parsed
+
+
+def checked_datetime(moment: datetime, problem: str | _StrPromise) -> datetime:
+    """Give a moment in UTC, as databases keep it; ValidationError with the problem where UTC has none such."""
+    try:
+        return moment if is_naive(moment) else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValidationError(problem) from error
+
+
+class DateTimeWidget(AdminSplitDateTime):
+    """Shows a moment that the site's clock cannot tell as the nearest that it can."""
+
+    def decompress(self, value: datetime | None) -> tuple[date | None, time | None]:
+        """Give the date and the time."""
+        try:
+            return super().decompress(value)
+        except OverflowError:
+            begins = value is not None and value.year == 1
+            return (date.min, time.min) if begins else (date.max, time(23, 59, 59))
+
+
+class DateTimeField(SplitDateTimeField):
+    """A date and a time by the site's clock, which databases can keep."""
+
+    def compress(self, data_list: Any) -> datetime | None:
+        """Give the moment, in UTC."""
+        moment = super().compress(data_list)
+        return None if moment is None else checked_datetime(moment, self.error_messages["invalid_date"])
+
+
+_MOST_DIGITS: Final = 18
+"""A primary key has 64 bits."""
+
+
+def is_primary_key(text: str) -> bool:
+    """Whether a text can be the primary key of a row."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+class Autocomplete(AutocompleteSelect):
+    """Finds a related row by typing, and shows a refused form again whatever was sent as its key."""
+
+    def optgroups(self, name: str, value: Sequence[str], attrs: dict[str, Any] | None = None) -> Any:
+        """Give the chosen row as an option, if the key can be one."""
+        return super().optgroups(name, [key for key in value if is_primary_key(key)], attrs)
+
+
+if TYPE_CHECKING:
+    LimitModelForm = forms.ModelForm[Limit]
+else:
+    LimitModelForm = forms.ModelForm  # it takes no parameter when the code runs
+
+
+LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
+    ("kind", "key", "capacity", "window_seconds", "period", "algorithm"),
+    ("burst", "session_seconds", "time_zone", "max_hold_seconds", "shared", "soft"),
+)
+"""What stands beside each other; what most limits need comes first."""
+
+_NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds", "session_seconds")
+
+_Readable = Callable[[Limit], str]
+
+
+class LimitForm(LimitModelForm):
+    """With numbers as people write them: 10, not 10.000."""
+
+    class Meta:
+        widgets = {name: forms.TextInput(attrs={"size": 12}) for name in ("key", "time_zone")} | {
+            name: forms.TextInput(attrs={"size": 7, "inputmode": "decimal"}) for name in _NUMBERS
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in _NUMBERS:
+            value = self.initial.get(name)
+            if isinstance(value, Decimal):
+                self.initial[name] = f"{value:f}".rstrip("0").rstrip(".")
+
+
+def _readable(name: str) -> _Readable:
+    def written(limit: Limit) -> str:
+        number = getattr(limit, name)
+        return "-" if number is None else amount(number)
+
+    field: Any = Limit._meta.get_field(name)
+    written.__name__ = name  # by which the admin finds what a field is about
+    return admin.display(description=field.verbose_name)(written)
+
+
+READABLE: Final[Mapping[str, _Readable]] = {name: _readable(name) for name in _NUMBERS}
+"""The same for who may only look."""
+
+
+def readable(fields: Iterable[Iterable[str]]) -> tuple[tuple[str | _Readable, ...], ...]:
+    """Fields as they are for who may only look."""
+    return tuple(tuple(READABLE.get(name, name) for name in line) for line in fields)
+
+
+if TYPE_CHECKING:
+    ResourceModelForm = forms.ModelForm[Resource]
+else:
+    ResourceModelForm = forms.ModelForm  # it takes no parameter when the code runs
+
+
+class ResourceForm(ResourceModelForm):
+    """A store that the settings have no longer stays chosen until somebody chooses another."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "store" in self.fields:
+            default = _("the default one (%(alias)s)") % {"alias": conf.get(conf.STORE)}
+            aliases = dict.fromkeys([*conf.get(conf.STORES), *filter(None, [self.instance.store])])
+            self.fields["store"].widget = forms.Select(choices=[("", default), *zip(aliases, aliases, strict=True)])
+
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    ResourceChoice = forms.ModelChoiceField[Resource]
+else:
+    ResourceChoice = forms.ModelChoiceField  # it takes no parameter when the code runs
+
+
+_MINUTE: Final = "%Y-%m-%dT%H:%M"
+
+
+class ReasonForm(forms.Form):
+    """Why it is done."""
+
+    required_css_class = "required"
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        max_length=1000,
+        required=False,
+        validators=[validate_text],
+        help_text=_("For other administrators and for the audit log."),
+        widget=forms.TextInput(attrs={"class": "vTextField"}),
+    )
+
+
+class RequiredReasonForm(ReasonForm):
+    """Why it is done, which has to be said."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["reason"].required = True
+
+
+class RevertForm(ReasonForm):
+    """Why a change is taken back, and whether later ones are too."""
+
+    force = forms.BooleanField(label=_("Also if it was changed since, which undoes the later changes"), required=False)
+
+
+class BoostForm(RequiredReasonForm):
+    """How much more, and until when."""
+
+    factor = forms.DecimalField(
+        label=_("Times as much"),
+        min_value=Decimal("1.01"),
+        max_value=1000,
+        decimal_places=2,
+        initial=2,
+        help_text=_("By what each limit that holds now is multiplied."),
+    )
+    until = forms.DateTimeField(
+        label=_("Until"), widget=forms.DateTimeInput(format=_MINUTE, attrs={"type": "datetime-local"})
+    )
+    field_order = ["factor", "until", "reason"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        zone = timezone.get_current_timezone_name()
+        self.fields["until"].help_text = gettext("In the time zone %(zone)s.") % {"zone": zone}
+
+    def clean_until(self) -> datetime:
+        """Refuse a boost that has ended, or ends when no calendar goes on."""
+        until = checked_datetime(self.cleaned_data["until"], self.fields["until"].error_messages["invalid"])
+        if until <= timezone.now():
+            raise ValidationError(gettext("A boost ends in the future."))
+        return until
+
+
+class TopUpForm(RequiredReasonForm):
+    """How much credit of which limit."""
+
+    key = forms.CharField(label=_("Limit"), max_length=64, help_text=_("Its key, such as “tpm”."))
+    amount = forms.DecimalField(label=_("Amount"), min_value=Decimal("0.001"), max_digits=15, decimal_places=3)
+    field_order = ["key", "amount", "reason"]
+
+
+class GrantForm(BoostForm):
+    """Who gets the boost, and of what."""
+
+    entity = forms.CharField(
+        label=_("Entity"),
+        max_length=255,
+        strip=False,
+        validators=[validate_identifier],
+        help_text=_("As requests name it, such as “user:42” or “tenant:acme”. Case and spaces count."),
+    )
+    field_order = ["entity", "resource", "factor", "until", "reason"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["resource"] = _resource(required=False)
+        self.order_fields(self.field_order)
+
+
+def of_resource(form: type[forms.Form]) -> type[forms.Form]:
+    """The same form, which asks for a resource too."""
+
+    class OfResource(form):  # type: ignore[misc, valid-type]  # a class made of another
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.fields["resource"] = _resource(required=True)
+            self.order_fields(["resource"])
+
+    return OfResource
+
+
+def _resource(*, required: bool) -> ResourceChoice:
+    """Find a resource by typing."""
+    return ResourceChoice(
+        Resource.objects.all(),
+        label=_("Resource"),
+        required=required,
+        help_text="" if required else _("Leave it empty for all resources."),
+        widget=Autocomplete(Policy._meta.get_field("resource"), admin.site),
+    )
