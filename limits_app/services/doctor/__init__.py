@@ -13,7 +13,7 @@ from limits_app.services.doctor.configuration import configured
 from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.services.doctor.surroundings import asked_database, asked_stores, checked, migrated
 from limits_app.services.doctor.usage import used
-from limits_app.services.limits_file.stored import stored_content
+from limits_app.services.limits_file.content import stored_content
 
 __all__ = ["PATIENCE_SECONDS", "Finding", "Severity", "diagnose"]
 

@@ -16,10 +16,8 @@ from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.secrets import looked_up
 from limits_app.services.doctor.endpoints import pointless, unseen
 from limits_app.services.doctor.finding import Finding, Severity
-from limits_app.services.limits_file.dropping import DroppedLimits
-from limits_app.services.limits_file.shape import LIMITS, Entry, Key, references
-from limits_app.services.limits_file.stored import Stored
-from limits_app.services.limits_file.together import lines, overlapping
+from limits_app.services.limits_file.content import LIMITS, Entry, Key, Stored, references
+from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
 
 __all__ = ["configured"]
 
@@ -48,8 +46,7 @@ def configured(stored: Mapping[Names, Stored]) -> Iterator[Finding]:
 
 
 def _dropped(policies: list[Entry]) -> Iterator[Finding]:
-    rule = DroppedLimits(policies)
-    found = [str(dropped) for policy in policies for dropped in rule.of(policy)]
+    found = [*dropped_limits(policies, policies)]
     for message in _few(found, "limits are dropped by policies"):
         yield Finding(
             "limits_app.D010",

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from limits_app.services.doctor.finding import Finding, Severity
-from limits_app.services.limits_file.shape import Entry
+from limits_app.services.limits_file.content import Entry
 from limits_app.services.site_urls import SiteUrls
 
 __all__ = ["pointless", "unseen"]

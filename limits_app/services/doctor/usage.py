@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from limits_app.models import Bucket, Denial, Entity, Period, UsageSnapshot
 from limits_app.services.doctor.finding import Finding, Severity
-from limits_app.services.limits_file.shape import Entry
+from limits_app.services.limits_file.content import Entry
 
 __all__ = ["used"]
 

@@ -1,35 +1,45 @@
-"""Applying a limits file: in one transaction that is audited, or not at all."""
+"""Applying a limits file in one transaction that is audited, and writing one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from django.db import IntegrityError, models
+from django.db import IntegrityError
 
 from limits_app import audit
-from limits_app.core.notation import limit_text
-from limits_app.models import Entity, Limit, Manifest, Policy, PoolMember
-from limits_app.models.fields import in_site_time
+from limits_app.models import Entity, Limit, Manifest, PoolMember
 from limits_app.models.snapshots import batches
 from limits_app.resolver import home
-from limits_app.services.limits_file.checking import noted
+from limits_app.services.definitions import Definition
+from limits_app.services.limits_file.content import (
+    LIMITS,
+    MEMBERS,
+    SECTIONS,
+    Content,
+    Entry,
+    Section,
+    State,
+    limit_text_of,
+    stored_content,
+    stored_keys,
+)
 from limits_app.services.limits_file.document import InvalidFile, Problem
-from limits_app.services.limits_file.planning import Change, Plan, Step, plan_of
-from limits_app.services.limits_file.reading import Content
-from limits_app.services.limits_file.shape import LIMITS, MEMBERS, SECTIONS, Entry, Key, Section, State
-from limits_app.services.limits_file.stored import stored_keys
+from limits_app.services.limits_file.planning import Change, Plan, Step, managed, plan_of
 
-__all__ = ["apply", "plan"]
+__all__ = ["DEFAULT_NAME", "apply", "export", "exported", "left_out", "plan"]
+
+DEFAULT_NAME: Final = "limits"
+"""The name of a file that does not say it."""
 
 _BATCH: Final = 500
 _DELETED_FIRST: Final = ("endpoints", "policies")
-"""Nothing refers to them, and what comes may take their place."""
+"""Nothing refers to them, and new ones may take their place."""
 
 
 def plan(content: Content, *, file: str = "limits.yaml") -> Plan:
-    """Say what applying a limits file would do now, and change nothing.
+    """Give what applying a limits file would do now, and change nothing.
 
     Raises InvalidFile where the file does not go together with what is stored.
     """
@@ -45,11 +55,11 @@ def apply(
     source: str = "apply",
     expected: Plan | None = None,
 ) -> Plan:
-    """Make the database say what a limits file says, and give what was done.
+    """Make the configuration in the database that of a limits file, and give what was done.
 
     All of it is one transaction: it counts as a whole once it is committed, and interrupted it leaves nothing.
-    What the same file, by its name, made or took over earlier and has no longer is deleted, and nothing else is.
-    With `expected`, a plan that somebody has looked at, nothing else is done than that.
+    What the same file, by its name, made or took over earlier and no longer has is deleted, and nothing else is.
+    With `expected`, a plan that was shown before, nothing else is done than that.
     Raises InvalidFile as `plan` does, and where the plan is another one by now; then nothing has changed.
     """
     using = home()
@@ -58,7 +68,7 @@ def apply(
         if expected is not None and planned.steps != expected.steps:
             raise InvalidFile(file, [Problem("the site was changed in between: look at the plan again")])
         try:
-            _Writer(planned, unit, using).write()
+            _Writer(content, planned, unit, using).write()
         except IntegrityError as error:
             raise InvalidFile(file, [Problem(f"the database refuses what the file says: {error}")]) from error
     return planned
@@ -67,17 +77,18 @@ def apply(
 class _Writer:
     """Carries out a plan inside a unit of change."""
 
-    def __init__(self, planned: Plan, unit: audit.Unit, using: str) -> None:
+    def __init__(self, content: Content, planned: Plan, unit: audit.Unit, using: str) -> None:
+        self._content = content
         self._plan = planned
         self._unit = unit
         self._using = using
-        self._keys: dict[str, dict[Key, Any]] = {}
 
     def write(self) -> None:
-        """Delete what is in nobody's way first, write section by section, and delete the rest, users before used."""
+        """Delete what nothing refers to, write section by section, and delete the rest, users before used."""
         for name in _DELETED_FIRST:
             self._delete(SECTIONS[name])
         for section in SECTIONS.values():
+            self._give_keys(section)
             self._change(section)
             self._create(section)
         for section in reversed([*SECTIONS.values()]):
@@ -92,129 +103,157 @@ class _Writer:
         keys = [step.stored.pk for step in self._plan.of(Change.DELETE, section.name) if step.stored]
         for batch in batches(keys):
             rows = self._rows(section.model).filter(pk__in=batch)
-            if section.model is Entity:  # parents go with their children
+            if section.model is Entity:  # parents are deleted with their children
                 rows.update(parent=None)
             rows.delete()
 
+    def _give_keys(self, section: Section) -> None:
+        """Give the rows of the file, to which others refer, the primary keys that they have in the database."""
+        keys = stored_keys(section, self._using)
+        for (name, key), row in self._content.rows.items():
+            if name == section.name:
+                row.pk = keys.get(key)
+        for entry in self._content.of(section.name):
+            _row(entry).pk = keys.get(entry.key)
+
     def _change(self, section: Section) -> None:
-        steps = self._plan.of(Change.UPDATE, section.name)
-        for batch in batches(steps):
+        for batch in batches(self._plan.of(Change.UPDATE, section.name)):
             found = {step.stored.pk: step for step in batch if step.stored}
             self._unit.touch(self._rows(section.model).filter(pk__in=found))
             rows = self._rows(section.model).in_bulk([*found])
             for key, step in found.items():
                 self._save(rows[key], step)
-            if section.has_limits:
-                self._write_limits("policy", {key: step.entry for key, step in found.items()})
-            for key, step in found.items() if section.parts else ():
-                self._write_members(key, step.entry.state[MEMBERS.name])
+            self._write_parts(section, [step.entry for step in found.values()])
 
     def _save(self, row: Any, step: Step) -> None:
         """Write the fields that differ."""
-        section, differing = step.entry.section, {name for name, *_ in step.differences()}
-        fields = [name for name in section.fields if name in differing]
+        differing = {name for name, *_ in step.differences()}
+        fields = [name for name in step.entry.section.fields if name in differing]
         for name in fields:
-            setattr(row, name, self._value(section, name, step.entry.state[name]))
+            setattr(row, name, getattr(_row(step.entry), name))
         if fields:
             row.save(using=self._using)
 
     def _create(self, section: Section) -> None:
-        steps = self._plan.of(Change.CREATE, section.name)
-        if not steps:
-            return
-        for generation in _generations(steps) if section.model is Entity else [steps]:
-            self._rows(section.model).bulk_create([self._row(step.entry) for step in generation], batch_size=_BATCH)
-            self._keys.pop(section.name, None)
-        created = {self._pk(section, step.entry.key): step.entry for step in steps}
-        if section.has_limits:
-            self._write_limits("policy", created)
-        for key, entry in created.items() if section.parts else ():
-            self._write_members(key, entry.state[MEMBERS.name])
+        entries = [step.entry for step in self._plan.of(Change.CREATE, section.name)]
+        for generation in _generations(entries) if section.model is Entity else [entries] if entries else []:
+            self._rows(section.model).bulk_create([_row(entry) for entry in generation], batch_size=_BATCH)
+            self._give_keys(section)  # which not every database returns
+        self._write_parts(section, entries)
 
-    def _write_limits(self, owner: str, entries: Mapping[Any, Entry]) -> None:
-        """Make the limits of objects, by primary key, those of their entries; those that stay are not touched."""
-        there: dict[Any, dict[str, Any]] = {}
-        for batch in batches(entries):
-            for row in self._rows(Limit).filter(**{f"{owner}__in": batch}):
-                text = limit_text(row.definition(), shared=row.shared)
-                there.setdefault(getattr(row, f"{owner}_id"), {})[text] = row.pk
-        gone = [
-            pk
-            for key, entry in entries.items()
-            for text, pk in there.get(key, {}).items()
-            if text not in entry.state[LIMITS]
-        ]
+    def _write_parts(self, section: Section, entries: Sequence[Entry]) -> None:
+        if section.has_limits:
+            self._write_limits("policy", [(_row(one), _parts(one), one.state[LIMITS]) for one in entries])
+        for entry in entries if section.parts else ():
+            self._write_members(entry)
+
+    def _write_limits(self, owner: str, owners: Sequence[tuple[Any, Sequence[Definition], Sequence[str]]]) -> None:
+        """Make the limits of rows those that are given, in the same order as their texts; equal ones are left alone."""
+        there: dict[Any, dict[str, Any]] = {row.pk: {} for row, *_ in owners}
+        for batch in batches(there):
+            for limit in self._rows(Limit).filter(**{f"{owner}__in": batch}):
+                there[getattr(limit, f"{owner}_id")][limit_text_of(limit)] = limit.pk
+        gone = [pk for row, _, texts in owners for text, pk in there[row.pk].items() if text not in texts]
         for batch in batches(gone):
             self._rows(Limit).filter(pk__in=batch).delete()
-        new = [
-            _limit(owner, key, text)
-            for key, entry in entries.items()
-            for text in entry.state[LIMITS]
-            if text not in there.get(key, {})
-        ]
+        new = []
+        for row, parts, texts in owners:
+            for part, text in zip(parts, texts, strict=True):
+                if text not in there[row.pk]:
+                    setattr(part.row, owner, row)
+                    part.row.pk = None
+                    new.append(part.row)
         self._rows(Limit).bulk_create(new, batch_size=_BATCH)
 
-    def _write_members(self, pool: Any, members: Mapping[str, State]) -> None:
-        rows = self._rows(PoolMember).filter(pool=pool)
-        rows.exclude(name__in=[*members]).delete()
-        there = {row.name: row for row in rows}
-        written: dict[Any, Entry] = {}
-        for name, state in members.items():
-            row = there.get(name) or PoolMember(pool_id=pool, name=name)
-            for field in MEMBERS.fields:
-                setattr(row, field, state[field])
-            row.save(using=self._using)
-            written[row.pk] = Entry(MEMBERS, (name,), state)
-        self._write_limits("member", written)
-
-    def _row(self, entry: Entry) -> Any:
-        section = entry.section
-        said = dict(zip(section.identity, entry.key, strict=False)) | dict(entry.state)
-        names = (*section.identity, *section.fields)
-        return section.model(**{name: self._value(section, name, said[name]) for name in names})
-
-    def _value(self, section: Section, name: str, value: Any) -> Any:
-        """Plain data as the field has it."""
-        field = section.field(name)
-        if isinstance(field, models.DateTimeField):
-            return in_site_time(datetime.fromisoformat(value)) if value else None
-        if not field.is_relation:
-            return value
-        if not value:
-            return None
-        related = next(one for one in SECTIONS.values() if one.model is field.related_model)
-        model: Any = related.model
-        return model(pk=self._pk(related, (value,)))
-
-    def _pk(self, section: Section, key: Key) -> Any:
-        """The primary key of an object that is there by now."""
-        if section.name not in self._keys:
-            self._keys[section.name] = stored_keys(section, self._using)
-        return self._keys[section.name][key]
+    def _write_members(self, pool: Entry) -> None:
+        rows = self._rows(PoolMember).filter(pool=_row(pool))
+        rows.exclude(name__in=[*pool.state[MEMBERS.name]]).delete()
+        there = {row.name: row.pk for row in rows}
+        members = _parts(pool)
+        for member in members:
+            member.row.pool, member.row.pk = _row(pool), there.get(member.row.name)
+            member.row.save(using=self._using)
+        states = pool.state[MEMBERS.name]
+        self._write_limits("member", [(one.row, one.parts or (), states[one.row.name][LIMITS]) for one in members])
 
     def _remember(self) -> None:
         """Note what the file manages from now on."""
-        managed = {kind: [*keys] for kind, keys in self._plan.adopted.items()}
+        managing = {kind: [*keys] for kind, keys in self._plan.adopted.items()}
         for step in self._plan.of(Change.CREATE):
-            section = step.entry.section
-            managed.setdefault(section.kind, []).append(self._pk(section, step.entry.key))
+            managing.setdefault(step.entry.section.kind, []).append(_row(step.entry).pk)
         manifests = Manifest._default_manager.using(self._using)
         found = manifests.filter(pk=self._plan.name).first()
-        if found is None or found.objects_of != managed:
-            manifests.update_or_create(name=self._plan.name, defaults={"objects_of": managed})
+        if found is None or found.objects_of != managing:
+            manifests.update_or_create(name=self._plan.name, defaults={"objects_of": managing})
 
 
-def _limit(owner: str, key: Any, text: str) -> Limit:
-    limit, shared = noted(text)
-    model = Policy if owner == "policy" else PoolMember
-    return Limit.from_definition(model(pk=key), limit, shared=shared)
+def _row(entry: Entry) -> Any:
+    assert entry.definition is not None  # noqa: S101 - entries of files have one
+    return entry.definition.row
 
 
-def _generations(steps: Sequence[Step]) -> Iterator[list[Step]]:
+def _parts(entry: Entry) -> list[Definition]:
+    assert entry.definition is not None  # noqa: S101 - entries of files have one
+    return entry.definition.parts or []
+
+
+def _generations(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     """Entities to be made, parents before their children."""
-    waiting = {step.entry.key[0]: step for step in steps}
+    waiting = {entry.key[0]: entry for entry in entries}
     while waiting:
-        ready = [step for step in waiting.values() if step.entry.state["parent"] not in waiting]
+        ready = [entry for entry in waiting.values() if entry.state["parent"] not in waiting]
         yield ready
-        for step in ready:
-            del waiting[step.entry.key[0]]
+        for entry in ready:
+            del waiting[entry.key[0]]
+
+
+# ---------------------------------------------------------------- writing a file
+
+
+def export(*, name: str = DEFAULT_NAME) -> str:
+    """Give the configuration as the text of a limits file, which applied where it comes from changes nothing.
+
+    It has what the file of this name manages and what no file does; `left_out` counts what files of other names have.
+    Needs the extra `yaml`; ImportError without it.
+    """
+    import yaml
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(exported(name=name), Dumper=dumper, sort_keys=False, allow_unicode=True, width=120))
+
+
+def exported(*, name: str = DEFAULT_NAME) -> dict[str, Any]:
+    """Give the same as plain data; fields with their defaults are left out."""
+    found: dict[str, Any] = {"version": 1, "name": name}
+    using = home()
+    _, others = managed(name, using)
+    for one in stored_content(using).values():
+        section, entry = one.entry.section, one.entry
+        if (section.kind, one.pk) in others:
+            continue
+        if section.named:
+            found.setdefault(section.name, {})[entry.key[0]] = dict(_written(section, entry.state))
+        else:
+            identity = dict(zip(section.identity, entry.key, strict=False))
+            said = {field: value for field, value in identity.items() if value != section.default(field)}
+            found.setdefault(section.name, []).append(said | dict(_written(section, entry.state)))
+    return found
+
+
+def left_out(*, name: str = DEFAULT_NAME) -> dict[str, int]:
+    """How many objects a file of this name leaves out, by the names of the files that they belong to."""
+    using = home()
+    _, others = managed(name, using)
+    there = {(section.kind, pk) for section in SECTIONS.values() for pk in stored_keys(section, using).values()}
+    counted = Counter(owner for key, owner in others.items() if key in there)
+    return {owner: counted[owner] for owner in sorted(counted)}
+
+
+def _written(section: Section, state: State | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in section.fields:
+        if state[name] != section.default(name):
+            yield name, state[name]
+    if section.has_limits and state[LIMITS]:
+        yield LIMITS, [*state[LIMITS]]
+    if section.parts is not None and (members := state[section.parts.name]):
+        yield section.parts.name, {name: dict(_written(section.parts, member)) for name, member in members.items()}

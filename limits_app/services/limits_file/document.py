@@ -1,21 +1,19 @@
-"""YAML as a tree of plain values that know their lines, read without the parts of YAML that harm.
+"""YAML as plain data and the lines where each value is, read without the parts of YAML that harm.
 
-There are no aliases, so that a small file stays small; no key twice; and no nesting without end.
+There are no aliases, so that a small file stays small, no repeated keys, and at most 32 levels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from limits_app.core.errors import InvalidLimit
+from limits_app.services.definitions import Path, path_text
 
-if TYPE_CHECKING:
-    from yaml import Event
-
-__all__ = ["MAX_CHARACTERS", "InvalidFile", "Node", "Problem", "read_document"]
+__all__ = ["MAX_CHARACTERS", "Document", "InvalidFile", "Problem", "read_document"]
 
 MAX_CHARACTERS: Final = 32_000_000
 """How large a file may be."""
@@ -37,7 +35,7 @@ class Problem:
 
 
 class InvalidFile(InvalidLimit):
-    """A file that cannot be read as limits; `problems` says everything that is wrong with it."""
+    """A file that cannot be read as limits; `problems` has everything that is wrong with it."""
 
     def __init__(self, name: str, problems: list[Problem]) -> None:
         super().__init__(name, problems)
@@ -50,128 +48,101 @@ class InvalidFile(InvalidLimit):
         return "\n".join(lines + ([f"{self.name}: and {more} more"] if more > 0 else []))
 
 
-@dataclass(slots=True)
-class Node:
-    """A value and its line: text, a number, a truth, a moment or None; a list of nodes; or nodes by their keys."""
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Plain data, and the line of each value by its path."""
 
-    value: Any
-    line: int
+    data: Any
+    lines: Mapping[Path, int]
 
-    def plain(self) -> Any:
-        """The value without lines."""
-        match self.value:
-            case dict():
-                return {key: node.plain() for key, node in self.value.items()}
-            case list():
-                return [node.plain() for node in self.value]
-            case _:
-                return self.value
+    def problem(self, message: str, path: Path) -> Problem:
+        """Give a problem with the line of its value, or of what the value is in."""
+        nearest = next((path[:size] for size in range(len(path), -1, -1) if path[:size] in self.lines), ())
+        return Problem(message, self.lines.get(nearest, 1), path_text(path))
 
 
-def read_document(text: str, name: str) -> Node:
-    """Read one document; InvalidFile says where it is no YAML, or has parts that are not taken."""
+def read_document(text: str, name: str) -> Document:
+    """Read one document; InvalidFile says in which line it is not YAML, or has parts that are not allowed."""
     import yaml
 
     if len(text) > MAX_CHARACTERS:
         raise InvalidFile(name, [Problem(f"a file has at most {MAX_CHARACTERS} characters: split it")])
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    builder = _Builder(yaml)
     try:
-        return _Builder(yaml).built(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except _Refused as error:
+        builder.check(yaml.parse(text, Loader=loader))
+        root = yaml.compose(text, Loader=loader)
+        data = {} if root is None else builder.value(root, ())
+    except _NotAllowed as error:
         raise InvalidFile(name, [Problem(error.message, error.line)]) from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise InvalidFile(name, [Problem(f"this is no YAML: {error.problem}", line)]) from None
+        raise InvalidFile(name, [Problem(f"this is not YAML: {error.problem}", line)]) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InvalidFile(name, [Problem(f"this is no YAML: {error}")]) from None
+        raise InvalidFile(name, [Problem(f"this is not YAML: {error}")]) from None
+    return Document(data, builder.lines)
 
 
-class _Refused(Exception):
-    def __init__(self, message: str, event: Event) -> None:
+class _NotAllowed(Exception):
+    def __init__(self, message: str, where: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.line = _line(event)
+        self.line = _line(where)
 
 
 class _Builder:
-    """Builds the tree from events, with a stack of its own, so that nesting cannot exhaust that of the program."""
+    """Builds plain data from the nodes of YAML, and notes the line of each value."""
 
     def __init__(self, yaml: Any) -> None:
+        self.lines: dict[Path, int] = {}
         self._yaml = yaml
         self._scalars = yaml.SafeLoader("")
-        self._open: list[tuple[Node, Any]] = []
-        self._root: Node | None = None
 
-    def built(self, events: Iterator[Event]) -> Node:
-        """Give the root; an empty file is an empty mapping."""
-        yaml = self._yaml
-        taken = {
-            yaml.ScalarEvent: self._scalar,
-            yaml.MappingStartEvent: lambda event: self._begin({}, event),
-            yaml.SequenceStartEvent: lambda event: self._begin([], event),
-            yaml.MappingEndEvent: self._end,
-            yaml.SequenceEndEvent: self._end,
-            yaml.AliasEvent: self._refuse_alias,
-            yaml.DocumentStartEvent: self._refuse_second,
-        }
+    def check(self, events: Any) -> None:
+        """Refuse aliases, a second document and deep nesting, before a tree is built."""
+        depth = documents = 0
         for event in events:
-            if type(event) in taken:
-                taken[type(event)](event)
-        return self._root or Node({}, 1)
+            depth += isinstance(event, self._yaml.CollectionStartEvent)
+            depth -= isinstance(event, self._yaml.CollectionEndEvent)
+            documents += isinstance(event, self._yaml.DocumentStartEvent)
+            if isinstance(event, self._yaml.AliasEvent):
+                raise _NotAllowed("write it out: there are no anchors and aliases here", event)
+            if documents > 1:
+                raise _NotAllowed("one file has one document: remove the line of dashes", event)
+            if depth > _MAX_DEPTH:
+                raise _NotAllowed(f"nest at most {_MAX_DEPTH} levels deep", event)
 
-    def _end(self, _: Event) -> None:
-        self._open.pop()
+    def value(self, node: Any, path: Path) -> Any:
+        """Give a node as plain data; a value of a mapping is in the line of its key."""
+        self.lines.setdefault(path, _line(node))
+        if isinstance(node, self._yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, self._yaml.SequenceNode):
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node)
 
-    def _refuse_alias(self, event: Event) -> None:
-        raise _Refused("write it out: there are no anchors and aliases here", event)
+    def _mapping(self, node: Any, path: Path) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, item in node.value:
+            if not isinstance(key, self._yaml.ScalarNode):
+                raise _NotAllowed("a key is a text: write it in one line", key)
+            if key.value in found:
+                raise _NotAllowed(f"{key.value!r} is there twice: keep one of them", key)
+            self.lines[*path, key.value] = _line(key)
+            found[key.value] = self.value(item, (*path, key.value))
+        return found
 
-    def _refuse_second(self, event: Event) -> None:
-        if self._root is not None:
-            raise _Refused("one file has one document: remove the line of dashes", event)
-
-    def _begin(self, value: Any, event: Any) -> None:
-        node = Node(value, _line(event))
-        if len(self._open) >= _MAX_DEPTH:
-            raise _Refused(f"nest at most {_MAX_DEPTH} levels deep", event)
-        self._put(node, event)
-        self._open.append((node, None))
-
-    def _scalar(self, event: Any) -> None:
-        if self._open and isinstance(self._open[-1][0].value, dict) and self._open[-1][1] is None:
-            holder, _ = self._open[-1]
-            if event.value in holder.value:
-                raise _Refused(f"{event.value!r} is there twice: keep one of them", event)
-            self._open[-1] = holder, (event.value, _line(event))
-        else:
-            self._put(Node(self._value(event), _line(event)), event)
-
-    def _put(self, node: Node, event: Any) -> None:
-        if not self._open:
-            self._root = node
-            return
-        holder, key = self._open[-1]
-        if isinstance(holder.value, list):
-            holder.value.append(node)
-        elif key is None:
-            raise _Refused("a key is a text: write it in one line", event)
-        else:
-            node.line = key[1]
-            holder.value[key[0]] = node
-            self._open[-1] = holder, None
-
-    def _value(self, event: Any) -> Any:
-        if not event.implicit[0] and event.tag is None:
-            return event.value  # in quotes
-        tag = event.tag or self._scalars.resolve(self._yaml.ScalarNode, event.value, (True, False))
-        if tag == "tag:yaml.org,2002:str":
-            return event.value
+    def _scalar(self, node: Any) -> Any:
+        if node.tag == "tag:yaml.org,2002:str":
+            return node.value
         try:
-            value = self._scalars.construct_object(self._yaml.ScalarNode(tag, event.value, event.start_mark))
+            value = self._scalars.construct_object(node)
         except (ValueError, KeyError, OverflowError, self._yaml.constructor.ConstructorError):
-            raise _Refused(f"{event.value[:80]!r} cannot be read: put it in quotes", event) from None
+            raise _NotAllowed(f"{node.value[:80]!r} cannot be read: put it in quotes", node) from None
         if isinstance(value, str | bool | int | float | datetime | date | None):
             return value
-        raise _Refused(f"{tag} is not taken here: write text, numbers, lists and mappings", event)
+        raise _NotAllowed(f"{node.tag} is not allowed here: write text, numbers, lists and mappings", node)
 
 
-def _line(event: Any) -> int:
-    return int(event.start_mark.line) + 1
+def _line(where: Any) -> int:
+    return int(where.start_mark.line) + 1

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from limits_app.services.limits_file.dropping import DroppedLimits
-from limits_app.services.limits_file.owning import managed
-from limits_app.services.limits_file.reading import Content
-from limits_app.services.limits_file.shape import LIMITS, SECTIONS, Entry, Key, State, references
-from limits_app.services.limits_file.stored import Stored, stored_content
-from limits_app.services.limits_file.together import check_together
+from limits_app.models import MAX_LEVELS, Enforcement, Manifest, PolicyEffect
+from limits_app.models.weekly_hours import WeeklyHours
+from limits_app.services.dropped import Broader, Ruling
+from limits_app.services.limits_file.content import (
+    LIMITS,
+    SECTIONS,
+    Content,
+    Entry,
+    Name,
+    State,
+    Stored,
+    noted,
+    references,
+    stored_content,
+)
+from limits_app.services.limits_file.document import InvalidFile, Problem
 
-__all__ = ["Change", "Plan", "Step", "plan_of"]
-
-Name = tuple[str, Key]
-"""A section and a key in it."""
+__all__ = ["Change", "Plan", "Step", "dropped_limits", "lines", "managed", "overlapping", "plan_of"]
 
 
 class Change(StrEnum):
@@ -47,7 +55,7 @@ class Step:
         """Each field that differs, before and after; parts and limits one by one."""
         before = _flat(self.stored.entry.state if self.stored else {})
         after = _flat(self.wanted.state if self.wanted else {})
-        nothing = {} if self.change is Change.UPDATE else _flat(_unsaid(self.entry))
+        nothing = {} if self.change is Change.UPDATE else _flat(_left_out(self.entry))
         for name in before | after:
             was, becomes = before.get(name, nothing.get(name)), after.get(name, nothing.get(name))
             if was != becomes:
@@ -56,7 +64,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a file would do: a step for each of its objects and each that it made earlier and has no longer."""
+    """What a file would do: a step for each of its objects and each that it made earlier and no longer has."""
 
     name: str
     steps: tuple[Step, ...]
@@ -89,12 +97,10 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     after = {name: one.entry for name, one in stored.items() if name not in deleted} | {
         name: entry for name, entry in wanted.items() if entry is not None
     }
-    check_together(
-        after,
-        deleted,
-        {name: others.get((_kind(name), stored[name].pk)) for name in wanted if name in stored},
-        file=file,
-    )
+    owners = {name: others.get((_kind(name), stored[name].pk)) for name in wanted if name in stored}
+    problems = [*_owned(after, owners), *_dangling(after, deleted), *lines(after), *overlapping(after)]
+    if problems:
+        raise InvalidFile(file, problems)
     steps = [_step(entry, stored.get(name)) for name, entry in wanted.items() if entry is not None]
     steps += [Step(Change.DELETE, one, None) for one in deleted.values()]
     adopted: dict[str, list[Any]] = {}
@@ -104,22 +110,30 @@ def plan_of(content: Content, *, using: str, file: str = "limits.yaml") -> Plan:
     return Plan(content.name, tuple(steps), tuple(_warnings(steps, after)), adopted)
 
 
+def managed(name: str, using: str) -> tuple[dict[str, set[Any]], dict[tuple[str, Any], str]]:
+    """The primary keys that a file manages by kind, and those of other files, with their names."""
+    mine: dict[str, set[Any]] = {}
+    others: dict[tuple[str, Any], str] = {}
+    for manifest in Manifest._default_manager.using(using).all():
+        for kind, keys in manifest.objects_of.items():
+            if manifest.name == name:
+                mine[kind] = {*keys}
+            else:
+                others |= {(kind, key): manifest.name for key in keys}
+    return mine, others
+
+
 def _with_implied(content: Content, strange: Set[Name]) -> dict[Name, Entry | None]:
-    """The file's objects, and those they refer to, about which it says nothing; None for those strange to it."""
+    """The file's objects, and those they name, about which it says nothing; None for those strange to it."""
     wanted: dict[Name, Entry | None] = {}
     for section in SECTIONS.values():  # what is referred to comes first
-        wanted |= {(section.name, entry.key): entry for entry in content.of(section.name)}
+        wanted |= {entry.name: entry for entry in content.of(section.name)}
     implied: dict[Name, Entry | None] = {}
     for entry in content.entries.values():
         for name in references(entry):
             if name not in wanted and name[0] != "pools":
-                implied[name] = None if name in strange else _bare(name, entry)
+                implied[name] = None if name in strange else content.implied(name, entry.line)
     return implied | wanted
-
-
-def _bare(name: Name, because: Entry) -> Entry:
-    section = SECTIONS[name[0]]
-    return Entry(section, name[1], section.defaults(), because.line)
 
 
 def _step(entry: Entry, stored: Stored | None) -> Step:
@@ -132,16 +146,8 @@ def _kind(name: Name) -> str:
     return SECTIONS[name[0]].kind
 
 
-def _warnings(steps: Collection[Step], after: Mapping[Name, Entry]) -> Iterator[str]:
-    """What the policies that come or change drop silently."""
-    dropped = DroppedLimits(entry for (section, _), entry in after.items() if section == "policies")
-    for step in steps:
-        if step.wanted is not None and step.change is not Change.UNCHANGED and step.wanted.section.has_limits:
-            yield from map(str, dropped.of(step.wanted))
-
-
-def _unsaid(entry: Entry) -> State:
-    """An object that says nothing, with members that say nothing."""
+def _left_out(entry: Entry) -> State:
+    """An object whose fields were all left out, and those of its members."""
     section, parts = entry.section, entry.section.parts
     return section.defaults() | (
         {parts.name: dict.fromkeys(entry.state[parts.name], parts.defaults())} if parts else {}
@@ -160,3 +166,116 @@ def _flat(state: State, within: str = "") -> dict[str, Any]:
         else:
             flat[within + name] = value
     return flat
+
+
+# ---------------------------------------------------------------- what has to fit together
+
+
+def _owned(after: Mapping[Name, Entry], owners: Mapping[Name, str | None]) -> Iterator[Problem]:
+    for name, owner in owners.items():
+        entry = after[name]
+        if owner is not None and entry.line:
+            yield Problem(f"{entry.label} belongs to the file named {owner!r}: change it there", entry.line)
+
+
+def _dangling(after: Mapping[Name, Entry], deleted: Mapping[Name, object]) -> Iterator[Problem]:
+    for entry in after.values():
+        for name in references(entry):
+            section, (key, *_) = name
+            if name in after:
+                continue
+            if name in deleted:
+                yield Problem(
+                    f"{key} is no longer in the file, but {entry.label} refers to it: keep it in {section}, or change "
+                    "that first",
+                    entry.line,
+                )
+            else:
+                yield Problem(f"{entry.label} refers to {key}, which is not in {section}: write it there", entry.line)
+
+
+def lines(after: Mapping[Name, Entry]) -> Iterator[Problem]:
+    """Entities that are their own ancestors, or too many levels deep."""
+    parents = {key[0]: entry.state["parent"] for (section, key), entry in after.items() if section == "entities"}
+    for (section, key), entry in after.items():
+        if section != "entities" or not entry.state["parent"]:
+            continue
+        levels, ancestor = 1, entry.state["parent"]
+        while ancestor and levels <= MAX_LEVELS and ancestor != key[0]:
+            levels, ancestor = levels + 1, parents.get(ancestor, "")
+        if ancestor == key[0]:
+            yield Problem(f"{entry.label} is its own ancestor: choose another parent", entry.line)
+        elif levels > MAX_LEVELS:
+            yield Problem(f"{entry.label} is more than {MAX_LEVELS} levels deep: choose a parent above", entry.line)
+
+
+def overlapping(after: Mapping[Name, Entry]) -> Iterator[Problem]:
+    """Policies of one scope with dates, or with hours, that hold at the same time."""
+    scopes: dict[tuple[object, ...], list[Entry]] = {}
+    for (section, key), entry in after.items():
+        if section == "policies" and (key[2] or key[3]):
+            scopes.setdefault((*key[:2], bool(key[2])), []).append(entry)
+    for entries in scopes.values():
+        for index, entry in enumerate(entries):
+            for other in entries[:index]:
+                if _overlap(entry, other):
+                    yield Problem(
+                        f"{entry.label} overlaps with {other.label}: of one scope, only one can hold at a time",
+                        entry.line or other.line,
+                    )
+
+
+def _overlap(one: Entry, other: Entry) -> bool:
+    if one.key[2]:
+        (start, end), (begin, finish) = _span(one), _span(other)
+        return (end is None or begin < end) and (finish is None or start < finish)
+    return _hours(one).overlaps(_hours(other))
+
+
+def _span(policy: Entry) -> tuple[datetime, datetime | None]:
+    until = policy.state["valid_until"]
+    return datetime.fromisoformat(policy.key[2]), datetime.fromisoformat(until) if until else None
+
+
+def _hours(policy: Entry) -> WeeklyHours:
+    try:
+        return WeeklyHours.parse(policy.key[3], policy.state["time_zone"])
+    except ValueError:
+        return WeeklyHours.NEVER  # written past the validation of the model
+
+
+# ---------------------------------------------------------------- limits that policies drop
+
+
+def dropped_limits(policies: Iterable[Entry], changed: Iterable[Entry]) -> Iterator[str]:
+    """Say of each changed policy which limits of the policies that it replaces it drops."""
+    broader = Broader(map(_ruling, policies), datetime.now(UTC))
+    for policy in changed:
+        for key, levels in broader.dropped_by(_ruling(policy)):
+            others = f" and {len(levels) - 1} more" if len(levels) > 1 else ""
+            yield f"{policy.label} drops {key!r} of {levels[0].label}{others}: limit it too, or let it extend"
+
+
+def _warnings(steps: Collection[Step], after: Mapping[Name, Entry]) -> Iterator[str]:
+    changed = [step.wanted for step in steps if step.wanted is not None and step.change is not Change.UNCHANGED]
+    policies = [entry for (section, _), entry in after.items() if section == "policies"]
+    return dropped_limits(policies, (entry for entry in changed if entry.section.has_limits))
+
+
+def _ruling(policy: Entry) -> Ruling:
+    resource, entity, valid_from, hours = policy.key
+    state = policy.state
+    has_limits = state["effect"] == PolicyEffect.LIMITS
+    begins, ends = (datetime.fromisoformat(text) if text else None for text in (valid_from, state["valid_until"]))
+    return Ruling(
+        label=policy.label,
+        scope=(resource, entity),
+        has_limits=has_limits,
+        keys=tuple(noted(text).limit.key for text in state[LIMITS]) if has_limits else (),
+        extends=state["extends"],
+        is_enforced=state["enforcement"] == Enforcement.ENFORCE,
+        rollout_percent=state["rollout_percent"],
+        begins=begins,
+        ends=ends,
+        is_weekly=bool(hours),
+    )

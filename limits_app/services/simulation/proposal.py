@@ -16,10 +16,7 @@ from limits_app.resolver import home
 from limits_app.resolver.chosen import changes_at, choose, rollout_position
 from limits_app.resolver.compiled import compiled
 from limits_app.resolver.present import Place
-from limits_app.services.limits_file.checking import noted
-from limits_app.services.limits_file.reading import Content
-from limits_app.services.limits_file.shape import LIMITS, SECTIONS, Entry, State
-from limits_app.services.limits_file.stored import stored_content
+from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, State, noted, stored_content
 from limits_app.stores.memory import MemoryStore
 
 __all__ = ["Part", "Proposal", "Tried"]
