@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
@@ -51,7 +51,6 @@ class Acquisition:
         "_outcome",
         "_settling",
         "_used",
-        "block_owner",
         "claim",
         "limit_set",
         "lost_lease",
@@ -60,14 +59,12 @@ class Acquisition:
     def __init__(self, limit_set: LimitSet, claim: Claim) -> None:
         self.limit_set = limit_set
         self.claim = claim
-        self._used: list[int] = []
+        self._used: Sequence[int] = ()
         self._outcome: tuple[object, Outcome] | None = None
         self._cancelled = False
         self._settling = False
         self.lost_lease = False
         """Whether a lease ran out while it was held, so that others may hold the permits."""
-        self.block_owner: object = None
-        """The thread or task that runs the block of this acquisition."""
 
     def __bool__(self) -> bool:
         return self.claim.admitted is True
@@ -93,7 +90,7 @@ class Acquisition:
     @property
     def acquisitions(self) -> dict[str, LimitUse]:
         """The requested and used amounts by key; a rejected request has used nothing, whatever was reported."""
-        used = self._used if self.claim.admitted else []
+        used = self._used if self.claim.admitted else ()
         return {
             limit.key: LimitUse(units_of(limit.rule, self.claim.amounts[limit.place]), _units_used(limit, used))
             for limit in self.claim.plan.limits
@@ -118,7 +115,7 @@ class Acquisition:
         if type(usage) is not dict and not isinstance(usage, Mapping):
             raise InvalidRequest(f"usage must map keys to amounts, not {shown(usage)}")
         amounts = self.claim.amounts
-        recorded = self._used.copy() or [-1] * len(amounts)
+        recorded = list(self._used) if self._used else [-1] * len(amounts)
         for key, used in usage.items():
             limits = self.claim.plan.by_key.get(key)
             if limits is None:
@@ -155,14 +152,14 @@ class Acquisition:
 
     def __enter__(self) -> Self:
         if self.claim.plan.permits:
-            enter_block(self)
+            enter_block(self.claim)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.claim.plan.permits:
-            leave_block(self)
+            leave_block(self.claim)
         try:
             self._release(give_back=kind is not None)
         except Exception:
@@ -179,7 +176,7 @@ class Acquisition:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.claim.plan.permits:
-            leave_block(self)
+            leave_block(self.claim)
         try:
             await self._arelease(give_back=kind is not None)
         except Exception:
@@ -265,7 +262,7 @@ class Acquisition:
             )
 
 
-def _units_used(limit: PlannedLimit, used: list[int]) -> Amount | None:
+def _units_used(limit: PlannedLimit, used: Sequence[int]) -> Amount | None:
     return units_of(limit.rule, used[limit.place]) if used and used[limit.place] >= 0 else None
 
 

@@ -34,32 +34,38 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
     leases are reclaimed, and with `is_gone` those of ended processes. A rejection changes nothing else.
     """
     plan, amounts = claim.plan, claim.amounts
-    taken: list[State] = []
+    before: list[State] = []
+    after: list[State] = []
     for limit in plan.limits:
         state = records[limit.scope_index].states[limit.index]
-        after = limit.rule.take(state, now, amounts[limit.place])
-        if after is None:
+        charged = limit.rule.take(state, now, amounts[limit.place])
+        if charged is None:
             if not limit.rule.is_soft:
                 return _reject(claim, records, now, is_gone)
-            after = limit.rule.settle(state, now, amounts[limit.place])
-        taken.append(after)
-    for limit in plan.permits:
-        rule = limit.rule
-        lease = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
-        records[limit.scope_index].leases[rule.key, claim.holder] = lease
-    for limit in plan.limits:
-        record = records[limit.scope_index]
-        record.states[limit.index] = taken[limit.place]
-        record.changed = True
-    if plan.counts_usage:
-        _count(plan, records, amounts, now)
+            charged = limit.rule.settle(state, now, amounts[limit.place])
+        before.append(state)
+        after.append(charged)
+    try:
+        for limit in plan.limits:
+            record, rule = records[limit.scope_index], limit.rule
+            if limit.is_permit:
+                record.leases[rule.key, claim.holder] = Lease(
+                    amounts[limit.place], now + rule.lease_us, now + rule.hold_us
+                )
+            record.states[limit.index] = after[limit.place]
+            record.changed = True
+        if plan.counts_usage:
+            _count(plan, records, amounts, now)
+    except BaseException:
+        _take_back(claim, records, before)
+        raise
     claim.decided_at = now
-    claim.states = taken
+    claim.states = after
     claim.admitted = True
     return True
 
 
-def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now: int) -> bool:
+def settle(claim: Claim, records: Sequence[Record], now: int, changes: Sequence[int]) -> bool:
     """Add `changes` to the charged amounts, and return the permits; False when a lease was reclaimed before.
 
     Positive changes are charged even beyond the limit, negative ones are refunded where the algorithm can; those of
@@ -69,15 +75,16 @@ def settle(claim: Claim, records: Sequence[Record], changes: Sequence[int], now:
     """
     plan, taken_at, kept_leases = claim.plan, claim.decided_at, True
     for limit in plan.limits:
-        record, rule, change = records[limit.scope_index], limit.rule, changes[limit.place]
-        if rule.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
-            kept_leases = False
-        elif not change:
+        change = changes[limit.place]
+        if not change and not limit.is_permit:
             continue
-        elif record.schema is limit.scope.schema and not limit.is_credit:
+        record, rule = records[limit.scope_index], limit.rule
+        if limit.is_permit and record.leases.pop((rule.key, claim.holder), None) is None:
+            kept_leases = False
+        elif record.schema is limit.schema and not plan.is_credit:
             record.states[limit.index] = rule.settle(record.states[limit.index], now, change, taken_at)
         else:
-            _settle_elsewhere(record, limit, change, now=now, taken_at=taken_at)
+            _settle_elsewhere(record, limit, change, now=now, taken_at=taken_at, is_credit=plan.is_credit)
         record.changed = True
     if plan.counts_usage:
         _count_settled(plan, records, changes, taken_at)
@@ -112,14 +119,15 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
     """Return the record of a scope whose limits have changed: recorded use is kept, rounded up, and leases are kept.
 
     The given record is not changed, but both share their leases. Limits are matched by key, whatever their kinds,
-    algorithms and order.
+    algorithms and order. A record that is migrated to a blocked scope is not saved, since the present one has the use
+    that counts when the block ends.
     Counted usage is moved to `finished`, and counting starts again.
     """
     old = record.schema
     migrated = new_record(schema)
     migrated.leases = record.leases
     migrated.finished = record.finished + _usage_of(record)
-    migrated.changed = True
+    migrated.changed = not schema.is_blocked
     for index, rule in enumerate(schema.rules):
         position = old.index.get(rule.key)
         if position is not None:
@@ -134,12 +142,13 @@ def migrate(record: Record, schema: Schema, now: int) -> Record:
 def peek(claim: Claim, records: Sequence[Record], now: int) -> None:
     """Fill in the time and the states of a claim, without expired leases; changes nothing else."""
     claim.decided_at = now
-    claim.states = states = []
+    states: list[State] = []
     for limit in claim.plan.limits:
         record, rule = records[limit.scope_index], limit.rule
         state = record.states[limit.index]
         expired = rule.is_permit and may_have_expired(state, now)
         states.append(_counted_permits(rule, state, record, now) if expired else state)
+    claim.states = states
 
 
 def reclaim(record: Record, now: int, is_gone: IsGone | None = None) -> bool:
@@ -194,6 +203,14 @@ def _reject(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone |
     return False
 
 
+def _take_back(claim: Claim, records: Sequence[Record], states: Sequence[State]) -> None:
+    """Restore the states from before a charge that was interrupted by the exception of a signal handler."""
+    for limit in claim.plan.limits:
+        record = records[limit.scope_index]
+        record.states[limit.index] = states[limit.place]
+        record.leases.pop((limit.rule.key, claim.holder), None)
+
+
 def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:
     """Add admitted amounts to the usage of the current hour; an hour that has ended is finished first."""
     for record in records:
@@ -210,16 +227,16 @@ def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: i
 def _count_settled(plan: Plan, records: Sequence[Record], changes: Sequence[int], taken_at: int) -> None:
     """Count changes in the hour in which the amounts were charged; permits that are returned were used all the same."""
     for limit in plan.limits:
-        change, scope = changes[limit.place], limit.scope
-        if not change or limit.rule.is_permit or not scope.schema.counts_usage:
+        change, schema = changes[limit.place], limit.schema
+        if not change or limit.is_permit or not schema.counts_usage:
             continue
         record = records[limit.scope_index]
-        usage = record.usage if record.schema is scope.schema else None
+        usage = record.usage if record.schema is schema else None
         counts = usage is not None and is_in_hour(usage.until, taken_at)
         if usage is not None and counts and usage.amounts[limit.index] + change <= _FULL_USAGE_PARTS:
             usage.amounts[limit.index] += change
         else:
-            amounts = {limit.rule.key: scope.schema.milli(limit.index, change)}
+            amounts = {limit.rule.key: schema.milli(limit.index, change)}
             record.finished.append(FinishedUsage(hour_of(taken_at), amounts))
 
 
@@ -236,7 +253,9 @@ def _usage_of(record: Record) -> list[FinishedUsage]:
     return [FinishedUsage(hour_of(usage.until - 1), amounts)] if amounts else []
 
 
-def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int) -> None:
+def _settle_elsewhere(
+    record: Record, limit: PlannedLimit, change: int, *, now: int, taken_at: int, is_credit: bool
+) -> None:
     """Settle a credit, or a change to a record whose schema has changed since the charge."""
     schema, states = record.schema, record.states
     index = schema.index.get(limit.rule.key)
@@ -246,7 +265,7 @@ def _settle_elsewhere(record: Record, limit: PlannedLimit, change: int, *, now: 
     if rule is not limit.rule:
         # In parts of the present rule, rounded towards more use.
         change = -(-change * rule.parts_per_unit // limit.rule.parts_per_unit)
-    if limit.is_credit:
+    if is_credit:
         states[index] = rule.credit(states[index], now, -change)
     else:
         states[index] = rule.settle(states[index], now, change, taken_at)

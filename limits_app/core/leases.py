@@ -22,7 +22,6 @@ from limits_app.core.plan import Bucket, Claim
 from limits_app.core.runtime import on_fork, start_thread
 
 if TYPE_CHECKING:
-    from limits_app.core.acquisition import Acquisition
     from limits_app.core.limit_set import LimitSet
 
 logger = logging.getLogger("limits_app")
@@ -130,28 +129,31 @@ class Renewer:
             return not self.running
 
 
-_BLOCKS: Final[ContextVar[tuple[ref[Acquisition], ...]]] = ContextVar("limits_app_blocks", default=())
-"""The acquisitions of the `with` blocks around the running code."""
+_BLOCKS: Final[ContextVar[tuple[Claim, ...]]] = ContextVar("limits_app_blocks", default=())
+"""The claims of the `with` blocks around the running code."""
 
 
-def enter_block(acquisition: Acquisition) -> None:
-    """Count the permits of an acquisition as held by the running thread or task, until `leave_block`."""
-    acquisition.block_owner = _running()
+def enter_block(claim: Claim) -> None:
+    """Count the permits of a claim as held by the running thread or task, until `leave_block`."""
     blocks = _BLOCKS.get()
     if blocks:
-        # A block may have ended in another thread or task.
-        entered = [(block, block()) for block in blocks]
-        blocks = tuple([block for block, other in entered if other is not None and not other.claim.settled])
-    _BLOCKS.set((*blocks, ref(acquisition)))
+        blocks = _without(blocks, claim)
+    claim.block_owner = _running()
+    _BLOCKS.set((*blocks, claim))
 
 
-def leave_block(acquisition: Acquisition) -> None:
+def leave_block(claim: Claim) -> None:
     """End a block; it may have been entered elsewhere."""
     blocks = _BLOCKS.get()
-    if blocks and blocks[-1]() is acquisition:
-        _BLOCKS.set(blocks[:-1])
-    else:
-        _BLOCKS.set(tuple([block for block in blocks if block() not in (None, acquisition)]))
+    if blocks:
+        _BLOCKS.set(_without(blocks, claim))
+
+
+def _without(blocks: tuple[Claim, ...], claim: Claim) -> tuple[Claim, ...]:
+    """Return blocks without that of a claim, and without those that have ended in another thread or task."""
+    if blocks[-1] is claim:
+        return blocks[:-1]
+    return tuple([block for block in blocks if block is not claim and not block.settled])
 
 
 def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
@@ -163,16 +165,15 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
     blocks = _BLOCKS.get()
     if not blocks:
         return frozenset()
-    running = _running()
     held: set[Bucket] = set()
-    for block in blocks:
-        acquisition = block()
+    running = _running()
+    for claim in blocks:
         # A task inherits the blocks of the task that started it, and a thread may run in a copied context.
-        if acquisition is None or acquisition.block_owner != running or not acquisition.limit_set.is_same(limit_set):
-            continue
-        claim = acquisition.claim
         # In a forked child, the claims of its parent have no owner.
-        if claim.admitted and not claim.settled and claim.owner is not None and not acquisition.lost_lease:
+        acquisition = None if claim.owner is None or claim.block_owner != running else claim.owner()
+        if acquisition is None or acquisition.lost_lease or not acquisition.limit_set.is_same(limit_set):
+            continue
+        if claim.admitted and not claim.settled:
             now = limit_set.store.clock()
             held.update([limit.bucket for limit in claim.plan.permits if claim.decided_at + limit.rule.hold_us > now])
     return frozenset(held)
@@ -180,13 +181,12 @@ def held_here(limit_set: LimitSet) -> frozenset[Bucket]:
 
 def _running() -> object:
     """Return a weak reference to the running task of asyncio, or else the identifier of the running thread."""
-    # None where no code has imported asyncio, also while another thread imports it for the first time.
-    current_task = getattr(sys.modules.get("asyncio"), "current_task", None)
-    if current_task is not None:
-        try:
-            task = current_task()
-        except RuntimeError:  # no event loop runs in this thread
-            return get_ident()
-        # In a callback of the event loop there is no task: a new object equals no owner.
-        return object() if task is None else ref(task)
-    return get_ident()
+    # An event loop sets these hooks of the thread that it runs in.
+    if sys.get_asyncgen_hooks().firstiter is None:
+        return get_ident()
+    try:
+        task = sys.modules["asyncio"].current_task()
+    except (KeyError, RuntimeError):  # the loop is not one of asyncio
+        return get_ident()
+    # In a callback of the event loop there is no task: a new object equals no owner.
+    return object() if task is None else ref(task)

@@ -59,34 +59,26 @@ class ScopedLimits:
 class PlannedLimit:
     """One limit of a plan: rule `index` of scope `scope_index`, and amount `place` of the request.
 
-    `key` is the name that requests use. With `is_credit`, settling reduces recorded use that belongs to no claim.
+    `key` is the name that requests use, `bucket` what the limit takes from.
     """
 
-    __slots__ = ("index", "is_credit", "key", "most_units", "must_report", "place", "rule", "scope", "scope_index")
-
-    def __init__(self, scope: ScopedLimits, scope_index: int, index: int, place: int, *, is_credit: bool) -> None:
+    def __init__(self, scope: ScopedLimits, scope_index: int, index: int, place: int) -> None:
         self.scope = scope
+        self.schema = scope.schema
         self.scope_index = scope_index
         self.index = index
         self.place = place
         self.rule: Rule = scope.schema.rules[index]
+        self.is_permit = self.rule.is_permit
         self.key = scope.prefix + self.rule.key
-        self.is_credit = is_credit
+        self.bucket: Bucket = (scope.key, self.rule.key)
+        limit = self.rule.limit
+        self.refunds = not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
+        """Whether unused amounts are refunded."""
         self.must_report = False
         """Whether usage must be reported; the plan sets it."""
         self.most_units = min(self.rule.most_parts // self.rule.parts_per_unit, MAX_AMOUNT)
         """The largest whole amount that the limit can ever admit."""
-
-    @property
-    def bucket(self) -> Bucket:
-        """The bucket that the limit takes from."""
-        return self.scope.key, self.rule.key
-
-    @property
-    def refunds(self) -> bool:
-        """Whether unused amounts are refunded."""
-        limit = self.rule.limit
-        return not isinstance(limit, RateLimit | CallLimit) or limit.algorithm.refunds
 
     def bounded(self, parts: int) -> int:
         """Return `parts`, for a soft limit at most `most_parts`."""
@@ -96,12 +88,15 @@ class PlannedLimit:
 class Plan:
     """One form of request, compiled: it takes the requested amounts of the `named` limits, and one unit of the others.
 
-    `scopes` are the scopes with their limits, `limits` all limits scope by scope; amounts and changes are in the order
-    of `limits`. `permits` are the resource limits. `by_key` are the limits with a key. `must_report` are the
+    `scopes` are the scopes with their limits, `schemas` their schemas by key. `limits` are all limits, scope by scope;
+    amounts and changes are in their order.
+    `permits` are the resource limits. `by_key` are the limits with a key. `must_report` are the
     keys whose usage must be reported, `reporting` their limits. `needs_settling` says whether a release settles.
     `fixed_amounts` are the amounts where none depends on the request; `fits` is False when an amount that is not named
     exceeds what its limit can ever admit.
-    `version` is the configuration that it was compiled from, None for limits that never change.
+    `version` is the configuration that it was compiled from, None for limits that never change. A plan that
+    `is_blocked` is always rejected.
+    A plan that `is_credit` can only be settled, which reduces recorded use that belongs to no claim.
     `store_cache` is for values that a store computes for the plan once.
     """
 
@@ -113,14 +108,17 @@ class Plan:
         *,
         version: int | None,
         many_calls: Collection[str] = (),
+        is_credit: bool = False,
     ) -> None:
         self.limits = tuple(limits)
         self.scopes = tuple(scopes)
         self.scope_keys = tuple([scope.key for scope in scopes])
+        self.schemas = tuple([(scope.key, scope.schema) for scope in scopes])
         self.version = version
-        self.is_credit = any(limit.is_credit for limit in limits)
-        self.counts_usage = not self.is_credit and any(scope.schema.counts_usage for scope in scopes)
-        self.permits = tuple([limit for limit in limits if limit.rule.is_permit])
+        self.is_credit = is_credit
+        self.is_blocked = any(scope.schema.is_blocked for scope in scopes)
+        self.counts_usage = not is_credit and any(scope.schema.counts_usage for scope in scopes)
+        self.permits = tuple([limit for limit in limits if limit.is_permit])
         self.permit_keys = frozenset([limit.key for limit in self.permits])
         metered = [limit.key for limit in limits if isinstance(limit.rule.limit, MeteredLimit)]
         self.must_report = frozenset([*metered, *many_calls])
@@ -175,7 +173,7 @@ class Plan:
         refunds = False
         for limit in self.limits:
             place = limit.place
-            if limit.rule.is_permit:
+            if limit.is_permit:
                 changes[place] = -amounts[place]
             elif used and used[place] >= 0:
                 changes[place] = used[place] - amounts[place]
@@ -196,10 +194,22 @@ class Claim:
     plan) are those of the decision: with the amounts charged when it was admitted, unchanged when it was rejected.
     `settled` is True once the changes were settled, or nothing is left to settle. `number` identifies a claim with
     permits in this process (0 for others); `holder` identifies it in leases, and stores that several processes share
-    replace it by bytes that no other process uses. `owner` is the acquisition.
+    replace it by bytes that no other process uses. `owner` is the acquisition. `block_owner` is the
+    thread or task that runs its block.
     """
 
-    __slots__ = ("admitted", "amounts", "decided_at", "holder", "number", "owner", "plan", "settled", "states")
+    __slots__ = (
+        "admitted",
+        "amounts",
+        "block_owner",
+        "decided_at",
+        "holder",
+        "number",
+        "owner",
+        "plan",
+        "settled",
+        "states",
+    )
 
     def __init__(self, plan: Plan, amounts: Amounts) -> None:
         self.plan = plan
@@ -211,6 +221,7 @@ class Claim:
         self.number = _next_number() if plan.permits else 0
         self.holder: Holder = self.number
         self.owner: ref[Acquisition] | None = None
+        self.block_owner: object = None
 
     def lose_lease(self) -> None:
         """Notify the owner, if it still exists, that a lease of the claim had run out; stores call it outside locks."""

@@ -131,10 +131,10 @@ def plan_for(
                 is_free = key not in left_out and (scope.key, rule.key) not in held
                 is_requested = is_free and not isinstance(rule.limit, MeteredLimit)
             if is_requested:
-                limits.append(PlannedLimit(scope, len(scopes), index, len(limits), is_credit=is_credit))
+                limits.append(PlannedLimit(scope, len(scopes), index, len(limits)))
         if len(limits) > before:
             scopes.append(scope)
-    return Plan(limits, scopes, named, version=version, many_calls=many_calls)
+    return Plan(limits, scopes, named, version=version, many_calls=many_calls, is_credit=is_credit)
 
 
 def nothing_requested(names: str) -> InvalidRequest:

@@ -10,7 +10,7 @@ from limits_app.core.algorithms import Rule, State, compile_rule
 from limits_app.core.amounts import MILLI, shown
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_checks import MAX_WINDOW_MILLI, check_differ
-from limits_app.core.limits import AnyLimit
+from limits_app.core.limits import AnyLimit, Blocked
 
 LEASE_US: Final = 10_000_000
 """How long a permit is leased before it must be renewed, unless a store says otherwise."""
@@ -57,7 +57,8 @@ class FinishedUsage(NamedTuple):
 class Schema:
     """The limits of a scope in order, compiled; one object for all scopes that have the same limits.
 
-    `index` is the position of each key, `permits` are the positions of the resource limits.
+    `index` is the position of each key, `permits` are the positions of the resource limits. A scope that `is_blocked`
+    rejects every request.
     With `counts_usage` a record of the scope counts the admitted amounts. `lease_us` is how long permits are leased.
     Raises InvalidLimit where two limits have the same key.
     """
@@ -69,6 +70,7 @@ class Schema:
         self.counts_usage = counts_usage
         self.rules: tuple[Rule, ...] = tuple([compile_rule(limit, lease_us) for limit in limits])
         self.index: dict[str, int] = {rule.key: position for position, rule in enumerate(self.rules)}
+        self.is_blocked = any(isinstance(limit, Blocked) for limit in limits)
         self.permits = tuple([position for position, rule in enumerate(self.rules) if rule.is_permit])
 
     def __reduce__(self) -> tuple[object, ...]:

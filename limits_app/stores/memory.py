@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from threading import RLock
 from time import monotonic_ns, time_ns
@@ -15,15 +16,17 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim, Plan, ScopedLimits
-from limits_app.core.record import LEASE_US, Record, lease_us_of, new_record
+from limits_app.core.record import LEASE_US, Record, Schema, lease_us_of, new_record
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
-from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, acquire_patiently, first_admitted, is_idle, unlock
+from limits_app.stores.steps import LOOKS_PER_NEWCOMER, InStep, first_admitted, is_idle
 from limits_app.stores.usage_counts import UsageCounts
 
-A = TypeVar("A")
 R = TypeVar("R")
+
+_NEW: Final = True
+_ADMITTED: Final = False
 
 _SINCE_1970_US: Final = (time_ns() - monotonic_ns()) // 1000
 
@@ -78,7 +81,7 @@ class MemoryStore:
         return len(self._records) + sum([len(record.leases) for record in self._records.values()])
 
     def acquire(self, claim: Claim) -> bool:
-        return self._step(self._acquire, claim)
+        return self._step(engine.charge, claim, _NEW)
 
     def acquire_first(
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
@@ -92,7 +95,7 @@ class MemoryStore:
             return
         kept_leases = True
         try:
-            kept_leases = self._step(self._settle, (claim, changes))
+            kept_leases = self._step(partial(_settle_once, changes), claim, _ADMITTED)
         except InStep:
             self._deferred.append(partial(self._settle_deferred, claim, changes))
         finally:  # also after an interruption, which may have come when the claim was settled
@@ -102,125 +105,93 @@ class MemoryStore:
             claim.lose_lease()
 
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        return self._step(self._renew, claims)
+        return [claim for claim in claims if not self._step(engine.renew, claim, _ADMITTED)]
 
     def peek(self, claim: Claim) -> None:
-        self._step(self._peek, claim)
+        self._step(engine.peek, claim, _NEW)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
-        self._step(self._reset, (scopes, keys))
+        with self._alone():
+            for scope in scopes:
+                record = self._records.get(scope)
+                if record is not None:
+                    engine.reset(record, keys)
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
-        return self._step(self._collect, self._now())
+        with self._alone():
+            return self._counts.collect(self._records, self._now())
 
     def forget_counts(self, name: str) -> None:
-        self._step(self._counts.forget, name)
+        with self._alone():
+            self._counts.forget(name)
 
     def version(self) -> int:
         return self._version
 
     def advance_version(self) -> int:
-        with self._lock:
+        with self._alone():
             self._version = next_version(self._version)
         self.line.notify_all()
         return self._version
 
-    def _step(self, work: Callable[[A], R], argument: A) -> R:
-        """Call `work` while no other thread is in a step; see `limits_app.stores.steps`."""
-        lock = self._lock
+    def _step(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool) -> R:
+        """Call `work` with a claim, the records of its scopes and the time while no other thread is in a step.
+
+        A claim that `is_new` must be of the current version; its records are migrated to the schemas of its plan.
+        """
         try:
-            if not lock.acquire(False):
-                acquire_patiently(lock)
+            with self._lock:
+                if self._in_step:
+                    raise InStep
+                try:
+                    self._in_step = True
+                    plan, now, records = claim.plan, self._now(), []
+                    if is_new and plan.version is not None and plan.version != self._version:
+                        raise StaleConfiguration
+                    for key, schema in plan.schemas:
+                        record = self._records.get(key)
+                        if record is None or record.schema is not schema:
+                            record = self._other(record, schema, now if is_new else None)
+                        records.append(record)
+                    done = work(claim, records, now)
+                    if self._unsaved or plan.counts_usage:
+                        self._save(plan, records, now)
+                    return done
+                finally:
+                    self._in_step = False
+        finally:
+            if self._deferred:
+                self._make_deferred_calls()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While in the block, no other thread is in a step."""
+        with self._lock:
             if self._in_step:
-                raise InStep  # noqa: TRY301 - unlocked below
+                raise InStep
             try:
                 self._in_step = True
-                done = work(argument)
+                yield
             finally:
                 self._in_step = False
-        except BaseException:
-            unlock(lock)
-            self._make_deferred_calls()
-            raise
-        lock.release()
         if self._deferred:
             self._make_deferred_calls()
-        return done
 
-    def _acquire(self, claim: Claim) -> bool:
-        plan = claim.plan
-        if plan.version is not None and plan.version != self._version:
-            raise StaleConfiguration
-        now = self._now()
-        records = self._load(plan, now)
-        admitted = engine.charge(claim, records, now)
-        if self._unsaved or plan.counts_usage:
-            self._save(plan, records, now)
-        return admitted
-
-    def _settle(self, settling: tuple[Claim, Amounts]) -> bool:
-        """Settle a claim once; False when a lease had run out."""
-        claim, changes = settling
-        if claim.settled:
-            return True
-        # First, so that an interrupted release is never settled twice.
-        claim.settled = True
-        try:
-            now, records = self._now(), self._load(claim.plan)
-        except BaseException:
-            # Nothing was settled: an interrupted release can be repeated.
-            claim.settled = False
-            raise
-        kept_leases = engine.settle(claim, records, changes, now)
-        if self._unsaved or claim.plan.counts_usage:
-            self._save(claim.plan, records, now)
-        return kept_leases
-
-    def _renew(self, claims: Sequence[Claim]) -> list[Claim]:
-        now = self._now()
-        return [claim for claim in claims if not engine.renew(claim, self._load(claim.plan, now), now)]
-
-    def _peek(self, claim: Claim) -> None:
-        if claim.plan.version not in (None, self._version):
-            raise StaleConfiguration
-        now = self._now()
-        engine.peek(claim, self._load(claim.plan, now), now)
-
-    def _reset(self, wanted: tuple[Collection[str], Collection[str] | None]) -> None:
-        scopes, keys = wanted
-        for scope in scopes:
-            record = self._records.get(scope)
-            if record is not None:
-                engine.reset(record, keys)
-
-    def _collect(self, now: int) -> Batch | None:
-        return self._counts.collect(self._records, now)
-
-    def _load(self, plan: Plan, now: int | None = None) -> list[Record]:
-        """Return the records of a plan's scopes; stores nothing.
-
-        At a time in microseconds records of older or newer schemas are migrated to the schemas of the plan.
-        """
-        records = []
-        for scope in plan.scopes:
-            record = self._records.get(scope.scope.key)
-            if record is None:
-                record = new_record(scope.schema)
-                self._unsaved = True
-            elif record.schema is not scope.schema and now is not None:
-                record = engine.migrate(record, scope.schema, now)
-                self._unsaved = True
-            records.append(record)
-        return records
+    def _other(self, record: Record | None, schema: Schema, now: int | None) -> Record:
+        """Return a new record, or one of another schema as it is, and with a time migrated to the schema."""
+        self._unsaved = True
+        if record is None:
+            return new_record(schema)
+        return record if now is None else engine.migrate(record, schema, now)
 
     def _save(self, plan: Plan, records: Sequence[Record], now: int) -> None:
         """Store records that are new or migrated and have changed, and take over their usage."""
         self._unsaved = False
         for scope, record in zip(plan.scopes, records, strict=True):
-            if record.changed and self._records.get(scope.key) is not record:
-                self._insert(scope, record, now)
-            if record.usage is not None or record.finished:
+            if record.changed:
+                if self._records.get(scope.key) is not record:
+                    self._insert(scope, record, now)
                 self._counts.add(scope.scope, record, now)
 
     def _insert(self, scope: ScopedLimits, record: Record, now: int) -> None:
@@ -253,3 +224,12 @@ class MemoryStore:
             except IndexError:
                 return
             call()
+
+
+def _settle_once(changes: Amounts, claim: Claim, records: list[Record], now: int) -> bool:
+    """Settle a claim unless it is settled already; False when a lease had run out."""
+    if claim.settled:
+        return True
+    # First, so that a release that is interrupted is never settled twice.
+    claim.settled = True
+    return engine.settle(claim, records, now, changes)

@@ -68,7 +68,7 @@ class Scopes:
             else int(Fraction(str(changes.get(limit.key, 0))) * limit.rule.parts_per_unit)
             for limit in claim.plan.limits
         ]
-        return engine.settle(claim, self.loaded(claim.plan), parts, NOW + at)
+        return engine.settle(claim, self.loaded(claim.plan), NOW + at, parts)
 
     def credit(self, key: str, amount: int, at: int = 0) -> None:
         """Give credit of a limit, in units."""

@@ -130,7 +130,7 @@ def test_a_converted_change_is_rounded_towards_more_use(parts: int, used: int) -
     claim = scopes.charge(tpm=6)
     scopes.change(QuotaLimit.per_session("tpm", 100, 60))
     assert claim.plan.limits[0].rule.parts_per_unit == 1_000_000
-    assert engine.settle(claim, scopes.records, [parts], NOW)
+    assert engine.settle(claim, scopes.records, NOW, [parts])
     assert scopes.used() == {"tpm": 6 + used}
 
 

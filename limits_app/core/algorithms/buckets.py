@@ -35,9 +35,9 @@ class TokenBucket(DrainingRule):
         level, last = state
         tick = now if self._tick_us == 1 else now // self._tick_us
         if tick > last:
-            level -= (tick - last) * self._rate
+            drained = (tick - last) * self._rate
+            level = level - drained if level > drained else 0
             last = tick
-            level = max(level, 0)
         if self._tick_us > 1 and amount and level < self._rate:
             last = max(last, self._next_tick(now))
         level += amount

@@ -38,7 +38,7 @@ class Permits(Rule):
         ends = now + self.lease_us
         if held == 0 or ends < earliest:
             earliest = ends
-        return held + amount, holders + 1, max(now, fence + 1), earliest
+        return held + amount, holders + 1, now if now > fence else fence + 1, earliest
 
     def wait(self, state: State, now: int, amount: int) -> int:
         """No release can be foreseen, so this is when the next lease may run out."""

@@ -157,7 +157,7 @@ class _Machine:
         """Return the permits that are due first."""
         now, _, claim, keys = heapq.heappop(self._held)
         records = [self._records[key] for key in keys]
-        engine.settle(claim, records, claim.plan.changes((), claim.amounts), now)
+        engine.settle(claim, records, now, claim.plan.changes((), claim.amounts))
 
     def _load(self, plan: Plan, keys: list[Key], now: int) -> list[Record]:
         """Return the records of scopes; limits that changed keep what was used."""

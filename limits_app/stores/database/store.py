@@ -199,7 +199,7 @@ class DatabaseStore(AskedInThread):
     def _settle(self, claim: Claim, changes: Amounts, transaction: Transaction) -> bool:
         transaction.lock([claim.plan])
         records = transaction.records(claim.plan, migrated=False)
-        kept_leases = engine.settle(claim, records, changes, transaction.now)
+        kept_leases = engine.settle(claim, records, transaction.now, changes)
         try:
             claim.settled = True
             transaction.save(kept_leases)

@@ -168,7 +168,7 @@ class ProcessStore:
         if claim.number:
             self._name_holder(claim)
         records = self._records.load(txn, plan)
-        settling.lost_lease = not engine.settle(claim, records, settling.changes, now)
+        settling.lost_lease = not engine.settle(claim, records, now, settling.changes)
         self._save(txn, plan, records, now)
         return watchers(txn, claim.plan.short_keys()) if any_watchers(txn) else ()
 

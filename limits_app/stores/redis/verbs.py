@@ -107,7 +107,11 @@ class Verbs:
         return None
 
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
-        return self._decide((claim,), self._prepared(claim.plan).acquire)
+        if claim.plan.is_blocked:  # the records stay as they are, with the use that counts when the block ends
+            yield from self._peek(claim)
+            claim.admitted = False
+            return None
+        return (yield from self._decide((claim,), self._prepared(claim.plan).acquire))
 
     def _decide(
         self, claims: Sequence[Claim], acquire: AcquireCall, charged: Sequence[Charged] = ()
@@ -210,7 +214,7 @@ class Verbs:
             records, placed = [new_record(scope.schema) for scope in claim.plan.scopes], plan.scope_indexes
             for index, stored in zip(placed, found, strict=True):
                 records[index] = stored.record or records[index]
-            kept_leases = engine.settle(claim, records, changes, now)
+            kept_leases = engine.settle(claim, records, now, changes)
             return [(stored, records[index], scopes[index]) for index, stored in zip(placed, found, strict=True)]
 
         yield from self._records.change(

@@ -303,10 +303,10 @@ class TrackedScope:
 
     def change(self, limits: tuple[AnyLimit, ...]) -> None:
         """Give the scope other limits, and look at them without a request."""
-        kept = {limit.key: self.metered.get(limit.key, 0) for limit in limits if _is_metered(limit)}
         self.limits = limits_of(self.store, *limits)
-        if len(self.limits) > 0:  # nothing is stored for a set without limits
-            self.metered = kept
+        # A scope that is blocked, or has no limits, keeps the use of the limits before that.
+        if limits and not self._is_blocked():
+            self.metered = {limit.key: self.metered.get(limit.key, 0) for limit in limits if _is_metered(limit)}
         self.check()
 
     def check(self) -> None:
