@@ -15,6 +15,7 @@ _COUNT: Final = 2
 
 _MOST_REJECTIONS: Final = 4096
 _REMEMBERED_US: Final = 1_000_000
+_REFUNDABLE_US: Final = 100_000
 
 
 class ServerClock:
@@ -71,10 +72,11 @@ class Calendars:
 
 
 class Rejections:
-    """The rejections of the last second, so that a request that is repeated too early needs no round trip.
+    """Recent rejections, so that a request that is repeated too early needs no round trip.
 
-    Only those are remembered that no refund can lift: by windows and leaky buckets, for as long as these reject.
-    They reject and never admit. They are forgotten when this process returns or changes anything, or is notified of it.
+    They reject and never admit, for at most as long as the limit rejects: one second where no refund can lift the
+    rejection (windows and leaky buckets), and 0.1 seconds where a refund by another process can. Rejections by permits
+    are not remembered. All are forgotten when this process returns or changes anything, or is notified of it.
     """
 
     def __init__(self) -> None:
@@ -99,16 +101,15 @@ class Rejections:
 
     def learn(self, claim: Claim, forgotten: int) -> None:
         """Remember a rejection, unless everything was forgotten since `forgotten` was read."""
-        waits = [
-            limit.rule.wait(state, claim.decided_at, amount)
-            for limit, amount, state in claim.limits()
-            if not limit.refunds and limit.rule.charged(state, claim.decided_at, amount) is None
-        ]
-        if waits and forgotten == self.forgotten:
+        most = 0
+        for limit, amount, state in claim.limits():
+            if not limit.rule.is_permit and limit.rule.charged(state, claim.decided_at, amount) is None:
+                longest = _REFUNDABLE_US if limit.refunds else _REMEMBERED_US
+                most = max(most, min(limit.rule.wait(state, claim.decided_at, amount), longest))
+        if most and forgotten == self.forgotten:
             if len(self._known) >= _MOST_REJECTIONS:
                 self._known.clear()
-            most, now = min(max(waits), _REMEMBERED_US), monotonic_ns() // 1000
-            self._known[claim.plan] = claim.amounts, now, most, claim.decided_at, claim.states
+            self._known[claim.plan] = claim.amounts, monotonic_ns() // 1000, most, claim.decided_at, claim.states
 
     def forget(self) -> None:
         """Forget everything, because something has changed."""

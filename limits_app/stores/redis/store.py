@@ -106,6 +106,8 @@ class RedisStore(Verbs):
     ) -> Claim | None:
         """See Store. Claims with different limits in one scope are decided in several steps."""
         claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
+        if not claims:
+            return None
         if self._unfinished and self.settle_later is None:
             self._settle_unfinished()
         try:
@@ -177,6 +179,8 @@ class RedisStore(Verbs):
         self, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
     ) -> Claim | None:
         claims = self._without_rejected(claims, emptiest_first=emptiest_first, failover=failover)
+        if not claims:
+            return None
         try:
             return await self._arun(self._choose(claims, emptiest_first=emptiest_first, failover=failover))
         except asyncio.CancelledError:

@@ -313,17 +313,23 @@ def test_a_refusal_is_known_for_a_while_and_forgotten_when_something_is_given_ba
 
 
 @pytest.mark.parametrize("algorithm", [RateLimitAlgorithm.TOKEN_BUCKET, RateLimitAlgorithm.GCRA])
-def test_a_rejection_that_another_process_may_lift_by_a_refund_is_not_remembered(
-    redis: RedisServer, algorithm: RateLimitAlgorithm
+def test_a_rejection_hides_the_refund_of_another_process_for_a_tenth_of_a_second_at_most(
+    redis: RedisServer, algorithm: RateLimitAlgorithm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    passed_ns = 0
+    monkeypatch.setattr("limits_app.stores.redis.hints.monotonic_ns", lambda: 10**9 + passed_ns)
     name = prefix()
     mine, other = (RedisStore(url=redis.url, prefix=name, **PATIENT) for _ in range(2))
     limit = RateLimit("tokens", 10, HOUR, algorithm)
     held = limits_of(other, limit).try_acquire({"tokens": 10})
-    assert not limits_of(mine, limit).try_acquire({"tokens": 5})
+    limits = limits_of(mine, limit)
+    assert not limits.try_acquire({"tokens": 5})
     held.update({"tokens": 0})
     held.release()
-    assert limits_of(mine, limit).try_acquire({"tokens": 5})
+    passed_ns = 99_999_999
+    assert not limits.try_acquire({"tokens": 5})
+    passed_ns = 100_000_000
+    assert limits.try_acquire({"tokens": 5})
     mine.close()
     other.close()
 

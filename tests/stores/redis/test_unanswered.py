@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any
 
 import pytest
 from redis import Redis
 from redis.connection import Connection
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
@@ -192,129 +194,115 @@ def test_a_store_on_its_own_settles_what_is_in_doubt_before_the_next_request(
     assert len(store._unfinished) == 0
 
 
-@pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], object]:
-    """Interrupt what waits for the n-th reply from now on, after the server has done its work."""
+@contextmanager
+def replies(act: Callable[[int, object], object]) -> Iterator[None]:
+    """Call a function with the number and the value of every reply of the server, instead of which it may raise."""
+    read, numbers = Connection.read_response, count()
 
-    def interrupted(nth: int) -> None:
-        read, replies = Connection.read_response, iter(range(1, 1000))
-
-        def reading(connection: Connection, *given: Any, **named: Any) -> Any:
+    def reading(connection: Connection, *given: Any, **named: Any) -> Any:
+        try:
             reply = read(connection, *given, **named)
-            if next(replies) == nth:
-                raise Interruption
-            return reply
+        except ResponseError as error:
+            reply = error
+        act(next(numbers), reply)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
-        monkeypatch.setattr(Connection, "read_response", reading)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "read_response", reading)
+        yield
 
-    return interrupted
+
+def interruption(at: int) -> Callable[[int, object], None]:
+    """Interrupt what waits for the reply with a number."""
+
+    def act(number: int, _: object) -> None:
+        if number == at:
+            raise Interruption
+
+    return act
+
+
+def interruption_when_done(_: int, reply: object) -> None:
+    """Interrupt what waits for the reply of a script that has changed something."""
+    if isinstance(reply, bytes) and reply[:1] in {b"A", b"N"}:
+        raise Interruption
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_an_interrupted_request_charges_nothing_in_the_end(
-    store: RedisStore,
-    taken: LimitSet,
-    keeper: Keeper,
-    interrupt: Callable[[int], object],
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    first: bool,
+    store: RedisStore, taken: LimitSet, keeper: Keeper, *, first: bool
 ) -> None:
     other = limits_of(store, TOKENS, entity="other")
     assert store.acquire_first([claimed(taken, {"tokens": 0, "db": 0}), claimed(other, {"tokens": 0})])
     claims = [claimed(taken, {"tokens": 50}), claimed(other, {"tokens": 50})]
-    interrupt(1)
-    with pytest.raises(Interruption):
+    with replies(interruption(0)), pytest.raises(Interruption):
         store.acquire_first(claims) if first else store.acquire(claims[0])
-    monkeypatch.undo()
     assert [one for one, _ in keeper.kept] == claims[: 2 if first else 1]
     settled_once(taken, keeper, 20)
 
 
 def test_a_request_that_is_interrupted_while_its_script_is_loaded_charges_nothing_in_the_end(
-    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+    store: RedisStore, redis: RedisServer, taken: LimitSet, keeper: Keeper
 ) -> None:
-    read = Connection.read_response
-    for nth in range(1, 12):
+    for nth in range(11):
         with Redis(port=redis.port) as client:
             client.script_flush()
-        replies = iter(range(1, 1000))
-
-        def reading(connection: Connection, *given: Any, nth: int = nth, replies: Any = replies, **named: Any) -> Any:
-            try:
-                return read(connection, *given, **named)
-            finally:
-                if next(replies) == nth:
-                    raise Interruption
-
-        monkeypatch.setattr(Connection, "read_response", reading)
         claim = claimed(taken, {"tokens": 10})
-        try:
+        with suppress(Interruption), replies(interruption(nth)):
             store.acquire(claim)
-        except Interruption:
-            monkeypatch.undo()
-        else:
-            monkeypatch.undo()
+        if claim.admitted:
             store.settle(claim, [-amount for amount in claim.amounts])
         settled_once(taken, keeper, 20)
 
 
-def test_a_request_that_is_interrupted_while_it_is_repeated_charges_nothing_in_the_end(
-    store: RedisStore, taken: LimitSet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("repeated", [Interruption, OutOfMemoryError("maxmemory"), NoPermissionError("no access")])
+def test_a_request_whose_reply_was_lost_and_that_fails_when_it_is_repeated_charges_nothing_in_the_end(
+    store: RedisStore, taken: LimitSet, keeper: Keeper, repeated: Exception
 ) -> None:
-    read, replies = Connection.read_response, iter(range(1000))
+    def act(number: int, _: object) -> None:
+        raise ConnectionResetError if number == 0 else repeated
 
-    def reading(connection: Connection, *given: Any, **named: Any) -> Any:
-        reply = read(connection, *given, **named)
-        if next(replies) == 0:
-            raise ConnectionResetError
-        if isinstance(reply, bytes) and reply[:1] in {b"A", b"N"}:
-            raise Interruption
-        return reply
-
-    monkeypatch.setattr(Connection, "read_response", reading)
-    with pytest.raises(Interruption):
-        store.acquire(claimed(taken, {"tokens": 50}))
-    monkeypatch.undo()
-    assert len(keeper.kept) == 1
+    claim = claimed(taken, {"tokens": 50})
+    with replies(act), pytest.raises((Interruption, StoreUnavailable)):
+        store.acquire(claim)
+    assert claim.admitted is None
+    assert [one for one, _ in keeper.kept] == [claim]
+    assert used(taken, "tokens") == pytest.approx(70, abs=0.1)
     settled_once(taken, keeper, 20)
 
 
-def test_a_settlement_that_was_interrupted_is_done_once(
-    store: RedisStore, taken: LimitSet, interrupt: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_of_which_nothing_is_known_settles_nothing(store: RedisStore, taken: LimitSet, keeper: Keeper) -> None:
+    held = claimed(taken, {"tokens": 50})
+    assert store.acquire(held)
+    unknown = claimed(taken, {"tokens": 50})
+    store.settle(unknown, [-amount for amount in unknown.amounts])
+    assert unknown.settled
+    assert used(taken, "tokens") == pytest.approx(70, abs=0.1)
+    assert used(taken, "db") == 1
+    store.settle(held, [-amount for amount in held.amounts])
+    settled_once(taken, keeper, 20)
+
+
+def test_a_settlement_that_was_interrupted_is_done_once(store: RedisStore, taken: LimitSet) -> None:
     held = taken.try_acquire({"tokens": 50})
     held.update({"tokens": 10})
-    interrupt(1)
-    with pytest.raises(Interruption):
+    with replies(interruption(0)), pytest.raises(Interruption):
         held.release()
-    monkeypatch.undo()
     assert not held.claim.settled
     held.release()
     assert used(taken, "tokens") == pytest.approx(30, abs=0.1)
     assert used(taken, "db") == 0
 
 
-def test_a_settlement_under_changed_limits_that_was_interrupted_is_done_once(
-    store: RedisStore, interrupt: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_settlement_under_changed_limits_that_was_interrupted_is_done_once(store: RedisStore) -> None:
     old, new = (limits_of(store, RateLimit("tokens", most, YEAR), ResourceLimit("db", 5)) for most in (100, 200))
     held = old.try_acquire({"tokens": 50})
     held.update({"tokens": 10})
     assert new.try_acquire({"tokens": 1, "db": 0})
-    monkeypatch.undo()
-    read = Connection.read_response
-
-    def reading(connection: Connection, *given: Any, **named: Any) -> Any:
-        reply = read(connection, *given, **named)
-        if reply == b"A":
-            raise Interruption
-        return reply
-
-    monkeypatch.setattr(Connection, "read_response", reading)
-    with pytest.raises(Interruption):
+    with replies(interruption_when_done), pytest.raises(Interruption):
         held.release()
-    monkeypatch.undo()
     held.release()
     assert used(new, "tokens") == pytest.approx(11, abs=0.1)
     assert used(new, "db") == 0
@@ -330,18 +318,13 @@ def test_an_interruption_before_anything_was_sent_leaves_nothing_in_doubt(
     monkeypatch.setattr(Connection, "connect", interrupted)
     with pytest.raises(Interruption):
         store.acquire(claimed(taken, {"tokens": 50}))
-    monkeypatch.undo()
     assert not keeper.kept
 
 
-def test_an_interrupted_question_leaves_nothing_in_doubt(
-    store: RedisStore, keeper: Keeper, interrupt: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_question_leaves_nothing_in_doubt(store: RedisStore, keeper: Keeper) -> None:
     assert store.version() == 0
-    interrupt(1)
-    with pytest.raises(Interruption):
+    with replies(interruption(0)), pytest.raises(Interruption):
         store.version()
-    monkeypatch.undo()
     assert not keeper.kept
 
 
@@ -367,16 +350,15 @@ def test_a_release_while_a_cancelled_one_is_continued_changes_nothing(
     assert used(taken, "tokens") == pytest.approx(20, abs=0.1)
 
 
-def test_a_server_that_hangs_up_or_is_silent_is_given_up(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_up_or_is_silent_is_given_up(store: RedisStore) -> None:
     asked = []
 
-    def reading(connection: Connection, *given: Any, **named: Any) -> Any:
-        asked.append(connection)
+    def act(number: int, _: object) -> None:
+        asked.append(number)
         raise TimeoutError
 
     assert store.version() == 0
-    monkeypatch.setattr(Connection, "read_response", reading)
-    with pytest.raises(Unanswered, match="does not answer"):
+    with replies(act), pytest.raises(Unanswered, match="does not answer"):
         store.version()
     assert len(asked) == 2
 
