@@ -183,7 +183,7 @@ class PreparedPlan:
                 script,
                 keys,
                 calls.constants + pack("<dd", action, len(channel)) + channel + self.description,
-                names.reply(self.tag),
+                names.shared(self.tag, b"reply:"),
             )
             for action in (_CREDIT if plan.is_credit else _SETTLE, _UNDO)
         ]
@@ -253,7 +253,7 @@ class AcquireCall(Prepared):
         self.is_defined = False
         """Whether this process has stored the definitions of the schemas."""
         names, tag = calls.names, plans[0].tag
-        keys = [names.version(tag)] if any(plan.version is not None for plan in plans) else []
+        keys = [names.shared(tag, b"version")] if any(plan.version is not None for plan in plans) else []
         place = 1 + len(calls.constants) + (3 + 4 * len(plans)) * _NUMBER_BYTES
         head = calls.constants + pack("<3d", len(plans), emptiest_first, failover)
         for plan in plans:
@@ -264,7 +264,9 @@ class AcquireCall(Prepared):
         if any(plan.counts_usage for plan in plans):
             keys += names.finished_usage(tag)
         script = _script("acquire", frozenset[str]().union(*[plan.algorithms for plan in plans]))
-        super().__init__(script, keys, b"".join([head, *[plan.description for plan in plans]]), names.reply(tag))
+        super().__init__(
+            script, keys, b"".join([head, *[plan.description for plan in plans]]), names.shared(tag, b"reply:")
+        )
 
 
 def can_be_one_step(plans: Iterable[PreparedPlan]) -> bool:
@@ -304,7 +306,7 @@ class Calls:
             if plan.has_quotas:
                 boundaries, right = plan.calendars.around(self.clock.estimate() if now is None else now)
                 known.append(right)
-            numbers += plan.numbers(claim.amounts, self.holder(claim), boundaries, index)
+            numbers += plan.numbers(claim.amounts, self.holder(claim) if plan.has_permits else b"", boundaries, index)
         if known:
             numbers += pack("<dd", max([start for start, _ in known]), min([end for _, end in known]))
         return ScriptCall(acquire, (time, 0), numbers)

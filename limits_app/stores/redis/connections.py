@@ -65,7 +65,7 @@ class Connections:
         self.connect_seconds = connect_seconds
         self.reply_seconds = reply_seconds
         self.task_class = _TASK_CLASSES.get(pool.connection_class)
-        self._idle = deque[Any]()
+        self._idle = deque[Any](maxlen=_MOST_IDLE)
         on_fork(self)
 
     def after_fork(self) -> None:
@@ -96,7 +96,7 @@ class Connections:
         except BaseException:
             connection.disconnect()
             raise
-        self._keep(connection)
+        self._idle.append(connection)
         return reply
 
     def run_again(self, call: Command, error: Exception) -> Any:
@@ -121,7 +121,10 @@ class Connections:
                 connection.disconnect()
                 raise
             else:
-                self._keep(connection, is_working=not is_silent)
+                if is_silent:  # its timeouts are short
+                    connection.disconnect()
+                else:
+                    self._idle.append(connection)
                 return reply
             if is_silent or monotonic() > deadline:
                 break
@@ -151,12 +154,6 @@ class Connections:
         """Return a pool of connections for listening, which belongs to the caller."""
         options = self.options() | {"decode_responses": False}
         return ConnectionPool(connection_class=self.pool.connection_class, **options)
-
-    def _keep(self, connection: Any, *, is_working: bool = True) -> None:
-        if is_working and len(self._idle) < _MOST_IDLE:
-            self._idle.append(connection)
-        else:
-            connection.disconnect()
 
     def _connect(self) -> Any:
         connection = self._new()

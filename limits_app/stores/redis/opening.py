@@ -67,28 +67,19 @@ class Keys:
         """Return the tag of the keys that scripts about a scope share with other scripts."""
         return TAGS[0] if scope is None or len(self.tags) == 1 else tag_of(scope)
 
-    def version(self, tag: bytes) -> bytes:
-        """Return the key of the version of the configuration."""
-        return self._shared(tag, b"version")
-
-    def reply(self, tag: bytes) -> bytes:
-        """Return what the keys of replies start with; the name of a slot follows."""
-        return self._shared(tag, b"reply:")
+    def shared(self, tag: bytes, name: bytes) -> bytes:
+        """Return a key that all scopes of a tag share: `version` of the configuration, `reply:` for the name of a slot,
+        finished `usage` and its `hours`, and the `batch` of usage that was collected and is not forgotten.
+        """
+        return b"%s{%s}:%s" % (self._prefix, tag, name)
 
     def finished_usage(self, tag: bytes) -> list[bytes]:
         """Return the keys of finished usage, and of its hours."""
-        return [self._shared(tag, b"usage"), self._shared(tag, b"hours")]
-
-    def batch(self, tag: bytes) -> bytes:
-        """Return the key of the usage that was collected and is not forgotten."""
-        return self._shared(tag, b"batch")
+        return [self.shared(tag, b"usage"), self.shared(tag, b"hours")]
 
     def definitions(self, name: bytes) -> bytes:
         """Return the key of the definitions of a schema."""
         return b"%sdefinitions:%s" % (self._prefix, name.hex().encode())
-
-    def _shared(self, tag: bytes, name: bytes) -> bytes:
-        return b"%s{%s}:%s" % (self._prefix, tag, name)
 
 
 class Source:

@@ -254,7 +254,7 @@ class Records:
         return reply
 
     def _load_call(self, known: Mapping[bytes, Mapping[bytes, Codec]], version: int | None) -> ScriptCall:
-        keys = [self._names.version(self._names.tag(next(iter(known), None)))]
+        keys = [self._names.shared(self._names.tag(next(iter(known), None)), b"version")]
         plan = pack("<dd", -1 if version is None else version, len(known))
         for short, codecs in known.items():
             logs, permits = _keys_apart(codecs.values())
@@ -287,7 +287,7 @@ class Records:
                 usages += [label, pack(f"<{1 + len(sums)}d", finished.hour, *sums)]
         tag = self._names.tag(changed[0][0].short)
         keys += self._names.finished_usage(tag)
-        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.reply(tag)
+        plan, reply_key = pack("<dd", len(changed), len(usages) // 2), self._names.shared(tag, b"reply:")
         return self._calls.script("records", keys, plan, *records, *usages, *writes, reply_key=reply_key)
 
 

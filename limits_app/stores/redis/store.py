@@ -146,13 +146,13 @@ class RedisStore(Verbs):
         self.line.notify(scopes)
 
     def version(self) -> int:
-        return int(self._connections.run(Command("GET", self._names.version(self._names.tags[0]))) or 0)
+        return int(self._connections.run(Command("GET", self._names.shared(self._names.tags[0], b"version"))) or 0)
 
     def advance_version(self) -> int:
         """See Store. On a cluster, the version is stored with each tag."""
         step, version = 1, least_version()
         for tag in self._names.tags:
-            call = self._calls.script("version", [self._names.version(tag)], pack("<dd", step, version))
+            call = self._calls.script("version", [self._names.shared(tag, b"version")], pack("<dd", step, version))
             step, version = 0, int(self._connections.run(call))
         self._rejections.forget()
         self.line.notify_all()

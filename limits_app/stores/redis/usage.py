@@ -67,7 +67,7 @@ class UsageCollector:
                 return found
 
     def _step(self, tag: bytes, scopes: Sequence[bytes], plan: bytes, *arguments: bytes) -> Sequence[bytes]:
-        keys = [*scopes, *self._names.finished_usage(tag), self._names.batch(tag)]
+        keys = [*scopes, *self._names.finished_usage(tag), self._names.shared(tag, b"batch")]
         reply: Sequence[bytes] = self._run(self._calls.script("collect", keys, plan, *arguments))
         return reply
 

@@ -86,7 +86,7 @@ def hurry(store: RedisStore, connections: int = 0, seconds: float = 0.05) -> Non
     store._connections.close()
     store._connections.connect_seconds, store._connections.reply_seconds = 1.0, seconds
     for connection in [store._connections._connect() for _ in range(connections)]:
-        store._connections._keep(connection)
+        store._connections._idle.append(connection)
     store._connections.connect_seconds = seconds
 
 

@@ -56,7 +56,7 @@ def frozen(cluster: list[RedisServer], store: RedisClusterStore, limits: LimitSe
     for connections in by_node:
         connections.close()
         connections.connect_seconds, connections.reply_seconds = 10, SECONDS
-        connections._keep(connections._connect())
+        connections._idle.append(connections._connect())
         connections.connect_seconds = SECONDS
     store._connections.reply_seconds = SECONDS
     server.freeze()
