@@ -90,17 +90,18 @@ class Verbs:
     def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
         if len(claims) == 1:
             return self._acquire_one(claims[0])
-        return self._acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
+        acquire = self._choice(claims, emptiest_first=emptiest_first, failover=failover) if self.one_step else None
+        if acquire is not None:
+            return self._decide(claims, acquire)
+        return self._acquire_one_by_one(claims, emptiest_first=emptiest_first, failover=failover)
 
-    def _acquire_first(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
-        if len(claims) > 1:
-            acquire = self._choice(claims, emptiest_first=emptiest_first, failover=failover) if self.one_step else None
-            if acquire is not None:
-                return (yield from self._decide(claims, acquire))
-            if emptiest_first:
-                for claim in claims:
-                    yield from self._peek(claim)
-                claims = sorted(claims, key=Claim.load)
+    def _acquire_one_by_one(
+        self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool
+    ) -> Steps[Claim | None]:
+        if emptiest_first:
+            for claim in claims:
+                yield from self._peek(claim)
+            claims = sorted(claims, key=Claim.load)
         for claim in claims if failover else claims[:1]:
             if (yield from self._acquire_one(claim)) is not None:
                 return claim
@@ -158,7 +159,7 @@ class Verbs:
             left = Unfinished([Charged(group, claim.decided_at) for group in groups])
         lease_was_lost = False
         try:
-            if left.call is not None:
+            if left.call is not None and left.call.slot is not None:
                 lease_was_lost = yield from self._find_out(claim, left, left.call)
             while left.charged:
                 group, claim.decided_at = left.charged[-1]
@@ -223,11 +224,9 @@ class Verbs:
         return not kept_leases
 
     def _send(self, call: ScriptCall, left: Unfinished) -> Steps[bytes]:
-        try:
-            reply: bytes = yield call
-        except BaseException:
-            left.call = call if call.slot is not None else None
-            raise
+        left.call = call
+        reply: bytes = yield call
+        left.call = None
         call.finish(self._slots)
         return reply
 
