@@ -80,6 +80,9 @@ class Command:
 
     def finish(self, slots: Slots) -> None:
         """Note that its reply was read, or that the server has refused it."""
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            slots.release(slot)
 
     def words(self, attempt: int) -> tuple[Any, ...]:  # noqa: ARG002
         """Return the command and its arguments."""
@@ -129,11 +132,6 @@ class ScriptCall(Command):
             slot.number += 1
             self.number = slot.number
             self.slot = slot
-
-    def finish(self, slots: Slots) -> None:
-        slot, self.slot = self.slot, None
-        if slot is not None:
-            slots.release(slot)
 
     def words(self, attempt: int) -> tuple[Any, ...]:
         prepared, slot = self._prepared, self.slot

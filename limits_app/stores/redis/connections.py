@@ -34,14 +34,6 @@ _MOST_IDLE: Final = 64
 _SECONDS_FOR_SILENT_SERVERS: Final = 0.03
 _MOST_ATTEMPTS: Final = 8
 
-_CODES: Final[Mapping[type[Exception], str]] = {
-    exceptions.NoPermissionError: "NOPERM",
-    exceptions.ReadOnlyError: "READONLY",
-    exceptions.OutOfMemoryError: "OOM",
-    exceptions.AuthenticationError: "NOAUTH",
-}
-"""The codes of errors whose messages redis-py shortens."""
-
 _TASK_CLASSES: Final[Mapping[type[Any], type[Any]]] = {
     Connection: asyncio_redis.Connection,
     SSLConnection: asyncio_redis.SSLConnection,
@@ -134,14 +126,10 @@ class Connections:
         """Return the error for a call that the server did not execute."""
         message = str(error)
         if message.startswith("WRONGTYPE"):
-            return RecordUnavailable(f"another program has written a key of this scope with another type: {error}")
-        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), "")
-        if "can't run this command" in message:  # a command within a script
-            code = "NOPERM"
-        if code == "NOPERM":
-            message += " (docs/stores.md lists the commands that the ACL user of the store needs)"
-        message = message if message.startswith(code) else f"{code} {message}"
-        return StoreUnavailable(f"Redis refuses: {message}")
+            return RecordUnavailable(f"another program has written a key of this scope with another type: {message}")
+        if isinstance(error, exceptions.NoPermissionError) or "can't run this command" in message:  # within a script
+            message += " (NOPERM: docs/stores.md lists the commands that the ACL user of the store needs)"
+        return StoreUnavailable(f"Redis refuses the call with {type(error).__name__}: {message}")
 
     def options(self, most_seconds: float = inf) -> dict[str, Any]:
         """Return the options of connections, with the timeouts of the store and without retries of redis-py."""

@@ -281,7 +281,7 @@ def test_of_several_claims_the_first_that_fits_is_charged_on_whatever_server(sto
     assert sets[0].try_acquire({"tokens": 8})
     claims = [claimed(limits, {"tokens": 5}) for limits in sets]
     assert store.acquire_first(claims) is claims[1]
-    claims = [claimed(limits, {"tokens": 5}) for limits in sets]
+    claims = [claimed(limits, {"tokens": 4}) for limits in sets]
     assert asyncio.run(store.aacquire_first(claims, emptiest_first=True)) is claims[2]
     assert [claim.admitted for claim in claims] == [None, None, True, None, None, None]
 

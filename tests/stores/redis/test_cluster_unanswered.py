@@ -84,25 +84,16 @@ def test_what_a_server_has_charged_and_not_answered_is_given_back(
     assert [used(one, "db") for one in single] == [0] * len(PEOPLE)
 
 
-def test_what_cannot_be_found_out_yet_is_asked_for_again(
-    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
+@pytest.mark.parametrize("tokens", [50, 90])
+def test_what_cannot_be_found_out_yet_is_asked_for_again_and_a_rejection_refunds_nothing(
+    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper, tokens: int
 ) -> None:
     limits = LimitSet.composed(parts[:1], store)
     with frozen(cluster, store, limits):
         with pytest.raises(StoreUnavailable):
-            limits.try_acquire({"tokens": 50})
+            limits.try_acquire({"tokens": tokens})
         with pytest.raises(StoreUnavailable):
             keeper.catch_up()
-    keeper.catch_up()
-    assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
-
-
-def test_what_was_refused_unheard_has_nothing_to_give_back(
-    cluster: list[RedisServer], store: RedisClusterStore, parts: list[ScopedLimits], keeper: Keeper
-) -> None:
-    limits = LimitSet.composed(parts[:1], store)
-    with frozen(cluster, store, limits), pytest.raises(StoreUnavailable):
-        limits.try_acquire({"tokens": 90})
     keeper.catch_up()
     assert used(limits, "tokens") == pytest.approx(20, abs=0.1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -303,37 +303,32 @@ def test_nothing_that_is_asked_of_an_overdrawn_limit_is_no_moment_from_which_on_
     stores[0].close()  # type: ignore[attr-defined]  # the one on the server
 
 
+def _agree(redis: RedisServer, limit: RateLimit, steps: Iterable[tuple[int, int]]) -> None:
+    """Move the clock and acquire, step by step: both stores decide alike."""
+    clock = FakeClock()
+    ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
+    sets = [
+        LimitSet.composed([ScopedLimits(scope_of("agrees", None), schema_of((limit,), store.lease_us))], store)
+        for store in (ours, reference)
+    ]
+    for moved_us, units in steps:
+        clock.move(moved_us)
+        seen, expected = [limits.try_acquire({"units": units}).outcome for limits in sets]
+        assert seen == expected
+    ours.close()
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_log_that_has_wrapped_many_times_still_counts_exactly(
     redis: RedisServer, algorithm: RateLimitAlgorithm
 ) -> None:
-    clock = FakeClock()
-    ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
-    limit = RateLimit("units", 3000, 1.024, algorithm)
-    sets = [
-        LimitSet.composed([ScopedLimits(scope_of("agrees", None), schema_of((limit,), store.lease_us))], store)
-        for store in (ours, reference)
-    ]
-    for number in range(4000):
-        clock.move(1001 if number % 7 else 90_000)
-        seen, expected = [limits.try_acquire({"units": 1 + number % 3 * 900}).outcome for limits in sets]
-        assert seen == expected
-    ours.close()
+    steps = [(1001 if number % 7 else 90_000, 1 + number % 3 * 900) for number in range(4000)]
+    _agree(redis, RateLimit("units", 3000, 1.024, algorithm), steps)
 
 
 def test_totals_that_grow_without_end_stay_exact(redis: RedisServer) -> None:
-    clock = FakeClock()
-    ours, reference = store_on(redis, clock=clock), MemoryStore(clock=clock)
     limit = RateLimit("units", 10**12, 1, RateLimitAlgorithm.SLIDING_WINDOW)
-    sets = [
-        LimitSet.composed([ScopedLimits(scope_of("agrees", None), schema_of((limit,), store.lease_us))], store)
-        for store in (ours, reference)
-    ]
-    for _ in range(6000):
-        clock.move(400_000)
-        seen, expected = [limits.try_acquire({"units": 4 * 10**11}).outcome for limits in sets]
-        assert seen == expected
-    ours.close()
+    _agree(redis, limit, [(400_000, 4 * 10**11)] * 6000)
 
 
 def test_an_empty_set_with_a_version_asks_for_nothing_but_the_version(redis: RedisServer) -> None:
