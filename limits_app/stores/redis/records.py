@@ -110,24 +110,24 @@ class RecordsReader:
             start, end = codecs[position].spans[limit.index]
             self._spans.append((firsts[position] + start, firsts[position] + end, limit.rule.has_log))
         self.size = self._struct.size
-        self._logs = sum(limit.rule.has_log for _, limit in limits)
-        self.entries_size = _LOG_ENTRY.size * self._logs
+        self.entries_size = _LOG_ENTRY.size * sum(limit.rule.has_log for _, limit in limits)
         """The size of what follows the records of a rejection: an entry of each log."""
 
     def read(self, reply: bytes, at: int, *, has_entries: bool) -> list[State]:
         """Return the states that start at `at`."""
         numbers = self._struct.unpack_from(reply, at)
-        states: list[State] = [numbers[start:end] for start, end, _ in self._spans]
-        if self._logs:
-            at += self.size
-            for index, (_, _, has_log) in enumerate(self._spans):
-                if has_log:
-                    log = EMPTY_LOG
-                    if has_entries:
-                        entry = _LOG_ENTRY.unpack_from(reply, at)
-                        at += _LOG_ENTRY.size
-                        log = _log_of([entry] if entry[0] else [])
-                    states[index] = (*states[index][:_LOG_PLACE], log)
+        at += self.size
+        states: list[State] = []
+        for start, end, has_log in self._spans:
+            state = numbers[start:end]
+            if has_log:
+                log = EMPTY_LOG
+                if has_entries:
+                    entry = _LOG_ENTRY.unpack_from(reply, at)
+                    at += _LOG_ENTRY.size
+                    log = _log_of([entry] if entry[0] else [])
+                state = (*state[:_LOG_PLACE], log)
+            states.append(state)
         return states
 
 
