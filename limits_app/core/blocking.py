@@ -10,14 +10,14 @@ from typing import Final
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.algorithms.rule import NEVER_US
+from limits_app.core.alternatives import Alternatives, Procedure, enqueue, run, run_in_task, sleep
 from limits_app.core.amounts import shown
 from limits_app.core.clock import Clock
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitTimeout
 from limits_app.core.limits import Blocked
 from limits_app.core.plan import Bucket
-from limits_app.core.steps import Alternatives, Steps, enqueue, run, run_in_task, sleep
 from limits_app.core.store import Store
-from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
+from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
 
 logger = logging.getLogger("limits_app")
 
@@ -115,7 +115,9 @@ def _cancel(acquisitions: Iterable[Acquisition]) -> None:
             logger.warning("an acquisition could not be refunded after an interrupted wait", exc_info=True)
 
 
-def _wait(alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout: float | None) -> Steps[Acquisition]:
+def _wait(
+    alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout: float | None
+) -> Procedure[Acquisition]:
     """The procedure of a wait: queue, try while no other waiter is ahead, and sleep until it is worth trying again."""
     if all(_is_hopeless(one) for one in alternatives.acquisitions):
         raise LimitExceeded.of((yield from alternatives.refused()))
@@ -148,7 +150,7 @@ def _wait(alternatives: Alternatives, waiter: ThreadWaiter | TaskWaiter, timeout
 
 def _enqueue(
     stores: Iterable[Store], waiter: Waiter, wanted: Iterable[tuple[Acquisition, Iterable[Bucket]]]
-) -> Steps[None]:
+) -> Procedure[None]:
     """Queue for the buckets of each acquisition, and for no others."""
     for store in stores:
         mine = [bucket for one, buckets in wanted if one.limit_set.store is store for bucket in buckets]

@@ -7,17 +7,9 @@ from functools import partial
 from typing import Final, NamedTuple, Self, overload
 
 from limits_app.core.acquisition import Acquisition
-from limits_app.core.amounts import Requested, shown
-from limits_app.core.balancing import Balancer, Candidates, EligibleSets, balancer_named, checked_weights
-from limits_app.core.blocking import checked_timeout, wait_in_task, wait_in_thread
-from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import AnyLimit
-from limits_app.core.outcome import Outcome
-from limits_app.core.stats import Stats
-from limits_app.core.steps import (
+from limits_app.core.alternatives import (
     Alternatives,
-    Steps,
+    Procedure,
     admissible,
     closest_to_admission,
     refused_shortest,
@@ -25,6 +17,13 @@ from limits_app.core.steps import (
     run_in_task,
     sorted_by_load,
 )
+from limits_app.core.amounts import Requested, shown
+from limits_app.core.balancing import Balancer, Candidates, EligibleSets, balancer_named, checked_weights
+from limits_app.core.blocking import checked_timeout, wait_in_task, wait_in_thread
+from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit
+from limits_app.core.outcome import Outcome, Stats
 
 _SECOND: Final = 1_000_000
 
@@ -241,7 +240,9 @@ class LimitPool:
             return await run_in_task(self._trying(requested, order))
         return self._try(requested, order)
 
-    def _trying(self, requested: Requested, order: Candidates, first: Acquisition | None = None) -> Steps[Acquisition]:
+    def _trying(
+        self, requested: Requested, order: Candidates, first: Acquisition | None = None
+    ) -> Procedure[Acquisition]:
         """Try sets in that order, after one that refused; return the admitted acquisition or the shortest refusal."""
         wanted = self._prepare(requested, order)
         refused = [] if first is None else [first]
@@ -257,7 +258,7 @@ class LimitPool:
 
     def _alternatives(
         self, requested: Requested, order: Candidates, refused: Acquisition | None
-    ) -> Steps[Alternatives]:
+    ) -> Procedure[Alternatives]:
         """What to wait for: any eligible set, also those that cool down, or without failover the chosen one."""
         if not self.failover and refused is not None:
             return Alternatives([refused.limit_set.prepare(requested, checks=False)])

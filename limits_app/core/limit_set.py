@@ -9,6 +9,7 @@ from typing import Final, Self
 from weakref import ref
 
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
+from limits_app.core.alternatives import Alternatives
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.blocking import checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
@@ -16,12 +17,10 @@ from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
 from limits_app.core.limits import AnyLimit, Limit, checked_limits
 from limits_app.core.modes import HOOKS, check_store, checked_mode, store_for
-from limits_app.core.outcome import Outcome
+from limits_app.core.outcome import Outcome, Stats, stats_of
 from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.planning import Plans
 from limits_app.core.record import schema_of
-from limits_app.core.stats import Stats, stats_of
-from limits_app.core.steps import Alternatives
 from limits_app.core.store import RemoteStore, Store, is_remote
 
 logger = logging.getLogger("limits_app")

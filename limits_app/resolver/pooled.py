@@ -9,9 +9,8 @@ from limits_app.core.amounts import Amount, Requested
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import AnyLimit
-from limits_app.core.outcome import Outcome
+from limits_app.core.outcome import Outcome, Stats
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.stats import Stats
 from limits_app.core.store import Store
 from limits_app.models.validators import MEMBER_KEY
 from limits_app.resolver.resolved import ResolvedSet

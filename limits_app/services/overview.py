@@ -11,7 +11,7 @@ from django.utils import timezone
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import LimitsError, StaleConfiguration
 from limits_app.core.limits import Blocked
-from limits_app.core.stats import Stats, survey
+from limits_app.core.outcome import Stats, survey
 from limits_app.models import PolicyEffect
 from limits_app.resolver import Choice, Pair, Place, Present, Standing, choices, scopes
 

@@ -10,8 +10,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import LimitPool
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import Outcome
-from limits_app.core.stats import Stats
+from limits_app.core.outcome import Outcome, Stats
 from limits_app.resolver import PooledSet, pool_resolver
 from limits_app.services.freshness import afresh, fresh, latest, tell
 from limits_app.services.patience import countdown, while_it_holds

@@ -13,8 +13,8 @@ from django.utils import timezone
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limits import Blocked
+from limits_app.core.outcome import Stats, survey
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.stats import Stats, survey
 from limits_app.models import Entity, Resource
 from limits_app.resolver import Pair, PooledSet, ResolvedSet, choices, resolver, scopes
 from limits_app.stores.registry import resilient_store

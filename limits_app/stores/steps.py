@@ -1,18 +1,4 @@
-"""What stores have in common: locks that are held for a moment, choices between claims, and idle scopes.
-
-Locks are taken and released without `with`, which would cost twice as much:
-
-    try:
-        if not lock.acquire(False):
-            acquire_patiently(lock)
-        ...
-    except BaseException:
-        unlock(lock)
-        raise
-    lock.release()
-
-An interruption can come at any point of this and finds the lock released.
-"""
+"""What stores have in common: locks of atomic steps, choices between claims, and idle scopes."""
 
 from __future__ import annotations
 

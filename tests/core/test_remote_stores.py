@@ -15,8 +15,7 @@ from limits_app.core.errors import LimitTimeout, NeverAdmissible, StoreUnavailab
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.core.plan import Amounts, Claim
-from limits_app.core.waiters import Waiter
-from limits_app.core.waiting import WaitingLine
+from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.in_thread import AskedInThread
 from limits_app.stores.memory import MemoryStore
 from tests.core.sets import limit_set

@@ -8,9 +8,9 @@ from limits_app.core.errors import StaleConfiguration
 from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
+from limits_app.core.outcome import survey
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.core.stats import survey
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 

@@ -24,8 +24,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Amounts, Claim, ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.core.waiters import Waiter
-from limits_app.core.waiting import WaitingLine
+from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, reported, used, used_up

@@ -14,7 +14,7 @@ import pytest
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.waiters import TaskWaiter
+from limits_app.core.waiting import TaskWaiter
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
 from tests.core.sets import DB, limit_set, reported, used, used_up

@@ -7,8 +7,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from limits_app.core.plan import Bucket, Claim
-from limits_app.core.waiters import Waiter
-from limits_app.core.waiting import WaitingLine
+from limits_app.core.waiting import Waiter, WaitingLine
 from limits_app.stores.memory import MemoryStore
 
 PATIENCE_SECONDS = 20

@@ -16,8 +16,8 @@ from pytest_django import DjangoAssertNumQueries
 
 from limits_app import CallLimit, RateLimit, ResourceLimit, limits
 from limits_app.core.limit_set import LimitSet
+from limits_app.core.outcome import survey
 from limits_app.core.plan import ScopedLimits
-from limits_app.core.stats import survey
 from limits_app.core.store import Store
 from limits_app.models import Entity, Resource
 from limits_app.resolver import resolve, resolver

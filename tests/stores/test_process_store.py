@@ -19,7 +19,7 @@ from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.plan import Claim, ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.core.waiters import ThreadWaiter
+from limits_app.core.waiting import ThreadWaiter
 from limits_app.stores import codecs
 from limits_app.stores.process import ProcessStore, open_process_store, records
 from limits_app.stores.process import store as store_module

@@ -24,7 +24,7 @@ from limits_app.audit import acting
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
 from limits_app.core.limits import Blocked
-from limits_app.core.stats import Stats
+from limits_app.core.outcome import Stats
 from limits_app.integrations.drf.throttle import http
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot

@@ -11,8 +11,7 @@ from limits_app import services as limits
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible
 from limits_app.core.limit_set import LimitSet
-from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.core.stats import Stats
+from limits_app.core.outcome import LimitStatus, Outcome, Stats
 from limits_app.management.limits.arguments import amounts, takes_entity, takes_requested, takes_resource
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand

@@ -1,6 +1,7 @@
-"""Operations of stores and waiting lines as steps, so that each procedure is written once for threads and for tasks.
+"""Choosing one of several acquisitions, in procedures that are written once for threads and for tasks.
 
-A procedure is a generator that yields steps and is sent what they admitted; `run` and `run_in_task` drive it.
+A procedure is a generator that yields operations of stores and waiting lines and is sent what they admitted; `run` and
+`run_in_task` drive it.
 """
 
 from __future__ import annotations
@@ -13,46 +14,48 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.errors import NeverAdmissible
 from limits_app.core.plan import Bucket, Claim
 from limits_app.core.store import Store, is_remote
-from limits_app.core.waiters import TaskWaiter, ThreadWaiter, Waiter
+from limits_app.core.waiting import TaskWaiter, ThreadWaiter, Waiter
 
 R = TypeVar("R")
 
 
-class Step(NamedTuple):
+class Operation(NamedTuple):
     """One operation, which may admit a claim; `in_task` replaces it where it would block an event loop."""
 
     in_thread: Callable[[], Claim | None]
     in_task: Callable[[], Awaitable[Claim | None]] | None = None
 
 
-Steps = Generator[Step, Claim | None, R]
-"""Yields steps, is sent the claim that a step admitted or None, and returns its result."""
+Procedure = Generator[Operation, Claim | None, R]
+"""Yields operations, is sent the claim that an operation admitted or None, and returns its result."""
 
 
-def run(steps: Steps[R]) -> R:
-    """Perform all steps in this thread; return the result of the procedure."""
+def run(procedure: Procedure[R]) -> R:
+    """Perform all operations in this thread; return the result of the procedure."""
     admitted: Claim | None = None
     try:
         while True:
-            admitted = steps.send(admitted).in_thread()
+            admitted = procedure.send(admitted).in_thread()
     except StopIteration as end:
         result: R = end.value
         return result
 
 
-async def run_in_task(steps: Steps[R]) -> R:
+async def run_in_task(procedure: Procedure[R]) -> R:
     """`run` for asyncio: neither sleeping nor a remote store blocks the event loop."""
     admitted: Claim | None = None
     try:
         while True:
-            step = steps.send(admitted)
-            admitted = step.in_thread() if step.in_task is None else await step.in_task()
+            operation = procedure.send(admitted)
+            admitted = operation.in_thread() if operation.in_task is None else await operation.in_task()
     except StopIteration as end:
         result: R = end.value
         return result
 
 
-def charge_first(store: Store, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True) -> Step:
+def charge_first(
+    store: Store, claims: Sequence[Claim], *, emptiest_first: bool = False, failover: bool = True
+) -> Operation:
     """Charge the first of these claims that fits; see `Store.acquire_first`."""
 
     def in_thread() -> Claim | None:
@@ -61,33 +64,33 @@ def charge_first(store: Store, claims: Sequence[Claim], *, emptiest_first: bool 
         return store.acquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
     if not is_remote(store):
-        return Step(in_thread)
+        return Operation(in_thread)
 
     async def in_task() -> Claim | None:
         if len(claims) == 1:
             return claims[0] if await store.aacquire(claims[0]) else None
         return await store.aacquire_first(claims, emptiest_first=emptiest_first, failover=failover)
 
-    return Step(in_thread, in_task)
+    return Operation(in_thread, in_task)
 
 
-def peek(acquisition: Acquisition) -> Step:
+def peek(acquisition: Acquisition) -> Operation:
     """Fill in the current states of an acquisition."""
     store, claim = acquisition.limit_set.store, acquisition.claim
-    return Step(partial(store.peek, claim), partial(store.apeek, claim) if is_remote(store) else None)
+    return Operation(partial(store.peek, claim), partial(store.apeek, claim) if is_remote(store) else None)
 
 
-def enqueue(store: Store, waiter: Waiter, buckets: Sequence[Bucket]) -> Step:
+def enqueue(store: Store, waiter: Waiter, buckets: Sequence[Bucket]) -> Operation:
     """Queue for these buckets of a store and for no others; the line may have to reach a remote store."""
     call = partial(store.line.enqueue, waiter, buckets)
-    return Step(call, partial(_off_the_loop, call) if store.remote else None)
+    return Operation(call, partial(_off_the_loop, call) if store.remote else None)
 
 
-def sleep(waiter: ThreadWaiter | TaskWaiter, seconds: float | None) -> Step:
+def sleep(waiter: ThreadWaiter | TaskWaiter, seconds: float | None) -> Operation:
     """Sleep for at most so many seconds (None: until woken)."""
     if isinstance(waiter, ThreadWaiter):
-        return Step(partial(waiter.sleep, seconds))
-    return Step(waiter.wake, partial(waiter.sleep, seconds))  # always performed in the task
+        return Operation(partial(waiter.sleep, seconds))
+    return Operation(waiter.wake, partial(waiter.sleep, seconds))  # always performed in the task
 
 
 async def _off_the_loop(call: Callable[[], None]) -> None:
@@ -103,7 +106,7 @@ def _never_cooling(acquisition: Acquisition) -> int:  # noqa: ARG001 - the signa
 class Alternatives:
     """Acquisitions of which one is wanted, in the order in which the stores try them.
 
-    `emptiest_first` and `failover` are those of `Store.acquire_first`, which chooses and charges in one step.
+    `emptiest_first` and `failover` are those of `Store.acquire_first`, which chooses and charges in one operation.
     Acquisitions of several stores are tried one after the other.
     `cooling_us` returns for how many microseconds the set of an acquisition still cools down.
     """
@@ -133,7 +136,7 @@ class Alternatives:
         available = [one for one, left_us in zip(self.acquisitions, cooling, strict=True) if not left_us]
         return available or self.acquisitions, min([left_us for left_us in cooling if left_us], default=None)
 
-    def acquire(self, candidates: Sequence[Acquisition]) -> Steps[Acquisition | None]:
+    def acquire(self, candidates: Sequence[Acquisition]) -> Procedure[Acquisition | None]:
         """Charge the first of some of the acquisitions that fits; returns it, or None."""
         store = candidates[0].limit_set.store
         if all(one.limit_set.store is store for one in candidates):
@@ -147,7 +150,7 @@ class Alternatives:
                 return one
         return None
 
-    def refused(self) -> Steps[Acquisition]:
+    def refused(self) -> Procedure[Acquisition]:
         """The refusal that ends first; where no store was asked yet, the state of the first acquisition."""
         refused = [one for one in self.acquisitions if one.claim.admitted is False]
         if refused:
@@ -157,7 +160,7 @@ class Alternatives:
         return first
 
 
-def admissible(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
+def admissible(acquisitions: Sequence[Acquisition]) -> Procedure[list[Acquisition]]:
     """The acquisitions whose limits can ever admit their amounts; NeverAdmissible where there are none."""
     fitting = [one for one in acquisitions if one.claim.can_fit()]
     if not fitting:
@@ -167,7 +170,7 @@ def admissible(acquisitions: Sequence[Acquisition]) -> Steps[list[Acquisition]]:
     return fitting
 
 
-def sorted_by_load(acquisitions: Iterable[Acquisition]) -> Steps[list[Acquisition]]:
+def sorted_by_load(acquisitions: Iterable[Acquisition]) -> Procedure[list[Acquisition]]:
     """The acquisitions by rising load at this time; equal ones keep their order."""
     found = list(acquisitions)
     for one in found:
