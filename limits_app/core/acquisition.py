@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import getpid
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -49,6 +50,7 @@ class Acquisition:
         "__weakref__",
         "_cancelled",
         "_outcome",
+        "_process",
         "_settling",
         "_used",
         "claim",
@@ -63,6 +65,7 @@ class Acquisition:
         self._outcome: tuple[object, Outcome] | None = None
         self._cancelled = False
         self._settling = False
+        self._process = getpid()
         self.lost_lease = False
         """Whether a lease ran out while it was held, so that others may hold the permits."""
 
@@ -233,9 +236,12 @@ class Acquisition:
             self.claim.settled = True
 
     def _changes(self, give_back: bool) -> Amounts | None:
-        """Return the changes to settle, None where there is nothing to do; permits are not renewed from here on."""
+        """Return the changes to settle, None where there is nothing to do; permits are not renewed from here on.
+
+        A forked child has nothing to do: its parent holds the amounts and releases them.
+        """
         claim = self.claim
-        if claim.settled or not claim.admitted or self._settling:
+        if claim.settled or not claim.admitted or self._settling or self._process != getpid():
             return None
         plan = claim.plan
         changes = plan.changes(self._used, claim.amounts, give_back=give_back)

@@ -1,14 +1,14 @@
 """Asyncio for stores that block: their verbs run in threads, and a cancelled task leaves nothing behind.
 
 A thread cannot be interrupted. When a task is cancelled while a thread acquires for it, the acquisition is released
-by that thread; when it is cancelled while a thread settles, the claim is settled all the same.
+by a thread; when it is cancelled while a thread settles, the claim is settled all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
@@ -24,55 +24,37 @@ R = TypeVar("R")
 
 
 async def in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
-    """Run `work` in a thread and return its result.
+    """Run `work` in a thread of the event loop and return its result.
 
-    When the task is cancelled it does not wait. If the thread has begun by then, `abandoned` is called in a thread with
-    the result, or with the StoreUnavailable that `work` raised; otherwise `work` is not run.
+    A task that is cancelled does not wait. The work is done all the same, and `abandoned` is called in a thread with
+    its result, or with the StoreUnavailable that it raised.
     """
-    done = _begin(work)
-    return await _result(done, asyncio.wrap_future(done), abandoned)
-
-
-async def surely_in_thread(work: Callable[[], R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
-    """`in_thread`, but `work` is run even when the task is cancelled before the thread has begun."""
-    done = _begin(work)
-    return await _result(done, asyncio.shield(asyncio.wrap_future(done)), abandoned)
-
-
-def _begin(work: Callable[[], R]) -> Future[R]:
-    """Have a thread of the event loop do some work, unless the future is cancelled before."""
     done: Future[R] = Future()
 
     def run() -> None:
-        if done.set_running_or_notify_cancel():
-            try:
-                done.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
-                done.set_exception(error)
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised in the task
+            done.set_exception(error)
 
-    # No task, which would be cancelled with all others when the loop ends.
-    asyncio.get_running_loop().run_in_executor(None, copy_context().run, run)
-    return done
-
-
-async def _result(done: Future[R], task: Awaitable[R], abandoned: Callable[[R | StoreUnavailable], object]) -> R:
+    loop = asyncio.get_running_loop()
+    loop.run_in_executor(None, copy_context().run, run)
     try:
-        return await task
+        # Shielded, so that the future of the thread is not cancelled with the task.
+        return await asyncio.shield(asyncio.wrap_future(done))
     except asyncio.CancelledError:
-        # In a thread, since a store blocks.
-        asyncio.get_running_loop().run_in_executor(None, done.add_done_callback, partial(_clean_up, abandoned))
+        loop.run_in_executor(None, done.add_done_callback, partial(_clean_up, abandoned))
         raise
 
 
 def _clean_up(abandoned: Callable[[R | StoreUnavailable], object], done: Future[R]) -> None:
     """Pass the result to `abandoned`."""
     try:
-        if not done.cancelled():
-            error = done.exception()
-            if error is None or isinstance(error, StoreUnavailable):
-                abandoned(error or done.result())
+        error = done.exception()
+        if error is None or isinstance(error, StoreUnavailable):
+            abandoned(error or done.result())
     except Exception:
-        logger.warning("what a cancelled task was given could not be given back", exc_info=True)
+        logger.warning("an acquisition of a cancelled task could not be released", exc_info=True)
 
 
 def give_back(store: RemoteStore, claim: Claim | StoreUnavailable | None) -> None:
@@ -112,7 +94,7 @@ class AskedInThread:
 
     async def asettle(self: RemoteStore, claim: Claim, changes: Amounts) -> None:
         """`settle` in a thread; it is done even when the task is cancelled."""
-        await surely_in_thread(partial(self.settle, claim, changes), partial(keep_unsettled, self, claim, changes))
+        await in_thread(partial(self.settle, claim, changes), partial(keep_unsettled, self, claim, changes))
 
     async def apeek(self: Store, claim: Claim) -> None:
         """`peek` in a thread."""

@@ -27,6 +27,8 @@ MAX_PENDING: Final = 10_000
 """How many releases are kept for a store that is unavailable."""
 
 _PROBE_LIMIT: Final = CallLimit.per_second(1_000_000)
+_ATTEMPTS_AFTER_RETIREMENT: Final = 60
+"""How often pending work is tried for a store that the settings no longer use."""
 _HALF_OPEN_FACTOR: Final = 8
 """How much more often a store is probed while the circuit breaker is half open."""
 
@@ -109,7 +111,7 @@ class Recovery:
     def __init__(self, target: ResilientStore, pause_us: int, *, clock: Clock, jitter: Callable[[], float]) -> None:
         self._target = target
         self._pause_us = pause_us
-        self._stopped = False
+        self._attempts_left = 0
         self._probe = Probe()
         self._task = BackgroundTask(self._step, pause_us, clock=clock, jitter=jitter)
         self.after_fork()
@@ -124,12 +126,8 @@ class Recovery:
 
     def start(self) -> None:
         """Begin, unless it runs already."""
-        if not self._stopped:
-            self._task.start()
-
-    def stop(self) -> None:
-        """End it for good."""
-        self._stopped = True
+        self._attempts_left = _ATTEMPTS_AFTER_RETIREMENT
+        self._task.start()
 
     def fallback(self) -> MemoryStore:
         """The store of this process that decides meanwhile; dropped when there is nothing left to do."""
@@ -140,8 +138,8 @@ class Recovery:
 
     def _step(self) -> int | None:
         """Probe the store or do the pending work; returns after how many microseconds to go on, or None at the end."""
-        if self._stopped:
-            return None
+        if self._target.is_retired:
+            return self._finish()
         breaker = self._target.breaker
         try:
             store = self._target.opened()
@@ -159,4 +157,13 @@ class Recovery:
         if not self._target.is_recovered() or self.pending:
             return self._pause_us
         self._fallback = None
+        return None
+
+    def _finish(self) -> int | None:
+        """Do what is pending in the store that admitted it, which no request uses any more; give up after some time."""
+        self._attempts_left -= 1
+        try:
+            self.pending.run(self._target.opened())
+        except StoreUnavailable:
+            return self._pause_us if self._attempts_left > 0 else None
         return None

@@ -87,7 +87,8 @@ class ResilientStore:
         )
         self.breaker = CircuitBreaker(policy, clock=time, on_change=self._state_changed)
         self._recovery = Recovery(self, round(self.probe_seconds * _SECOND), clock=time, jitter=jitter)
-        self._retired = False
+        self.is_retired = False
+        """Whether another object has replaced this one, because the settings have changed."""
         self._wrap(_UNOPENED)
         self.after_fork()
         on_fork(self)
@@ -222,10 +223,9 @@ class ResilientStore:
             self.breaker.record(failed=False)
 
     def retire(self) -> None:
-        """End the recovery and all counting, because the settings have changed."""
-        self._recovery.stop()
+        """End probes and counting, because the settings have changed; pending work is still done for a while."""
         with self._lock:
-            self._retired = True
+            self.is_retired = True
             self.failing = False
 
     def is_recovered(self) -> bool:
@@ -287,11 +287,13 @@ class ResilientStore:
         if isinstance(error, StoreBlocked):
             return False
         with self._lock:
-            self.failing = not self._retired
+            self.failing = not self.is_retired
         return self.failing
 
     def opened(self) -> Store:
-        """The store of the settings, which is opened on first use."""
+        """The store of the settings, which is opened on first use; after that, a retired store stays as it is."""
+        if self.is_retired and self.inner is not _UNOPENED:
+            return self.inner
         opened = self._open_store(self.alias)
         if opened is not self.inner:
             self._wrap(opened)
@@ -313,7 +315,7 @@ class ResilientStore:
         return cast("RemoteStore", self.inner)
 
     def _state_changed(self, before: BreakerState, after: BreakerState) -> None:
-        if self._retired:
+        if self.is_retired:
             return
         if after is BreakerState.CLOSED:
             self.failing = False

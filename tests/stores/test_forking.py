@@ -69,6 +69,13 @@ def releasing(pipe: Connection, limits: LimitSet, held: Acquisition) -> None:
     pipe.send((holders(limits), len(lost)))
 
 
+def refunding(pipe: Connection, limits: LimitSet, held: Acquisition) -> None:
+    """Release amounts that the parent took, in part unused; says how much is used."""
+    held.update({"tpm": 0})
+    held.release()
+    pipe.send(used(limits, "tpm"))
+
+
 def much_later(pipe: Connection, limits: LimitSet, clock: FakeClock) -> None:
     """Hold a permit for a long time, and then take what is free."""
     mine = limits_of(limits.store, TWO).try_acquire()
@@ -126,6 +133,15 @@ class TestAChildOfAProcessStore:
         assert holders(limits) == 1
         held.release()
         assert holders(limits) == 0
+
+    def test_it_refunds_nothing_that_its_parent_took(self, process_store: ProcessStore) -> None:
+        limits = limits_of(process_store, RateLimit("tpm", 10, 366 * 86_400))
+        held = limits.try_acquire({"tpm": 8})
+        held.update({"tpm": 2})
+        with running(refunding, limits, held) as child:
+            assert child.hear() == pytest.approx(8, abs=0.1)
+        held.release()
+        assert used(limits, "tpm") == pytest.approx(2, abs=0.1)
 
     def test_it_does_not_renew_what_its_parent_holds(self, tmp_path_factory: pytest.TempPathFactory) -> None:
         clock = FakeClock()

@@ -11,7 +11,7 @@ import pytest
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import ResourceLimit
 from limits_app.core.plan import Amounts, Claim
-from limits_app.stores.in_thread import give_back, in_thread, keep_unsettled, surely_in_thread
+from limits_app.stores.in_thread import give_back, in_thread, keep_unsettled
 from tests.core.test_remote_stores import FarStore
 from tests.stores.support import limits_of
 
@@ -33,9 +33,8 @@ class Work:
             raise self.error
         return "done"
 
-    def task(self, *, surely: bool = False) -> asyncio.Task[str]:
-        leave = surely_in_thread if surely else in_thread
-        return asyncio.create_task(leave(self, self.told.append))
+    def task(self) -> asyncio.Task[str]:
+        return asyncio.create_task(in_thread(self, self.told.append))
 
 
 @pytest.fixture
@@ -49,29 +48,27 @@ def test_the_result_is_the_task_s(work: Work) -> None:
     assert work.told == []
 
 
-@pytest.mark.parametrize("surely", [True, False])
-def test_the_error_is_the_task_s(work: Work, *, surely: bool) -> None:
+def test_the_error_is_the_task_s(work: Work) -> None:
     work.error = StoreUnavailable("out of reach")
     work.may_end.set()
 
     async def scenario() -> None:
         with pytest.raises(StoreUnavailable):
-            await work.task(surely=surely)
+            await work.task()
 
     asyncio.run(scenario())
     assert work.told == []
 
 
 @pytest.mark.parametrize("error", [None, StoreUnavailable("out of reach")])
-@pytest.mark.parametrize("surely", [True, False])
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_task_that_is_cancelled_is_not_kept_waiting_and_how_it_ends_is_told(
-    work: Work, times: int, error: StoreUnavailable | None, *, surely: bool
+    work: Work, times: int, error: StoreUnavailable | None
 ) -> None:
     work.error = error
 
     async def scenario() -> None:
-        task = work.task(surely=surely)
+        task = work.task()
         await asyncio.to_thread(work.begun.wait, PATIENCE)
         for _ in range(times):
             task.cancel()
@@ -101,13 +98,12 @@ def test_a_result_that_nobody_has_taken_yet_is_told(work: Work) -> None:
     assert work.told == ["done"]
 
 
-@pytest.mark.parametrize("surely", [True, False])
-def test_what_has_not_begun_is_done_only_if_it_must(work: Work, *, surely: bool) -> None:
+def test_work_that_has_not_begun_is_done_all_the_same(work: Work) -> None:
     async def scenario() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         other = Work()
         before = other.task()
-        task = work.task(surely=surely)
+        task = work.task()
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -117,8 +113,7 @@ def test_what_has_not_begun_is_done_only_if_it_must(work: Work, *, surely: bool)
 
     work.may_end.set()
     asyncio.run(scenario())
-    assert work.begun.is_set() is surely
-    assert work.told == (["done"] if surely else [])
+    assert work.told == ["done"]
 
 
 def test_errors_of_who_tidies_up_are_logged(work: Work, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,7 +129,7 @@ def test_errors_of_who_tidies_up_are_logged(work: Work, caplog: pytest.LogCaptur
         work.may_end.set()
 
     asyncio.run(scenario())
-    assert "could not be given back" in caplog.text
+    assert "could not be released" in caplog.text
 
 
 class Gone(FarStore):

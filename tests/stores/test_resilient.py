@@ -405,10 +405,27 @@ def test_a_retired_store_counts_and_probes_nothing(site: Site, near: Near, caplo
     assert not site.store.failing
     site.store.breaker.half_open()
     asked = near.asked
-    site.store.advance_version_later()
     site.clock.advance(100)
     assert near.asked == asked
     assert caplog.messages == ["the store 'far' could not answer: gone"]
+
+
+@pytest.mark.parametrize("seconds", [5, 1000])
+def test_a_retired_store_settles_what_is_pending_for_a_while(site: Site, near: Near, seconds: int) -> None:
+    held = site.limits.try_acquire()
+    late = site.limits.try_acquire()
+    fail(site, near)
+    held.release()
+    site.store.retire()
+    site.clock.advance(seconds)
+    near.error = None
+    site.clock.advance(10)
+    assert site.store.unsettled == (0 if seconds == 5 else 1)
+    near.error = gone()
+    late.release()
+    near.error = None
+    site.clock.advance(10)
+    assert site.store.unsettled == 0
 
 
 @pytest.mark.filterwarnings(MULTI_THREADED_FORK)

@@ -3,7 +3,7 @@
 Every connection to a server has one row in the table `limits_app_commit` with the number of its last commit. A
 transaction writes its number there before it commits, so the number is there exactly when the transaction took effect.
 
-A commit whose reply was lost is in doubt. When the same step is tried again, it first locks the same rows, which waits
+A commit whose reply was lost is in doubt. When the same work is tried again, it first locks the same rows, which waits
 until the transaction in doubt has ended, and then looks for the number.
 """
 
@@ -34,14 +34,14 @@ class Commit(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A commit without a reply, and the result of its step if it took effect."""
+    """A commit without a reply, and its result if it took effect."""
 
     commit: Commit
     result: object
 
 
 class AlreadyCommittedError(Exception):
-    """A step that is tried again took effect the first time."""
+    """Work that is tried again took effect the first time."""
 
 
 class CommitLog:

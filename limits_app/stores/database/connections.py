@@ -1,6 +1,6 @@
 """Connections of the store, beside those of the site's requests.
 
-A step of the store is a short transaction on its own connection, so that a request that is rolled back, by
+The store runs short transactions on its own connections, so that a request that is rolled back, by
 ATOMIC_REQUESTS for example, does not roll its counts back.
 """
 
@@ -65,7 +65,7 @@ class ConnectionOptions(NamedTuple):
 class Failure(NamedTuple):
     """The meaning of a driver's error.
 
-    `transient`: the same step may work now. `lost`: the connection is closed or useless. `silent`: the server did not
+    `transient`: it may succeed now. `lost`: the connection is closed or useless. `silent`: the server did not
     reply in time, and another try would wait as long. `unmigrated`: a table or a column of the store is missing.
     """
 
@@ -167,7 +167,7 @@ class StoreConnection(ABC):
 
 
 class ConnectionPool:
-    """The connections of one process to one of the site's databases: one for each thread that is in a step.
+    """The connections of one process to one of the site's databases: one for each thread in a transaction.
 
     Connections that were not used for a minute are closed. Raises ImproperlyConfigured for an alias that is missing
     in DATABASES, or a database of another kind than `kinds`.
@@ -187,7 +187,7 @@ class ConnectionPool:
         self.kind = kinds[vendor]
         self.fork_lock = RLock()
         self._idle: deque[StoreConnection] = deque()
-        # Weak, so that a connection is closed when a signal handler raises before its step can return it.
+        # Weak, so that a connection is closed when a signal handler raises before it is returned.
         self._busy: WeakSet[StoreConnection] = WeakSet()
         # Also those that a renewal has opened after the store was closed.
         finalize(self, _close_all, self._idle)
@@ -195,16 +195,16 @@ class ConnectionPool:
 
     @property
     def turn(self) -> AbstractContextManager[object]:
-        """Held in each step: where there is one writer only, one thread at a time is in a step."""
+        """Held in each transaction: where there is only one writer, one thread at a time has a transaction."""
         return self.fork_lock if self.kind.is_local else nullcontext()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is in a step."""
+        """Whether a thread is in a transaction."""
         return len(self._busy) > 0
 
     def take(self) -> StoreConnection:
-        """Return a connection for one step; StoreUnavailable when none can be opened."""
+        """Return a connection for one transaction; StoreUnavailable when none can be opened."""
         try:
             connection = self._idle.pop()
         except IndexError:

@@ -17,7 +17,7 @@ from limits_app.core.keys import unique_name
 from limits_app.stores.database.connections import marks
 
 if TYPE_CHECKING:
-    from limits_app.stores.database.steps import Steps
+    from limits_app.stores.database.runner import TransactionRunner
     from limits_app.stores.database.transaction import Transaction
 
 _COUNTING: Final = (
@@ -28,28 +28,28 @@ _BATCH: Final = "SELECT name, counts FROM limits_app_batch"
 _FILL_BATCH: Final = "UPDATE limits_app_batch SET counts = %s WHERE name = %s"
 _FORGET_BATCH: Final = "DELETE FROM limits_app_batch WHERE name = %s"
 _MAX_COUNTS: Final = 1000
-_ROWS_PER_STEP: Final = 64
+_ROWS_TOGETHER: Final = 64
 
 
-def collect(steps: Steps) -> Batch | None:
+def collect(runner: TransactionRunner) -> Batch | None:
     """See `CountingStore.collect_counts`. Where it is interrupted nothing is lost, and nothing is collected twice."""
-    waiting = steps.run(_waiting_batch)
+    waiting = runner.run(_waiting_batch)
     if waiting is not None:
         return waiting
-    labels = steps.run(_counting_rows)
+    labels = runner.run(_counting_rows)
     keys = iter(sorted(labels))
     locked = set[bytes]()
-    while together := list(islice(keys, _ROWS_PER_STEP)):
-        locked |= steps.run(partial(_close_rows, labels, together, skip_locked=True))
+    while together := list(islice(keys, _ROWS_TOGETHER)):
+        locked |= runner.run(partial(_close_rows, labels, together, skip_locked=True))
     for key in locked:
         # It is waited for alone, so that other rows are not locked meanwhile.
-        steps.run(partial(_close_rows, labels, [key], skip_locked=False))
-    return steps.run(partial(make_batch, is_full=len(labels) == _MAX_COUNTS))
+        runner.run(partial(_close_rows, labels, [key], skip_locked=False))
+    return runner.run(partial(make_batch, is_full=len(labels) == _MAX_COUNTS))
 
 
-def forget(steps: Steps, name: str) -> None:
+def forget(runner: TransactionRunner, name: str) -> None:
     """See `CountingStore.forget_counts`."""
-    steps.run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
+    runner.run(lambda transaction: transaction.connection.execute(_FORGET_BATCH, (name,)))
 
 
 def make_batch(transaction: Transaction, *, is_full: bool) -> Batch | None:

@@ -22,9 +22,9 @@ from limits_app.core.waiting import WaitingLine
 from limits_app.stores.database import counts
 from limits_app.stores.database.connections import ConnectionOptions, ConnectionPool
 from limits_app.stores.database.records import RecordTable
+from limits_app.stores.database.runner import Housekeeping, TransactionRunner
 from limits_app.stores.database.servers import MySQLConnection, PostgreSQLConnection
 from limits_app.stores.database.sqlite import SQLiteConnection
-from limits_app.stores.database.steps import Housekeeping, Steps
 from limits_app.stores.database.transaction import ServerClock, Transaction
 from limits_app.stores.in_thread import AskedInThread, Settling
 from limits_app.stores.steps import first_admitted
@@ -68,8 +68,8 @@ class DatabaseStore(AskedInThread):
         options = {"lock_timeout": lock_timeout, "connect_timeout": connect_timeout, "lease_seconds": lease_seconds}
         self._restorable = None if clock is not None else (using, options)
         self._pool = ConnectionPool(using, ConnectionOptions(lock_timeout, connect_timeout), _KINDS)
-        self._steps = Steps(self._pool, RecordTable(), Housekeeping(), self._clock(clock))
-        self.clock = self._steps.clock
+        self._runner = TransactionRunner(self._pool, RecordTable(), Housekeeping(), self._clock(clock))
+        self.clock = self._runner.clock
         self._settling = Settling()
         self.line = WaitingLine()
         self.renewer = Renewer(self.clock, self.lease_us, self.renew)
@@ -99,7 +99,7 @@ class DatabaseStore(AskedInThread):
             return None
         charge = partial(self._charge_first, claims, emptiest_first, failover)
         try:
-            chosen = self._steps.run(charge, claims, "acquire")
+            chosen = self._runner.run(charge, claims, "acquire")
         except BaseException:
             self._settle_later(claims)
             raise
@@ -108,8 +108,8 @@ class DatabaseStore(AskedInThread):
         return chosen
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        if self._steps.is_stepping():
-            self._steps.do_later(partial(self._settle_after_step, claim, changes))
+        if self._runner.is_running():  # called by a finalizer or a signal handler
+            self._runner.do_later(partial(self._settle_after_transaction, claim, changes))
             return
         token, kept_leases = object(), True
         try:
@@ -127,11 +127,11 @@ class DatabaseStore(AskedInThread):
     def renew(self, claims: Sequence[Claim]) -> list[Claim]:
         lost: list[Claim] = []
         for start in range(0, len(claims), _CLAIMS_PER_RENEWAL):
-            lost += self._steps.run(partial(self._renew, claims[start : start + _CLAIMS_PER_RENEWAL]))
+            lost += self._runner.run(partial(self._renew, claims[start : start + _CLAIMS_PER_RENEWAL]))
         return lost
 
     def peek(self, claim: Claim) -> None:
-        self._steps.run(partial(_peek, claim))
+        self._runner.run(partial(_peek, claim))
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
 
@@ -140,20 +140,20 @@ class DatabaseStore(AskedInThread):
                 engine.reset(stored.record, keys)
             transaction.save()
 
-        self._steps.run(forget)
+        self._runner.run(forget)
         self.line.notify(scopes)
 
     def collect_counts(self) -> Batch | None:
-        return counts.collect(self._steps)
+        return counts.collect(self._runner)
 
     def forget_counts(self, name: str) -> None:
-        counts.forget(self._steps, name)
+        counts.forget(self._runner, name)
 
     def version(self) -> int:
-        return self._steps.run(lambda transaction: transaction.connection.moment()[1])
+        return self._runner.run(lambda transaction: transaction.connection.moment()[1])
 
     def advance_version(self) -> int:
-        version = self._steps.run(_advance_version)
+        version = self._runner.run(_advance_version)
         self.line.notify_all()
         return version
 
@@ -166,7 +166,7 @@ class DatabaseStore(AskedInThread):
             return as_clock(clock)
         if self._pool.kind.is_local:
             return Clock(system_us)
-        return ServerClock(lambda: self._steps.run(lambda transaction: transaction.connection.moment()[0]))
+        return ServerClock(lambda: self._runner.run(lambda transaction: transaction.connection.moment()[0]))
 
     def _charge_first(
         self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction
@@ -189,12 +189,12 @@ class DatabaseStore(AskedInThread):
 
     def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
         """Settle a claim, unless it turns out that it was not admitted; returns whether its leases were there."""
-        if (claim, "acquire") in self._steps.doubts:
+        if (claim, "acquire") in self._runner.doubts:
             fence = partial(_fence, claim)
-            claim.admitted = self._steps.run(fence, [claim], "acquire") is claim
+            claim.admitted = self._runner.run(fence, [claim], "acquire") is claim
             if not claim.admitted:
                 return True
-        return self._steps.run(partial(self._settle, claim, changes), [claim], "settle")
+        return self._runner.run(partial(self._settle, claim, changes), [claim], "settle")
 
     def _settle(self, claim: Claim, changes: Amounts, transaction: Transaction) -> bool:
         transaction.lock([claim.plan])
@@ -208,13 +208,13 @@ class DatabaseStore(AskedInThread):
             raise
         return kept_leases
 
-    def _settle_after_step(self, claim: Claim, changes: Amounts) -> None:
+    def _settle_after_transaction(self, claim: Claim, changes: Amounts) -> None:
         claim.settled = False  # the caller already treats it as settled
         try:
             self.settle(claim, changes)
-        except StoreUnavailable as error:  # which is not for the caller of the step
+        except StoreUnavailable as error:  # the caller of the transaction does not expect it
             if self.settle_later is None:
-                logger.warning("a release in the middle of a step could not be settled: %s", error)
+                logger.warning("a release within a transaction of the store could not be settled: %s", error)
             else:
                 self.settle_later(claim, changes)
 
@@ -222,7 +222,7 @@ class DatabaseStore(AskedInThread):
         """Have claims refunded that may have been admitted although their caller got an error."""
         for claim in claims:
             claim.admitted = None
-            if self.settle_later is not None and (claim, "acquire") in self._steps.doubts:
+            if self.settle_later is not None and (claim, "acquire") in self._runner.doubts:
                 self.settle_later(claim, [-amount for amount in claim.amounts])
 
     def _renew(self, claims: Sequence[Claim], transaction: Transaction) -> list[Claim]:

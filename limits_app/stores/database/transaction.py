@@ -1,4 +1,4 @@
-"""One transaction of the store: it locks the rows of scopes, gives them as records, and saves the changed ones."""
+"""One transaction of the store: it locks the rows of scopes, reads them as records, and saves the changed ones."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ServerClock(Clock):
 
 
 class RowExistsError(Exception):
-    """Another process has created a row meanwhile: the step has to lock the rows again."""
+    """Another process has created a row meanwhile: the rows have to be locked again."""
 
 
 class Transaction:
-    """One try of a step, on one connection.
+    """One attempt to do some work, on one connection.
 
     `now` (microseconds) and `version` are those of the store once rows are locked or read. `added` is how many rows
     were created, `counted` whether counts were added. `in_doubt` is set while a commit has no reply,
@@ -79,7 +79,7 @@ class Transaction:
     def lock(self, plans: Sequence[Plan]) -> None:
         """Begin, and lock the scopes of some plans.
 
-        Raises AlreadyCommittedError when an earlier try of the same step took effect.
+        Raises AlreadyCommittedError when an earlier attempt took effect.
         """
         for plan in plans:
             for scope in plan.scopes:
@@ -96,7 +96,7 @@ class Transaction:
     def records(self, plan: Plan, *, migrated: bool = True) -> list[Record]:
         """Return the records of a plan's scopes, `migrated` to its schemas or under those that they were written under.
 
-        Where an earlier try may still be about to create rows, they are created here too, so that one of both waits.
+        Where an earlier attempt may still be about to create rows, they are created here too, so that one waits.
         """
         found = []
         for key, scope in zip(plan.short_keys(), plan.scopes, strict=True):
@@ -129,7 +129,7 @@ class Transaction:
         return self.records(plan)
 
     def save(self, result: object = None) -> None:
-        """Save the records that have changed, and commit; `result` is that of the step.
+        """Save the records that have changed, and commit; `result` is that of the work.
 
         Raises RowExistsError, with nothing saved, when another process has created one of the rows meanwhile.
         """

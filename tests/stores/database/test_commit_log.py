@@ -59,7 +59,7 @@ def test_a_commit_takes_effect_once(store: DatabaseStore, acquired_before: int, 
     lose_next_reply(store, lambda commit: commit() if arrives else None)
     assert limits.try_acquire()
     assert used(limits) == acquired_before + 1
-    assert len(store._steps.doubts) == 0
+    assert len(store._runner.doubts) == 0
 
 
 @pytest.mark.parametrize("acquired_before", [0, 1], ids=["new_row", "row"])
@@ -105,10 +105,10 @@ def test_rows_of_closed_connections_are_deleted(store: DatabaseStore, monkeypatc
     assert limits.try_acquire()
     assert rows.count() == 2
     monkeypatch.setattr(commit_log, "KEPT_US", 0)
-    store._steps.run(store._steps._housekeeping.clean)
+    store._runner.run(store._runner._housekeeping.clean)
     assert rows.count() == 2
-    store._steps._housekeeping._counted_hour = 1  # counts were added in an hour that was not cleaned yet
-    store._steps.run(store._steps._housekeeping.clean)
+    store._runner._housekeeping._counted_hour = 1  # counts were added in an hour that was not cleaned yet
+    store._runner.run(store._runner._housekeeping.clean)
     assert rows.count() == 0
 
 

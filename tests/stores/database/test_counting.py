@@ -82,9 +82,9 @@ def test_those_who_collect_at_the_same_time_get_the_same_batch(open_store: Open)
     first = one.collect_counts()
     make = partial(counts.make_batch, is_full=False)  # the other has looked for one before the first had made it
     assert first is not None
-    assert other._steps.run(make) == first == other.collect_counts()
+    assert other._runner.run(make) == first == other.collect_counts()
     other.forget_counts(first.name)
-    assert other._steps.run(make) is None
+    assert other._runner.run(make) is None
     assert one.collect_counts() is None
 
 

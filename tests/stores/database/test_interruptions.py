@@ -78,5 +78,5 @@ def test_a_release_within_a_step_that_fails_is_settled_after_it(
         raise StoreUnavailable("for a test")
 
     with pytest.raises(StoreUnavailable, match="for a test"):
-        store._steps.run(fail)
+        store._runner.run(fail)
     assert limits.get_stats()["x"]["used"] == pytest.approx(5, abs=0.1)

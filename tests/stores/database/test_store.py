@@ -161,7 +161,7 @@ def test_who_asks_in_the_middle_of_a_step_is_turned_away_and_who_settles_does_so
     claim = taken(other)
 
     def ask() -> None:
-        with pytest.raises(StoreUnavailable, match="in the middle of a step"):
+        with pytest.raises(StoreUnavailable, match="within one of its transactions"):
             limits.try_acquire()
         give_back(other, claim)
 

@@ -131,7 +131,7 @@ def test_what_a_cancelled_task_could_not_give_back_is_settled_later(
         meanwhile.setattr(store, "settle_later", keep if watched else None)
         asyncio.run(scenario())  # which waits for threads
     assert len(kept) == watched
-    assert ("could not be given back" in caplog.text) is not watched
+    assert ("could not be released" in caplog.text) is not watched
     for one in kept:
         store.settle(*one)
     assert limits.try_acquire({"units": 10}).successful is watched

@@ -1,6 +1,6 @@
-"""Steps: units of work in a transaction each, tried again where transactions got in each other's way, done once.
+"""Runs work in transactions: tried again after deadlocks and lost connections, with effect once.
 
-After steps that have added rows, idle rows are deleted, and once an hour old counts and commits.
+After transactions that have added rows, idle rows are deleted, and once an hour old counts and commits.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _FORGET_COUNTS: Final = "DELETE FROM limits_app_count WHERE hour < %s"
 _NEW_ROWS_PER_ROUND: Final = 16
 
 
-class _Here(local):
-    """What the running thread does."""
+class _ThreadState(local):
+    """Whether the thread is in a transaction, and what it does after it."""
 
     def __init__(self) -> None:
-        self.is_stepping = False
+        self.is_running = False
         self.later: list[Callable[[], None]] = []
 
 
-class Steps:
-    """Runs the steps of one store in this process, each on a connection from the pool."""
+class TransactionRunner:
+    """Runs the work of one store in this process, each time on a connection from the pool."""
 
     def __init__(self, pool: ConnectionPool, table: RecordTable, housekeeping: Housekeeping, clock: Clock) -> None:
         self._pool = pool
@@ -62,17 +62,17 @@ class Steps:
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A child process takes over no step of its parent."""
-        self._here = _Here()
+        """A child process continues no transaction of its parent."""
+        self._thread = _ThreadState()
         self.doubts = Doubts()
 
-    def is_stepping(self) -> bool:
-        """Whether the running thread is inside of a step: the caller is a finalizer or a signal handler."""
-        return self._here.is_stepping
+    def is_running(self) -> bool:
+        """Whether the calling thread is in a transaction: the caller is a finalizer or a signal handler."""
+        return self._thread.is_running
 
-    def do_later(self, deed: Callable[[], None]) -> None:
-        """Call `deed` after the step that the running thread is in."""
-        self._here.later.append(deed)
+    def do_later(self, action: Callable[[], None]) -> None:
+        """Call `action` after the transaction of the calling thread."""
+        self._thread.later.append(action)
 
     def run(self, work: Work[T], claims: Sequence[Claim] = (), verb: str = "") -> T:
         """Return the result of `work`, called with a transaction.
@@ -80,19 +80,19 @@ class Steps:
         For `claims` the verb takes effect once, also when a reply is lost and the same verb is called again.
         Raises StoreUnavailable when it cannot be done, or when it is unknown whether it was done.
         """
-        here = self._here
-        if here.is_stepping:
-            raise StoreUnavailable("the store cannot be used in the middle of a step")
+        thread = self._thread
+        if thread.is_running:
+            raise StoreUnavailable("the store cannot be used within one of its transactions")
         if self._pool.is_busy:  # a thread that has to wait for the caller's transaction
             self._pool.kind.check_caller(self._pool.alias)
         try:
-            here.is_stepping = True
+            thread.is_running = True
             with self._pool.turn:
                 result = self._attempts(work, claims, verb)
         finally:
-            here.is_stepping = False
-            while here.later:
-                here.later.pop(0)()
+            thread.is_running = False
+            while thread.later:
+                thread.later.pop(0)()
         if self._housekeeping.is_due():
             with suppress(StoreUnavailable):  # it is due again with the next new rows
                 self.run(self._housekeeping.clean)

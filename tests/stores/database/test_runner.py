@@ -10,11 +10,11 @@ import pytest
 
 from limits_app.core.clock import Clock
 from limits_app.core.errors import StoreUnavailable
-from limits_app.stores.database import commit_log, steps
+from limits_app.stores.database import commit_log, runner
 from limits_app.stores.database.commit_log import Commit, Doubt, Doubts
 from limits_app.stores.database.connections import Failure
 from limits_app.stores.database.records import RecordTable
-from limits_app.stores.database.steps import Housekeeping, Steps
+from limits_app.stores.database.runner import Housekeeping, TransactionRunner
 
 
 class Deadlock(Exception):
@@ -47,7 +47,7 @@ class Connection:
 def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between attempts, which take no time."""
     paused: list[float] = []
-    monkeypatch.setattr(steps, "sleep", paused.append)
+    monkeypatch.setattr(runner, "sleep", paused.append)
     return paused
 
 
@@ -61,8 +61,8 @@ def run(connection: Connection) -> object:
         give=given.append,
     )
     try:
-        stepping = Steps(pool, RecordTable(), Housekeeping(), Clock(lambda: 0))
-        return stepping.run(lambda transaction: transaction.connection.step())  # type: ignore[attr-defined]
+        transactions = TransactionRunner(pool, RecordTable(), Housekeeping(), Clock(lambda: 0))
+        return transactions.run(lambda transaction: transaction.connection.step())  # type: ignore[attr-defined]
     finally:
         assert given == [connection] * connection.tried
 
