@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from limits_app.testing.assertions import assert_limited, assert_not_limited
-    from limits_app.testing.cases import LimitsMixin
+    from limits_app.testing.assertions import LimitsMixin, assert_limited, assert_not_limited
     from limits_app.testing.clock import FakeClock
     from limits_app.testing.conformance import StoreConformance
     from limits_app.testing.exhausting import exhaust
@@ -33,7 +32,7 @@ __all__ = [
 
 _HOMES: Final = {
     "FakeClock": "limits_app.testing.clock",
-    "LimitsMixin": "limits_app.testing.cases",
+    "LimitsMixin": "limits_app.testing.assertions",
     "StoreConformance": "limits_app.testing.conformance",
     "assert_limited": "limits_app.testing.assertions",
     "assert_not_limited": "limits_app.testing.assertions",

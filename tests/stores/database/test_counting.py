@@ -11,15 +11,13 @@ from django.db import connections, transaction
 
 from limits_app.core import engine
 from limits_app.core.counting import HOUR_US, KEPT_HOURS, Batch
-from limits_app.core.keys import scope_of, short_key
-from limits_app.core.limit_set import LimitSet
-from limits_app.core.limits import CallLimit, Limit, RateLimit, RateLimitAlgorithm
-from limits_app.core.plan import Claim, ScopedLimits
-from limits_app.core.record import schema_of
+from limits_app.core.keys import short_key
+from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.plan import Claim
 from limits_app.models import LayoutDefinition, ScopeCount, ScopeState
 from limits_app.stores.database import DatabaseStore, counts
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import claim_of, limits_in, settle, taken
+from limits_app.testing.conformance.contract import claim_of, counting, settle, taken
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS
 from tests.stores.database.losing import Loser, again
@@ -27,13 +25,6 @@ from tests.stores.support import until
 
 YEAR = 366 * 86_400
 FIXED = RateLimitAlgorithm.FIXED_WINDOW
-
-
-def counting(store: DatabaseStore, *limits: Limit, who: str = "someone") -> LimitSet:
-    """A set over one scope that counts."""
-    return limits_in(
-        store, ScopedLimits(scope_of("counting", who), schema_of(limits, store.lease_us, counts_usage=True))
-    )
 
 
 def collected(store: DatabaseStore) -> dict[str | None, int]:
@@ -58,7 +49,7 @@ def test_more_at_once_than_a_row_can_hold_is_counted(open_store: Open) -> None:
 
 def test_a_row_that_somebody_has_locked_is_waited_for_and_nobody_else_waits_with_it(open_store: Open) -> None:
     store = open_store(lock_timeout=10)
-    sets = {who: counting(store, CallLimit(9, YEAR), who=who) for who in ("locked", "free")}
+    sets = {name: counting(store, CallLimit(9, YEAR), entity=name) for name in ("locked", "free")}
     for limits in sets.values():
         taken(limits)
     scope = short_key(sets["locked"].scoped[0].scope.key)
@@ -121,7 +112,7 @@ def test_who_counts_too_much_for_a_row_loses_nothing(open_store: Open, monkeypat
 
 def test_only_the_claim_that_is_chosen_is_counted(open_store: Open) -> None:
     store = open_store()
-    tight, wide = (counting(store, CallLimit(most, YEAR), who=str(most)) for most in (1, 9))
+    tight, wide = (counting(store, CallLimit(most, YEAR), entity=str(most)) for most in (1, 9))
     claims: list[Claim] = [claim_of(limits) for limits in (tight, wide)]
     for _ in range(3):
         store.acquire_first(claims)
@@ -135,7 +126,7 @@ def test_a_scope_that_counts_is_not_idle_until_what_it_counted_is_too_old(open_s
 
     def come(*names: object) -> None:
         for name in names:
-            taken(counting(store, CallLimit(3, 1), who=f"{name}"))
+            taken(counting(store, CallLimit(3, 1), entity=f"{name}"))
 
     come("old")
     clock.move(3 * HOUR_US)

@@ -11,14 +11,15 @@ import pytest
 from django.db import connections
 from pytest_django import DjangoDbBlocker
 
-from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
+from limits_app.core.errors import StaleConfiguration
+from limits_app.core.limits import Blocked, CallLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.models import LastCommit, LayoutDefinition, ScopeCount, ScopeState, StoreVersion, WaitingBatch
 from limits_app.stores import codecs
 from limits_app.stores.database import DatabaseStore
 from limits_app.stores.database import connections as store_connections
 from limits_app.stores.database.transaction import ServerClock
 from limits_app.testing import FakeClock
-from limits_app.testing.conformance.contract import claim_of, limits_in, scoped, settle
+from limits_app.testing.conformance.contract import claim_of, limits_in
 from tests.stores.database.conftest import Open
 from tests.stores.database.databases import ALIAS, PATIENT, Settings, database
 from tests.stores.support import limits_of, used
@@ -34,16 +35,6 @@ def file_store(sqlite: Settings, django_db_blocker: DjangoDbBlocker) -> Iterator
         store = DatabaseStore(ALIAS)
         yield store
         store.close()
-
-
-def test_what_another_process_wrote_under_other_limits_is_read_by_their_definitions(open_store: Open) -> None:
-    window = RateLimit("units", 10, YEAR, RateLimitAlgorithm.SLIDING_WINDOW)
-    before = limits_of(open_store(), window, RateLimit("more", 10, YEAR, RateLimitAlgorithm.SLIDING_WINDOW))
-    assert before.try_acquire({"units": 4, "more": 3})
-    after = limits_of(open_store(), CallLimit(9, YEAR), window)
-    assert used(after, "units") == 4
-    assert after.try_acquire({"units": 1})
-    assert used(limits_of(open_store(), window), "units") == 5
 
 
 @pytest.mark.parametrize("definitions", [None, b"[1, [[]]]"], ids=["gone", "of_a_newer_version"])
@@ -125,18 +116,6 @@ def test_an_interrupted_step_changes_nothing_and_its_connection_is_not_used_agai
     assert used(limits) == 1
 
 
-def test_a_claim_is_settled_once_whatever_else_is_in_the_row(open_store: Open) -> None:
-    store = open_store()
-    parts = [scoped(store, RateLimit("units", 100, YEAR), entity=who) for who in ("one", "two")]
-    limits = limits_in(store, *parts)
-    claim = claim_of(limits, {"units": 50})
-    assert store.acquire(claim)
-    for _ in range(3):
-        settle(limits, claim, {"units": -30})
-    assert claim.settled
-    assert used(limits, "units") == pytest.approx(20, abs=1)
-
-
 def test_permits_whose_row_is_gone_are_lost(open_store: Open) -> None:
     store = open_store()
     claim = claim_of(limits_of(store, ResourceLimit("db", 1)))
@@ -154,14 +133,6 @@ def test_nothing_to_reset_and_nothing_to_limit_is_all_right(open_store: Open) ->
 
 def test_the_clock_can_be_read_before_anything_was_asked(open_store: Open) -> None:
     assert abs(open_store().clock() - time_ns() // 1000) < 60_000_000
-
-
-def test_a_closed_connection_is_not_alive(open_store: Open) -> None:
-    store = open_store()
-    if not store._pool.kind.is_local:
-        connection = store._pool.take()
-        connection.close()
-        assert not connection.is_alive()
 
 
 def test_layouts_that_are_remembered_are_bounded(file_store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,3 +166,15 @@ def test_rows_say_what_they_are() -> None:
     assert str(WaitingBatch(name="batch")) == "batch"
     assert str(LastCommit(connection=1, number=2)) == "1: 2"
     assert ALIAS not in connections.settings
+
+
+def test_the_version_is_compared_before_a_record_is_rewritten(open_store: Open) -> None:
+    store = open_store()
+    assert limits_of(store, CallLimit(9, YEAR)).try_acquire()
+    rows = ScopeState._default_manager.using(ALIAS).values_list("states")
+    before = list(rows.all())
+    stale = limits_of(store, Blocked(), version=store.version() + 1)
+    for verb in (store.acquire, store.peek):
+        with pytest.raises(StaleConfiguration):
+            verb(claim_of(stale))
+    assert list(rows.all()) == before
