@@ -1,14 +1,14 @@
-"""Workers: objects whose methods run elsewhere, with limits at hand; calls return futures at once.
+"""Workers: objects whose methods run in a thread, a process, an event loop or elsewhere; calls return futures.
 
-A call goes this way: `WorkerPool` picks a worker (`balancing`), whose `SubmissionQueue` hands it on in order to a back
-end (`back_ends` names them all), which performs it on its resident (`resident`), again if `retrying` says so.
+A `WorkerPool` chooses a worker for each call. The `SubmissionQueue` of that worker hands the call to a back end
+(`modes` lists them), which makes it on its `Host`, and repeats it under the retry policy.
 """
 
 from __future__ import annotations
 
+from limits_app.core.backoff import RetryAlgorithm
 from limits_app.workers.futures import TaskFuture, gather, wait
 from limits_app.workers.pool import PoolStats, QueueStats, WorkerPool
-from limits_app.workers.retrying import RetryAlgorithm
 from limits_app.workers.worker import Worker
 
 __all__ = [

@@ -10,39 +10,34 @@ import sys
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
+from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from limits_app.workers.connections import tidied
-from limits_app.workers.resident import Recipe, Resident, travelling
-from limits_app.workers.task import Task
+from limits_app.workers.futures import Task
+from limits_app.workers.host import Host, WorkerSpec, fresh_connections, picklable
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-__all__ = ["InProcess"]
-
 
 class InProcess:
-    """A worker in a process, which is started anew (not forked, because threads and connections do not survive that).
+    """A worker in a process, which is spawned and not forked, because threads and connections do not survive a fork.
 
-    A call fails with BrokenProcessPool when its process dies; those behind it go to a new process with a new worker.
+    A call raises BrokenProcessPool when its process dies; the calls behind it go to a new process with a new worker.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        try:
-            self._recipe = pickle.dumps(recipe)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ValueError(f"mode 'process' cannot send the worker to another process: {error}") from error
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec.pickled("process")
         self._lock = Lock()
-        self._life: _Life | None = None
+        self._process: _Process | None = None
         self._interrupted = False
-        self._living()
+        self._current()
 
-    def stand(self) -> None:
-        """See `BackEnd.stand`."""
-        self._living().standing.result()
+    def wait_until_ready(self) -> None:
+        """See `BackEnd.wait_until_ready`."""
+        self._current().ready.result()
 
     def run(self, task: Task) -> None:
         """See `BackEnd.run`."""
@@ -51,37 +46,37 @@ class InProcess:
 
     def close(self, *, wait: bool) -> None:
         """See `BackEnd.close`."""
-        if self._life is not None:
-            self._life.executor.shutdown(wait=wait)
+        if self._process is not None:
+            self._process.executor.shutdown(wait=wait)
 
     def interrupt(self) -> None:
         """Terminate the process."""
         self._interrupted = True
-        if self._life is not None:
-            self._life.terminate()
+        if self._process is not None:
+            self._process.terminate()
 
     def _hand_over(self, task: Task) -> None:
-        call = _written(task.call)
-        life = self._living()
+        call = _pickled(task.call)
+        process = self._current()
         try:
-            handed = life.executor.submit(_perform, call)
+            handed = process.executor.submit(_perform, call)
         except BrokenProcessPool:
-            # It died when it had nothing to do.
-            self._end(life)
-            life = self._living()
-            handed = life.executor.submit(_perform, call)
-        handed.add_done_callback(partial(self._settle, task, life))
+            # The process died when it was idle.
+            self._forget(process)
+            process = self._current()
+            handed = process.executor.submit(_perform, call)
+        handed.add_done_callback(partial(self._settle, task, process))
 
-    def _settle(self, task: Task, life: _Life, handed: Future[bytes]) -> None:
+    def _settle(self, task: Task, process: _Process, handed: Future[bytes]) -> None:
         error = handed.exception()
         if error is None:
             _deliver(task, handed.result())
         elif not isinstance(error, BrokenProcessPool):
             task.fail(error)
         else:
-            # Results come in order, so the first without one is the call during which the process died.
-            was_running, life.blamed = not life.blamed, True
-            self._end(life)
+            # Results arrive in order, so the first call without one is the call during which the process died.
+            was_running, process.has_failed_call = not process.has_failed_call, True
+            self._forget(process)
             if was_running or self._interrupted:
                 task.fail(error)
             else:
@@ -90,47 +85,60 @@ class InProcess:
     def _hand_over_again(self, task: Task) -> None:
         try:
             self._hand_over(task)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the future gets it
+        except Exception as error:  # noqa: BLE001 - the future raises it
             task.fail(error)
 
-    def _living(self) -> _Life:
+    def _current(self) -> _Process:
         with self._lock:
-            if self._life is None:
-                self._life = _Life(self._recipe)
-            return self._life
+            if self._process is None:
+                self._process = _Process(self._spec)
+            return self._process
 
-    def _end(self, life: _Life) -> None:
-        """A process has died; whoever needs the next one starts it. Its executor has shut itself down."""
+    def _forget(self, process: _Process) -> None:
+        """A process has died, and its executor has shut itself down; the next call starts another one."""
         with self._lock:
-            if self._life is life:
-                self._life = None
+            if self._process is process:
+                self._process = None
 
 
-class _Life:
-    """One process from its start to its end."""
+class _Process:
+    """One process, from its start to its end."""
 
-    def __init__(self, recipe: bytes) -> None:
-        self.executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _move_in, (recipe, _has_django()))
-        self.standing = self.executor.submit(_stand)
-        self.blamed = False
+    def __init__(self, spec: bytes) -> None:
+        self._context = _RecordingContext()
+        self.executor = ProcessPoolExecutor(1, self._context, _initialize, (spec, _has_django()))
+        self.ready = self.executor.submit(_make_worker)
+        self.has_failed_call = False
 
     def terminate(self) -> None:
-        """End the process, if there is one; a public verb for this comes with Python 3.14."""
-        for process in list((self.executor._processes or {}).values()):
+        """End the process; executors have a method for this from Python 3.14 on."""
+        for process in self._context.processes:
             process.terminate()
 
 
-def _deliver(task: Task, written: bytes) -> None:
+class _RecordingContext(SpawnContext):
+    """Spawns processes, and keeps them, so that they can be terminated."""
+
+    def __init__(self) -> None:
+        self.processes: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802 - as in SpawnContext
+        process = SpawnProcess(*args, **kwargs)
+        self.processes.append(process)
+        return process
+
+
+def _deliver(task: Task, pickled: bytes) -> None:
     try:
-        result = pickle.loads(written)  # noqa: S301 - from our own process
-    except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
+        result = pickle.loads(pickled)  # noqa: S301 - from our own process
+    except BaseException as error:  # noqa: BLE001 - the future raises it
         task.fail(error)
     else:
         task.succeed(result)
 
 
-def _written(value: object) -> bytes:
-    """What travels, as executors would write it; they take what cannot be read for the death of a process."""
+def _pickled(value: object) -> bytes:
+    """Pickle as an executor does; done here, since an executor takes what it cannot unpickle for a dead process."""
     return ForkingPickler.dumps(value).tobytes()
 
 
@@ -142,13 +150,13 @@ def _has_django() -> bool:
 
 # ------------------------------------------------------------------------------------ in the process of the worker
 
-_ARRIVED: Final[list[tuple[bytes, bool]]] = []
+_ARGUMENTS: Final[list[tuple[bytes, bool]]] = []
 
 
-def _move_in(recipe: bytes, django: bool) -> None:
-    """Nothing here can fail: an error would end the process without a word."""
-    _ARRIVED.append((recipe, django))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
+def _initialize(spec: bytes, django: bool) -> None:
+    """Keep the arguments; must not raise, since an exception here would end the process without a message."""
+    _ARGUMENTS.append((spec, django))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -158,34 +166,34 @@ def _end_with_parent() -> None:
 
 
 @cache
-def _resident() -> Resident:
-    recipe, django = _ARRIVED[0]
+def _host() -> Host:
+    spec, django = _ARGUMENTS[0]
     if django:
         from django import setup
 
         setup()
-    return Resident(pickle.loads(recipe))  # noqa: S301 - from the parent
+    return Host(pickle.loads(spec))  # noqa: S301 - from the parent
 
 
-def _stand() -> None:
+def _make_worker() -> None:
     try:
-        _ = _resident().worker
+        _ = _host().worker
     except Exception as error:
-        _check_that_it_travels(error)
+        _check_picklable(error)
         raise
 
 
 def _perform(call: bytes) -> bytes:
     try:
-        with tidied():
-            return _written(_resident().perform(pickle.loads(call)))  # noqa: S301 - from the parent
+        with fresh_connections():
+            return _pickled(_host().perform(pickle.loads(call)))  # noqa: S301 - from the parent
     except Exception as error:
-        _check_that_it_travels(error)
+        _check_picklable(error)
         raise
 
 
-def _check_that_it_travels(error: Exception) -> None:
-    """An exception that cannot be read by the parent would take the whole process for dead."""
-    arriving = travelling(error)
-    if arriving is not error:
-        raise arriving from error
+def _check_picklable(error: Exception) -> None:
+    """Raise a RuntimeError in place of an exception that the parent cannot unpickle: it would abandon the process."""
+    replacement = picklable(error)
+    if replacement is not error:
+        raise replacement from error

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import pickle
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 import ray
 
-from limits_app.workers.resident import Recipe, Resident
-from limits_app.workers.task import Call, Task
-
-__all__ = ["InRay"]
+from limits_app.workers.futures import Call, Task
+from limits_app.workers.host import Host, WorkerSpec
 
 
 class InRay:
-    """A worker in an actor, which performs one call after the other in their order.
+    """A worker in an actor, which makes one call after the other.
 
-    Ray must have been initialized (`ray.init`), or is so with what it finds.
-    A call fails with an error of Ray's when its actor dies.
+    Call `ray.init` before; without it Ray initializes itself with its defaults.
+    A call raises an error of Ray when its actor dies.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        try:
-            pickle.dumps(recipe)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise ValueError(f"mode 'ray' cannot send the worker to another process: {error}") from error
-        self._actor: Any = ray.remote(_Actor).remote(recipe)
+    def __init__(self, spec: WorkerSpec) -> None:
+        spec.pickled("ray")
+        self._actor: Any = ray.remote(_Actor).remote(spec)
 
-    def stand(self) -> None:
-        """See `BackEnd.stand`."""
-        _raise(ray.get(self._actor.stand.remote()))
+    def wait_until_ready(self) -> None:
+        """See `BackEnd.wait_until_ready`."""
+        error: Exception | None = ray.get(self._actor.make.remote())
+        if error is not None:
+            raise error
 
     def run(self, task: Task) -> None:
         """See `BackEnd.run`."""
@@ -39,8 +35,8 @@ class InRay:
             handed: Future[tuple[object, Exception | None]] = self._actor.perform.remote(task.call).future()
             handed.add_done_callback(partial(_settle, task))
 
-    def close(self, *, wait: bool) -> None:  # noqa: ARG002 - whoever waited has all results by now
-        """The actor ends with its last call, when nobody refers to it."""
+    def close(self, *, wait: bool) -> None:  # noqa: ARG002 - all results have arrived when it is True
+        """The actor ends after its last call, when it is no longer referenced."""
         del self._actor
 
     def interrupt(self) -> None:
@@ -57,28 +53,23 @@ def _settle(task: Task, handed: Future[tuple[object, Exception | None]]) -> None
         task.fail(error)
 
 
-def _raise(error: Exception | None) -> None:
-    if error is not None:
-        raise error
-
-
 class _Actor:
-    """The worker where it lives; errors travel as results, since Ray would wrap them in its own."""
+    """The worker in the actor. Exceptions are returned, since Ray would wrap an exception that is raised."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._resident = Resident(recipe)
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._host = Host(spec)
 
-    def stand(self) -> Exception | None:
-        """Make the worker."""
+    def make(self) -> Exception | None:
+        """Make the worker; returns what its `__init__` raises."""
         try:
-            _ = self._resident.worker
-        except Exception as error:  # noqa: BLE001 - `stand` of the back end raises it
+            _ = self._host.worker
+        except Exception as error:  # noqa: BLE001 - `wait_until_ready` of the back end raises it
             return error
         return None
 
     def perform(self, call: Call) -> tuple[object, Exception | None]:
-        """Make a call; gives its result and its error, one of them None."""
+        """Make a call; returns its result and its exception, one of them None."""
         try:
-            return self._resident.perform(call), None
-        except Exception as error:  # noqa: BLE001 - whoever waits for the future gets it
+            return self._host.perform(call), None
+        except Exception as error:  # noqa: BLE001 - the future raises it
             return None, error

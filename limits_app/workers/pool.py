@@ -1,4 +1,4 @@
-"""The pool: what stands for workers where they are called."""
+"""The pool: takes calls for one or more workers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
 
-from limits_app.workers.back_ends import BackEnd
-from limits_app.workers.balancing import balancer_of
-from limits_app.workers.futures import TaskFuture
-from limits_app.workers.submission_queue import SubmissionQueue
-from limits_app.workers.task import Call
+from limits_app.workers.futures import Call, TaskFuture
+from limits_app.workers.modes import BackEnd
+from limits_app.workers.queue import SubmissionQueue, balancer_named
 
 if TYPE_CHECKING:
-    from limits_app.workers.options import WorkerOptions
-    from limits_app.workers.worker import Worker
-
-__all__ = ["PoolStats", "QueueStats", "WorkerPool"]
+    from limits_app.workers.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,7 +23,7 @@ _GRACE_SECONDS: Final = 1.0
 
 
 class QueueStats(TypedDict):
-    """One worker: `capacity` is how many of its calls may be `in_flight`; the others are `waiting`."""
+    """The queue of one worker: at most `capacity` of its calls are `in_flight`, the others are `waiting`."""
 
     index: int
     capacity: int | None
@@ -45,11 +40,11 @@ class PoolStats(TypedDict):
 
 
 class WorkerPool(Generic[W]):
-    """One or more workers: a call of any of their public methods goes to one of them, and returns a future at once.
+    """One or more workers. The pool has the public methods of their class, which call one of them and return a future.
 
-    With `blocking=True` it returns the result. Thread safe.
-    A block that ends stops the workers, and waits for what was submitted; when it raises, what has not begun is
-    cancelled.
+    With `blocking=True` they return the result. Thread safe.
+    The end of a `with` block stops the workers and waits for the calls that were submitted; when the block raises,
+    calls that have not begun are cancelled.
     """
 
     def __init__(
@@ -59,22 +54,18 @@ class WorkerPool(Generic[W]):
         self._kind = options.worker_class
         self._back_ends = back_ends
         self._queues = queues
-        self._balancer = balancer_of(options.load_balancing)
+        self._balancer = balancer_named(options.load_balancing)
         self._stopped = False
+        for name in options.method_names():
+            setattr(self, name, self._method(name))
 
     def __repr__(self) -> str:
         return f"<WorkerPool of {len(self._queues)} {self._kind.__name__}>"
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        # Private names are never calls: pickling, copying and debuggers ask for them.
-        if name.startswith("_") or name == "options" or not callable(getattr(self._kind, name, None)):
-            raise AttributeError(f"{self._kind.__name__} has no public method {name!r}")
+    if TYPE_CHECKING:
 
-        def method(*args: Any, **kwargs: Any) -> Any:
-            future = self._submit(Call(name, args, kwargs))
-            return future.result() if self._options.blocking else future
-
-        return method
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            """The methods of the worker class."""
 
     @overload
     def submit(
@@ -83,11 +74,11 @@ class WorkerPool(Generic[W]):
     @overload
     def submit(self, method: Callable[Concatenate[W, P], T], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]: ...
     def submit(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """The same for type checkers: `submit(Summer.add, 1)` is `add(1)`, and always returns a future."""
+        """Call a method, with types that checkers know: `submit(Summer.add, 1)`; always returns a future."""
         return self._submit(Call(method.__name__, args, kwargs))
 
     def get_pool_stats(self) -> PoolStats:
-        """How many workers there are, and what waits for them; those on demand share one queue."""
+        """Return the number of workers and the state of their queues; workers on demand share one queue."""
         queues: list[QueueStats] = [
             {"index": index, "capacity": queue.capacity, "waiting": queue.waiting, "in_flight": queue.in_flight}
             for index, queue in enumerate(self._queues)
@@ -99,20 +90,20 @@ class WorkerPool(Generic[W]):
     def stop(self, timeout: float | None = None, *, cancel: bool = False) -> None:
         """Take no more calls, and wait until those that were submitted are done; `cancel` those that have not begun.
 
-        After `timeout` seconds those are cancelled anyway, and running ones interrupted: processes are terminated,
-        coroutines cancelled, and pauses between retries ended.
-        Raises TimeoutError when calls run on even so, which threads may do. Stopping again does nothing.
+        After `timeout` seconds calls that have not begun are cancelled, and running ones interrupted: processes are
+        terminated, coroutines cancelled, and pauses between attempts ended.
+        Raises TimeoutError when calls still run after that, which is possible in threads. Stopping again does nothing.
         """
         if self._stopped:
             return
         self._stopped = True
         if cancel:
             self._cancel()
-        if not (finished := self._until_finished(timeout)):
+        if not (finished := self._wait_until_finished(timeout)):
             self._cancel()
             for back_end in self._back_ends:
                 back_end.interrupt()
-            finished = self._until_finished(_GRACE_SECONDS)
+            finished = self._wait_until_finished(_GRACE_SECONDS)
         for back_end in self._back_ends:
             back_end.close(wait=finished)
         if not finished:
@@ -134,15 +125,24 @@ class WorkerPool(Generic[W]):
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
+    def _method(self, name: str) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            future = self._submit(Call(name, args, kwargs))
+            return future.result() if self._options.blocking else future
+
+        return method
+
     def _submit(self, call: Call) -> TaskFuture[Any]:
         if self._stopped:
-            raise RuntimeError(f"the workers were stopped, so {call.method!r} cannot be called")
+            raise RuntimeError(f"the workers are stopped: {call.method!r} cannot be called")
         return self._balancer(self._queues).submit(call).future
 
     def _cancel(self) -> None:
         for queue in self._queues:
             queue.cancel()
 
-    def _until_finished(self, timeout: float | None) -> bool:
+    def _wait_until_finished(self, timeout: float | None) -> bool:
         deadline = None if timeout is None else monotonic() + timeout
-        return all(queue.until_finished(None if deadline is None else deadline - monotonic()) for queue in self._queues)
+        return all(
+            queue.wait_until_finished(None if deadline is None else deadline - monotonic()) for queue in self._queues
+        )

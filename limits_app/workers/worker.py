@@ -1,27 +1,30 @@
-"""The worker: the base class of what is to run elsewhere."""
+"""The base class of workers, and the options with which they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
+from limits_app.core.backoff import RetryAlgorithm
 from limits_app.core.limit_set import LimitSet, Unlimited
 from limits_app.core.limits import Limit
-from limits_app.workers.granting import Acquirable, grant_of
-from limits_app.workers.options import WorkerOptions
-from limits_app.workers.retrying import Retry, RetryAlgorithm, RetryOn, monotonic_us
-
-__all__ = ["Worker"]
+from limits_app.core.retry import RetryOn, RetryPolicy, monotonic_us
+from limits_app.workers.host import WorkerSpec
+from limits_app.workers.limits import Acquirable, WorkerLimits
+from limits_app.workers.modes import BackEnd, OnDemand, mode_named
+from limits_app.workers.pool import WorkerPool
+from limits_app.workers.queue import SubmissionQueue, balancer_named
 
 P = ParamSpec("P")
 W = TypeVar("W", bound="Worker")
 
 
 class Worker:
-    """Inherit from it, and let your public methods run elsewhere: `Mine.options(mode="thread").init(...).method(...)`.
+    """Base class: `Mine.options(mode="thread").init(...)` runs the public methods of a subclass in a thread.
 
-    `self.limits` is always there, also in `__init__`, and admits everything unless the options say otherwise.
-    Made without options, it is an object like any other.
+    `self.limits` is always set, also in `__init__`; without the option `limits` it allows everything.
+    An instance that is made without `options` is a plain object.
     """
 
     limits: Acquirable
@@ -33,7 +36,7 @@ class Worker:
         return worker
 
     def __init__(self) -> None:
-        """Nothing; a worker that takes arguments has its own, which need not call this one."""
+        """Do nothing; a subclass need not call this."""
 
     @classmethod
     def options(
@@ -53,23 +56,25 @@ class Worker:
         blocking: bool = False,
         clock: Callable[[], int] = monotonic_us,
     ) -> WorkerOptions[P, W]:
-        """How workers of this class are to run; `init(...)` of the result makes them. Raises ValueError.
+        """Return how workers of this class run; `init(...)` of the result makes them. Raises ValueError.
 
-        - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`; `max_workers`: how many (1), or how many at
-          once on demand (any number).
-        - `limits`: limits (each worker has them for itself), a limit set, limit sets (each worker has a pool of them),
-          or a limit pool.
-        - `num_retries`, `retry_on` (types of exceptions, or a callable that gets the exception, the attempt and the
-          elapsed seconds), `retry_algorithm`, `retry_wait` (seconds), `retry_jitter` (a share of a pause).
-        - `max_queued_tasks`: how many calls of a worker are with it at the same time, while the others wait in order;
+        - `mode`: `sync`, `thread`, `process`, `asyncio`, `celery` or `ray`.
+        - `max_workers`: how many workers (1), or how many at the same time on demand (not bounded).
+        - `limits`: limits (each worker has a set of its own), a limit set, limit sets (each worker has a pool of
+          them), or a limit pool.
+        - `num_retries`, `retry_on` (types of exceptions, or a callable with the keywords `exception`, `attempt`,
+          `elapsed` and further ones, see `RetryRule`), `retry_algorithm`, `retry_wait` (seconds), `retry_jitter` (a
+          share of a pause).
+        - `max_queued_tasks`: how many calls are passed to a worker and unfinished, while the others wait in order;
           None for all of them, which is also the default except for `process` (100) and for `celery` and `ray` (3).
-        - `on_demand`: a new worker for every call; `load_balancing`: `round_robin`, `random` or `least_loaded`.
+        - `on_demand`: a new worker for each call.
+        - `load_balancing`: `round_robin`, `random` or `least_loaded`.
         - `blocking`: calls return results instead of futures, and do not queue.
-        - `clock`: microseconds, by which retries pause.
+        - `clock`: microseconds, for the pauses between attempts.
         """
-        retry = Retry(
-            times=num_retries,
-            on=retry_on,
+        retry = RetryPolicy(
+            num_retries=num_retries,
+            retry_on=retry_on,
             algorithm=retry_algorithm,
             wait=retry_wait,
             jitter=retry_jitter,
@@ -79,10 +84,96 @@ class Worker:
             kind=cls,
             mode=mode,
             max_workers=max_workers,
-            grant=grant_of(limits),
+            limits=WorkerLimits.of(limits),
             retry=retry,
             max_queued_tasks=max_queued_tasks,
             on_demand=on_demand,
             load_balancing=load_balancing,
             blocking=blocking,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(Generic[P, W]):
+    """The checked arguments of `Worker.options`; `init` makes workers from them, as often as it is called.
+
+    Raises ValueError for invalid options.
+    """
+
+    kind: Callable[P, W]
+    mode: str
+    max_workers: int | None
+    limits: WorkerLimits
+    retry: RetryPolicy
+    max_queued_tasks: int | Literal["by_mode"] | None
+    on_demand: bool
+    load_balancing: str
+    blocking: bool
+
+    def __post_init__(self) -> None:
+        mode_named(self.mode)
+        balancer_named(self.load_balancing)
+        _check_count("max_workers", self.max_workers)
+        if self.max_queued_tasks != "by_mode":
+            _check_count("max_queued_tasks", self.max_queued_tasks)
+        taken = {name for name in vars(WorkerPool) if not name.startswith("_")}.intersection(dir(self.worker_class))
+        if taken:
+            raise ValueError(f"{self.worker_class.__name__} must not have a method {min(taken)!r}: its pool has one")
+
+    @property
+    def worker_class(self) -> type[W]:
+        """The class of the workers."""
+        return cast("type[W]", self.kind)
+
+    @property
+    def capacity(self) -> int | None:
+        """How many tasks are passed to a worker and unfinished; None: not bounded."""
+        mode = mode_named(self.mode)
+        if not mode.bounded or self.blocking:
+            return None
+        return mode.max_queued_tasks if self.max_queued_tasks == "by_mode" else self.max_queued_tasks
+
+    def method_names(self) -> list[str]:
+        """The public methods of the worker class."""
+        kind = self.worker_class
+        return [name for name in dir(kind) if name[0] != "_" and name != "options" and callable(getattr(kind, name))]
+
+    def init(self, *args: P.args, **kwargs: P.kwargs) -> WorkerPool[W]:
+        """Make the workers, each with these arguments, and return when all of them are made.
+
+        Raises what the `__init__` of a worker raises, after stopping the others.
+        """
+        mode = mode_named(self.mode)
+        if mode.several_machines:
+            self.limits.check_reach(self.mode)
+        back_end = mode.back_end()
+
+        def start(worker_index: int) -> BackEnd:
+            return back_end(WorkerSpec(self.worker_class, args, kwargs, self.limits, self.retry, worker_index))
+
+        if self.on_demand:
+            demand = OnDemand(start)
+            is_bounded = mode.bounded and not self.blocking
+            queue = SubmissionQueue(demand.run, self.max_workers if is_bounded else None)
+            return WorkerPool(self, [demand], [queue])
+        workers = self._started(start)
+        return WorkerPool(self, workers, [SubmissionQueue(worker.run, self.capacity) for worker in workers])
+
+    def _started(self, start: Callable[[int], BackEnd]) -> list[BackEnd]:
+        """Start all workers at the same time, then wait for each."""
+        workers: list[BackEnd] = []
+        try:
+            workers.extend(start(index) for index in range(self.max_workers or 1))
+            for worker in workers:
+                worker.wait_until_ready()
+        except BaseException:
+            for worker in workers:
+                worker.interrupt()
+                worker.close(wait=False)
+            raise
+        return workers
+
+
+def _check_count(name: str, number: int | None) -> None:
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        raise ValueError(f"{name} must be None or a whole number, 1 or more, not {number!r}")

@@ -74,7 +74,7 @@ def test_stopping_ends_what_runs_and_what_waits(site: CelerySite) -> None:
 def test_what_is_sent_while_they_are_stopped_is_ended_too(
     site: CelerySite, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(in_celery, "_MOST_AT_ONCE", at_once)
+    monkeypatch.setattr(in_celery, "_MAX_THREADS", at_once)
     begun, go_on, send = Event(), Event(), site.celery.send_task
 
     def send_late(*args: Any, **options: Any) -> Any:
@@ -97,5 +97,5 @@ def test_what_is_sent_while_they_are_stopped_is_ended_too(
 
 
 def test_a_set_in_memory_cannot_be_sent(site: CelerySite) -> None:
-    with pytest.raises(ValueError, match="each of which has a MemoryStore for itself"):
+    with pytest.raises(ValueError, match="each of which has a MemoryStore of its own"):
         Clerk.options(mode="celery", limits=memory_set()).init()

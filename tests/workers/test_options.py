@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limits_app.core.limits import CallLimit
-from limits_app.workers import Worker, back_ends
+from limits_app.workers import Worker, modes
 from tests.workers.people import Clerk, memory_set
 
 
@@ -37,6 +37,10 @@ from tests.workers.people import Clerk, memory_set
         ({"retry_on": KeyboardInterrupt}, "retry_on must be"),
         ({"retry_on": [LookupError, 1]}, "retry_on must be"),
         ({"retry_on": None}, "retry_on must be"),
+        (
+            {"retry_on": lambda error: True},
+            r"retry_on must accept the keywords .* \*\*context",
+        ),
         ({"limits": 1}, "limits must be limits, a limit set, limit sets or a limit pool, not 1"),
         ({"limits": [CallLimit(1, 1), memory_set()]}, "limits must be"),
     ],
@@ -49,13 +53,13 @@ def test_what_cannot_be_is_refused(options: Mapping[str, Any], message: str) -> 
 @pytest.mark.parametrize("name", ["stop", "submit", "get_pool_stats"])
 def test_a_worker_cannot_have_methods_that_its_pool_has(name: str) -> None:
     kind = type("Busy", (Worker,), {name: lambda self: None})
-    with pytest.raises(ValueError, match=f"Busy cannot have a method '{name}'"):
+    with pytest.raises(ValueError, match=f"Busy must not have a method '{name}'"):
         kind.options()
 
 
 def test_a_mode_whose_package_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = back_ends.Mode("limits_app.workers.elsewhere:Elsewhere", extra="elsewhere")
-    monkeypatch.setattr(back_ends, "BACK_ENDS", {"elsewhere": missing})
+    missing = modes.Mode("limits_app.workers.elsewhere:Elsewhere", extra="elsewhere")
+    monkeypatch.setattr(modes, "MODES", {"elsewhere": missing})
     options = Clerk.options(mode="elsewhere")
     with pytest.raises(ValueError, match=r"mode 'elsewhere' needs a package: pip install 'limits-app\[elsewhere\]'"):
         options.init()
@@ -63,4 +67,4 @@ def test_a_mode_whose_package_is_missing_says_what_to_install(monkeypatch: pytes
 
 def test_a_mode_of_our_own_that_is_missing_is_no_question_of_installing() -> None:
     with pytest.raises(ImportError):
-        back_ends.Mode("limits_app.workers.elsewhere:Elsewhere").back_end()
+        modes.Mode("limits_app.workers.elsewhere:Elsewhere").back_end()

@@ -11,7 +11,7 @@ from threading import Lock
 import pytest
 
 from limits_app.workers import Worker, gather
-from limits_app.workers.task import Call, Task
+from limits_app.workers.futures import Call, Task
 from tests.workers.people import Clerk, Homebody, Mortal, Unborn
 
 SECONDS = 60
@@ -41,7 +41,7 @@ def test_each_death_costs_one_call() -> None:
 def test_a_process_that_dies_with_nothing_to_do_is_replaced() -> None:
     with Mortal.options(mode="process").init() as mortal:
         before = mortal.pid().result(SECONDS)
-        executor = mortal._back_ends[0]._life.executor  # type: ignore[attr-defined]
+        executor = mortal._back_ends[0]._process.executor  # type: ignore[attr-defined]
         mortal.die_after_this().exception(SECONDS)
         executor._executor_manager_thread.join(SECONDS)
         assert mortal.pid().result(SECONDS) != before
@@ -115,7 +115,7 @@ def test_a_worker_that_cannot_travel_is_refused() -> None:
     class Local(Worker):
         """Nobody else finds it."""
 
-    for options in (Local.options(mode="process"), Clerk.options(mode="process", retry_on=lambda *_: True)):
+    for options in (Local.options(mode="process"), Clerk.options(mode="process", retry_on=lambda **_: True)):
         with pytest.raises(ValueError, match="mode 'process' cannot send the worker to another process"):
             options.init()
 

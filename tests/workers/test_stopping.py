@@ -36,7 +36,7 @@ def test_an_asynchronous_block_does_the_same(mode: str) -> None:
 def test_stopped_workers_take_no_calls_and_can_be_stopped_again(clerk: WorkerPool[Clerk]) -> None:
     clerk.stop()
     clerk.stop()
-    with pytest.raises(RuntimeError, match="the workers were stopped, so 'tell' cannot be called"):
+    with pytest.raises(RuntimeError, match="the workers are stopped: 'tell' cannot be called"):
         clerk.tell(1)
 
 

@@ -9,8 +9,8 @@ from threading import Condition
 
 import pytest
 
-from limits_app.workers.submission_queue import SubmissionQueue
-from limits_app.workers.task import Call, Task
+from limits_app.workers.futures import Call, Task
+from limits_app.workers.queue import SubmissionQueue
 from tests.core.watched import Caller
 
 
@@ -136,7 +136,7 @@ def test_what_was_cancelled_while_it_waited_is_passed_over() -> None:
     tasks[0].succeed(None)
     assert numbers(desk.handed) == [0]
     assert desk.counts() == (0, 0)
-    assert desk.queue.until_finished(0)
+    assert desk.queue.wait_until_finished(0)
 
 
 def test_a_task_ends_once() -> None:
@@ -160,8 +160,8 @@ def test_a_cancelled_task_that_fails_stays_cancelled() -> None:
 def test_finishing_is_waited_for_as_long_as_it_was_said() -> None:
     desk = Desk(1)
     task = desk.queue.submit(call(0))
-    assert not desk.queue.until_finished(0)
-    waiting = Caller(desk.queue.until_finished, 20)
+    assert not desk.queue.wait_until_finished(0)
+    waiting = Caller(desk.queue.wait_until_finished, 20)
     task.succeed(None)
     assert waiting.result()
 
@@ -206,7 +206,7 @@ def test_many_threads_lose_no_task_keep_their_order_and_never_exceed_the_bound()
     callers = [Caller(end), Caller(end), *[Caller(submit, thread) for thread in range(threads)]]
     for caller in callers:
         caller.result()
-    assert queue.until_finished(20)
+    assert queue.wait_until_finished(20)
     assert max(most) <= capacity
     assert len(order) == threads * each
     for thread in range(threads):

@@ -1,0 +1,116 @@
+"""Modes: where workers run. One back end for each mode, and one for workers on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import count
+from threading import Lock
+from typing import Final, Protocol, cast
+
+from limits_app.workers.futures import Task
+from limits_app.workers.host import WorkerSpec
+
+
+class BackEnd(Protocol):
+    """Runs one worker: starts to make it when it is constructed, and makes calls in the order of `run`."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        """Start; raises ValueError when the worker cannot be sent to where it runs."""
+
+    def wait_until_ready(self) -> None:
+        """Wait until the worker is made; raises what its `__init__` raises."""
+
+    def run(self, task: Task) -> None:
+        """Take a task; returns before it has ended, unless the worker runs in the thread of the caller.
+
+        Every task that was taken ends, also when the worker or its process dies.
+        """
+
+    def close(self, *, wait: bool) -> None:
+        """Take no more tasks and end when all have ended; `wait` for that."""
+
+    def interrupt(self) -> None:
+        """End pauses between attempts, and running calls where the mode can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A mode. Its back end is named, and imported on first use, since some need further packages.
+
+    - `max_queued_tasks`: the default of the option of this name; `bounded` is False where the option has no effect.
+    - `several_machines`: whether workers may run on several machines.
+    - `extra`: the extra of this package that installs what the mode needs.
+    """
+
+    path: str
+    max_queued_tasks: int | None = None
+    bounded: bool = True
+    several_machines: bool = False
+    extra: str | None = None
+
+    def back_end(self) -> type[BackEnd]:
+        """Return the class of the back end; raises ValueError with the command that installs a missing package."""
+        module, name = self.path.split(":")
+        try:
+            return cast("type[BackEnd]", getattr(import_module(module), name))
+        except ImportError as error:
+            if self.extra is None:
+                raise
+            raise ValueError(f"mode {self.extra!r} needs a package: pip install 'limits-app[{self.extra}]'") from error
+
+
+# A new mode is one class and one entry.
+MODES: Final[Mapping[str, Mode]] = {
+    "sync": Mode("limits_app.workers.in_threads:InCaller", bounded=False),
+    "thread": Mode("limits_app.workers.in_threads:InThread"),
+    "process": Mode("limits_app.workers.in_process:InProcess", max_queued_tasks=100),
+    "asyncio": Mode("limits_app.workers.in_threads:InEventLoop"),
+    "celery": Mode("limits_app.workers.in_celery:InCelery", max_queued_tasks=3, several_machines=True, extra="celery"),
+    "ray": Mode("limits_app.workers.in_ray:InRay", max_queued_tasks=3, several_machines=True, extra="ray"),
+}
+
+
+def mode_named(name: str) -> Mode:
+    """Return the mode of a name; raises ValueError with the allowed names."""
+    mode = MODES.get(name) if isinstance(name, str) else None
+    if mode is None:
+        raise ValueError(f"mode {name!r} must be one of {', '.join(MODES)}")
+    return mode
+
+
+class OnDemand:
+    """A back end that makes a new worker for each task, and ends it with the task."""
+
+    def __init__(self, start: Callable[[int], BackEnd]) -> None:
+        self._start = start
+        self._numbers = count()
+        self._lock = Lock()
+        self._working: set[BackEnd] = set()
+
+    def wait_until_ready(self) -> None:
+        """Nothing to wait for: workers are made when calls arrive."""
+
+    def run(self, task: Task) -> None:
+        """See `BackEnd.run`."""
+        worker = self._start(next(self._numbers))
+        with self._lock:
+            self._working.add(worker)
+        task.future.add_done_callback(lambda _: self._remove(worker))
+        worker.run(task)
+
+    def close(self, *, wait: bool) -> None:
+        """Nothing to do: each worker ends with its task."""
+
+    def interrupt(self) -> None:
+        """See `BackEnd.interrupt`."""
+        with self._lock:
+            working = list(self._working)
+        for worker in working:
+            worker.interrupt()
+
+    def _remove(self, worker: BackEnd) -> None:
+        with self._lock:
+            self._working.discard(worker)
+        worker.close(wait=False)
