@@ -41,8 +41,6 @@ REMAINING = {
             "resolver/cache.py",
             "services/acquiring.py",
             "services/freshness.py",
-            "stores/redis/links.py",
-            "stores/redis/verbs.py",
         },
     ),
 }

@@ -18,11 +18,9 @@ for _ = 1, limits do
   name, scope, place, a, b, c, key, _, usage, parts, at = unpack_from('<sddddddddd', plan, at)
   change, number_at = unpack_from('<d', numbers, number_at)
   if change ~= 0 and name ~= 'blocked' then
-    local algorithm, apply = algorithms[name], nil
+    local algorithm = algorithms[name]
+    local apply = action == UNDO and algorithm.undo or action ~= SETTLE and algorithm.credit or algorithm.settle
     scope = scopes[scope]
-    if action == UNDO then apply = algorithm.undo end
-    if action ~= SETTLE then apply = apply or algorithm.credit end
-    apply = apply or algorithm.settle
     local full_at = apply(scope.record, place, change, a, b, c, KEYS[key])
     scope.full_at, scope.is_changed = math.max(scope.full_at, full_at), true
     -- Permits that are returned were used; those of a request that was undone were not.
