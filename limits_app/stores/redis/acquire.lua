@@ -64,17 +64,21 @@ local function decide(turn)
   return 'R', records .. entries
 end
 
--- The requests in the order in which they are tried.
-local turns, numbers_at = {}, 33
-for turn = 1, requests do
+-- What is needed to decide on the next of the requests.
+local numbers_at = 33
+local function next_turn(turn)
   local first_key, version, place, size = unpack_from('<dddd', plan, plan_at + unpack_from('<d', numbers, numbers_at) * 32)
-  turns[turn] = {
-    turn = turn, first_key = first_key, version = version, place = place, amounts_at = numbers_at + 8, load = 0,
-  }
+  local amounts_at = numbers_at + 8
   numbers_at = numbers_at + size
+  return {turn = turn, first_key = first_key, version = version, place = place, amounts_at = amounts_at, load = 0}
 end
+
+local turns
 if emptiest_first > 0 then
-  for _, turn in ipairs(turns) do
+  turns = {}
+  for index = 1, requests do
+    local turn = next_turn(index)
+    turns[index] = turn
     local scopes, limits, at = load_scopes(turn.place, turn.first_key, now)
     if not scopes then return 'C' end
     for _ = 1, limits do
@@ -85,14 +89,12 @@ if emptiest_first > 0 then
       turn.load = math.max(turn.load, share)
     end
   end
-  table.sort(turns, function(one, other)
-    return one.load < other.load or one.load == other.load and one.turn < other.turn
-  end)
+  table.sort(turns, function(a, b) return a.load < b.load or a.load == b.load and a.turn < b.turn end)
 end
 
 local reply = ''
 for index = 1, failover > 0 and requests or 1 do
-  local turn = turns[index]
+  local turn = turns and turns[index] or next_turn(index)
   local status, records = decide(turn)
   if not records then return status end
   reply = reply .. pack('<c1dd', status, turn.turn - 1, now) .. records

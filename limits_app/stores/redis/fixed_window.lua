@@ -30,7 +30,5 @@ algorithms.fixed_window = {
     if record[at] > charged_at or now - record[at] >= window then return 0 end
     return credit_window(record, at, change, _, window)
   end,
-  share = function(record, at, capacity, window)
-    return now - record[at] < window and record[at + 1] / capacity or 0
-  end,
+  share = function(record, at, capacity, window) return now - record[at] < window and record[at + 1] / capacity or 0 end,
 }
