@@ -10,7 +10,7 @@ def default_shared_store() -> Store:
     """The store of limit sets that several machines share: the site's, else that of the Redis cache `default`."""
     chosen = HOOKS.shared_store()
     if chosen is None:
-        # Imported when it is wanted: its packages are an extra.
+        # Imported on use, because its packages are an extra.
         from limits_app.stores.redis import open_redis_store
 
         chosen = open_redis_store("default")

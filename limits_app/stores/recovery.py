@@ -160,7 +160,7 @@ class Recovery:
         return None
 
     def _finish(self) -> int | None:
-        """Do what is pending in the store that admitted it, which no request uses any more; give up after some time."""
+        """Do the pending work in the store that admitted it, which no request uses any more; give up after a while."""
         self._attempts_left -= 1
         try:
             self.pending.run(self._target.opened())

@@ -45,14 +45,14 @@ def process_store() -> Store:
 
 
 def _redis(chosen: StoreSettings) -> Store:
-    # Imported when it is wanted: its packages are an extra.
+    # Imported on use, because its packages are an extra.
     try:
         from limits_app.stores.redis import open_redis_store, prefix_for
     except ModuleNotFoundError as error:
         raise StoreUnavailable("a store in Redis needs a package: pip install 'limits-app[redis]'") from error
 
     alias = chosen.cache or (None if chosen.url else "default")
-    # The server may be that of several sites, who tell their keys in a cache apart by this.
+    # Several sites may share the server: in a cache their keys differ by this prefix.
     site = chosen.prefix or (caches.settings.get(alias, {}).get("KEY_PREFIX", "") if alias else "")
     options = _given(
         prefix=prefix_for(site),
@@ -64,7 +64,7 @@ def _redis(chosen: StoreSettings) -> Store:
 
 
 def _database(chosen: StoreSettings) -> Store:
-    # Imported when it is wanted: the others do not depend on it.
+    # Imported on use, because the others do not depend on it.
     from limits_app.stores.database import open_database_store
 
     options = _given(lock_timeout=chosen.lock_timeout_seconds, connect_timeout=chosen.connect_timeout_seconds)
