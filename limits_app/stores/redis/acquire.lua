@@ -64,7 +64,7 @@ local function decide(turn)
   return 'R', records .. entries
 end
 
--- What is needed to decide on the next of the requests.
+-- Return the next of the requests, as decide() receives it.
 local numbers_at = 33
 local function next_turn(turn)
   local first_key, version, place, size = unpack_from('<dddd', plan, plan_at + unpack_from('<d', numbers, numbers_at) * 32)
