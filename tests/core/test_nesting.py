@@ -7,6 +7,7 @@ import contextvars
 import copy
 import gc
 import multiprocessing
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
@@ -436,6 +437,16 @@ def test_callbacks_of_the_loop_hold_nothing_in_common(limits: LimitSet) -> None:
         assert await limits.atry_acquire()
 
     run(scenario())
+
+
+def test_a_loop_that_is_not_one_of_asyncio_counts_as_its_thread(limits: LimitSet) -> None:
+    before = sys.get_asyncgen_hooks()
+    try:
+        sys.set_asyncgen_hooks(firstiter=lambda generator: None)
+        with limits.acquire():
+            assert limits.try_acquire().acquisitions == {}
+    finally:
+        sys.set_asyncgen_hooks(*before)
 
 
 # --------------------------------------------------------------------------------------------------- forks
