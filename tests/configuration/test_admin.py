@@ -65,10 +65,10 @@ def warnings(response: HttpResponse) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ["policy", "resource", "entity", "endpoint", "auditevent"])
-@pytest.mark.parametrize("query", ["", "?q=api", "?q=%F0%9F%9A%80", "?q=" + "x" * 10_240, "?scope=nowhere", "?o=2.-1"])
-def test_lists_can_be_shown_and_searched(page: str, query: str, admin_client: Client, policy: Policy) -> None:
-    response = admin_client.get(reverse(f"admin:limits_app_{page}_changelist") + query, follow=True)
-    assert response.status_code == 200
+def test_lists_can_be_shown_and_searched(page: str, admin_client: Client, policy: Policy) -> None:
+    for query in ("", "?q=api", "?q=%F0%9F%9A%80", "?q=" + "x" * 10_240, "?scope=nowhere", "?o=2.-1"):
+        response = admin_client.get(reverse(f"admin:limits_app_{page}_changelist") + query, follow=True)
+        assert response.status_code == 200, query
 
 
 def test_the_list_of_policies_says_what_each_limits(admin_client: Client, policy: Policy) -> None:
@@ -132,8 +132,7 @@ def test_a_boost_that_overlaps_is_refused_in_words(admin_client: Client, api: Re
     begins = datetime(2026, 3, 4, 12, tzinfo=UTC)
     Policy.objects.create(resource=api, valid_from=begins)
     dates = {"valid_from_0": "2026-04-01", "valid_from_1": "00:00", "valid_until_0": "2026-05-01"}
-    limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
-    form = policy_form(limit, resource=api.pk, valid_until_1="00:00", **dates)
+    form = policy_form(LIMIT, resource=api.pk, valid_until_1="00:00", **dates)
     found = errors(send(admin_client, "policy_add", form))
     assert found["__all__"] == [
         "It overlaps with the policy that holds from 2026-03-04 12:00+00:00: of one scope, only one can hold at a time."
@@ -141,8 +140,9 @@ def test_a_boost_that_overlaps_is_refused_in_words(admin_client: Client, api: Re
 
 
 def test_a_shared_limit_in_the_shadow_is_set_and_audited(admin_client: Client, api: Resource) -> None:
-    limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60", "shared": "on"}
-    form = policy_form(limit, resource=api.pk, enforcement="shadow", rollout_percent=10, weekly_hours="sat,sun")
+    form = policy_form(
+        {**LIMIT, "shared": "on"}, resource=api.pk, enforcement="shadow", rollout_percent=10, weekly_hours="sat,sun"
+    )
     assert send(admin_client, "policy_add", form).status_code == 302
     event = AuditEvent.objects.get(source="admin")
     assert event.after["limits"][0]["shared"] is True
@@ -253,51 +253,23 @@ def test_what_is_in_use_is_not_deleted_but_explained(admin_client: Client, polic
 
 BAD_LIMITS: list[tuple[dict[str, str], str, str]] = [
     ({"key": ""}, "limits.key", "must be a letter followed by"),
-    ({"key": "a b"}, "limits.key", "limit key 'a b' must be a letter"),
     ({"key": "a\0b"}, "limits.key", "Null characters are not allowed"),
-    ({"key": "\N{ROCKET}"}, "limits.key", "must be a letter followed by"),
     ({"key": "k" * 10_240}, "limits.key", "at most 64 characters (it has 10240)"),
-    ({"key": "call_count"}, "limits.key", "the key of calls, and of them alone"),
     ({"capacity": ""}, "limits.capacity", "This field is required"),
     ({"capacity": "0"}, "limits.capacity", "capacity must be more than 0, not 0"),
-    ({"capacity": "-5"}, "limits.capacity", "capacity must be more than 0, not -5"),
-    ({"capacity": "many"}, "limits.capacity", "Enter a number"),
-    ({"capacity": "NaN"}, "limits.capacity", "Enter a number"),
     ({"capacity": "sNaN"}, "limits.capacity", "Enter a number"),
     ({"capacity": "Infinity"}, "limits.capacity", "Enter a number"),
-    ({"capacity": "1e400"}, "limits.capacity", "no more than 16 digits"),
     ({"capacity": "1e999999999"}, "limits.capacity", "no more than 16 digits"),
     ({"capacity": "9" * 10_240}, "limits.capacity", "no more than 16 digits"),
     ({"capacity": "1\0"}, "limits.capacity", "Enter a number"),
-    ({"capacity": "\N{ROCKET}"}, "limits.capacity", "Enter a number"),
-    ({"capacity": "1.0001"}, "limits.capacity", "no more than 3 decimal places"),
     ({"capacity": "1.5", "algorithm": "fixed_window"}, "limits.capacity", "capacity must be a whole number, not 1.5"),
-    ({"capacity": "9999999999999"}, "limits.capacity", "capacity must not be more than 10^12"),
     ({"window_seconds": ""}, "limits.window_seconds", "Say per how many seconds"),
-    ({"window_seconds": "0"}, "limits.window_seconds", "must be between 0.001 seconds and 366 days"),
-    ({"window_seconds": "-1"}, "limits.window_seconds", "must be between 0.001 seconds and 366 days"),
-    ({"window_seconds": "1e9"}, "limits.window_seconds", "must be between 0.001 seconds and 366 days"),
     ({"algorithm": "magic"}, "limits.algorithm", "magic is not one of the available choices"),
-    ({"kind": "tide"}, "limits.kind", "tide is not one of the available choices"),
     ({"kind": "quota"}, "limits.period", "Choose a period, or say how many seconds a session lasts."),
-    ({"kind": "quota", "period": "day"}, "limits.window_seconds", "has none: leave it empty"),
-    ({"kind": "quota", "period": "tide"}, "limits.period", "tide is not one of the available choices"),
-    (
-        {"kind": "quota", "window_seconds": "", "period": "day", "time_zone": "\N{ROCKET}"},
-        "limits.time_zone",
-        "is not known here",
-    ),
-    (
-        {"kind": "quota", "window_seconds": "", "session_seconds": "1e9"},
-        "limits.session_seconds",
-        "must be between 0.001 seconds and 366 days",
-    ),
     ({"kind": "resource", "soft": "on"}, "limits.soft", "Permits cannot be soft"),
-    ({"burst": "0"}, "limits.burst", "burst must be more than 0, not 0"),
-    ({"burst": "5", "algorithm": "sliding_window"}, "limits.burst", "has no burst: leave it empty"),
-    ({"max_hold_seconds": "5"}, "limits.max_hold_seconds", "has none: leave it empty"),
     ({"kind": "resource", "key": "seats"}, "limits.window_seconds", "has none: leave it empty"),
 ]
+"""What a form refuses; test_policy_and_limit has what the model refuses."""
 
 
 @pytest.mark.parametrize(("fields", "field", "said"), BAD_LIMITS, ids=lambda value: f"{value!a:.40}")
@@ -581,9 +553,7 @@ def test_resources_and_entities_are_found_by_typing(
 def test_numbers_are_shown_as_people_write_them(
     admin_client: Client, policy: Policy, capacity: Decimal, window: Decimal, shown: list[str]
 ) -> None:
-    Limit.objects.create(
-        policy=policy, kind="rate", key="tpm", capacity=capacity, window_seconds=window, algorithm="token_bucket"
-    )
+    rate(policy, capacity=capacity, window_seconds=window).save()
     page = admin_client.get(f"/admin/limits_app/policy/{policy.pk}/change/")
     form = page.context["inline_admin_formsets"][0].formset.forms[0]
     assert [form["capacity"].value(), form["window_seconds"].value()] == shown
@@ -591,13 +561,12 @@ def test_numbers_are_shown_as_people_write_them(
 
 
 def test_who_may_only_look_reads_numbers_as_people_write_them(client: Client, policy: Policy) -> None:
-    Limit.objects.create(
-        policy=policy, kind="rate", key="tpm", capacity=1_000, window_seconds=60, algorithm="token_bucket"
+    rate(policy).save()
+    [limit] = (
+        visitor(client, "view_policy")
+        .get(f"/admin/limits_app/policy/{policy.pk}/change/")
+        .context["inline_admin_formsets"][0]
     )
-    reader = User.objects.create_user("reader", is_staff=True)
-    reader.user_permissions.add(Permission.objects.get(codename="view_policy"))
-    client.force_login(reader)
-    [limit] = client.get(f"/admin/limits_app/policy/{policy.pk}/change/").context["inline_admin_formsets"][0]
     shown = {field.field["name"]: field for line in next(iter(limit)) for field in line}
     assert (shown["capacity"].contents(), shown["window_seconds"].contents()) == ("1,000", "60")
     assert shown["burst"].contents() == "-"
@@ -610,10 +579,9 @@ def test_who_may_only_look_reads_numbers_as_people_write_them(client: Client, po
 
 
 def test_a_policy_that_always_holds_is_not_given_an_end_alone(admin_client: Client, api: Resource) -> None:
-    limit = {"kind": "rate", "key": "tpm", "capacity": "1000", "window_seconds": "60"}
-    send(admin_client, "policy_add", policy_form(limit, resource=api.pk))
+    send(admin_client, "policy_add", policy_form(LIMIT, resource=api.pk))
     policy = Policy.objects.get()
-    form = policy_form(limit, resource=api.pk, valid_until_0="2999-05-01", valid_until_1="00:00")
+    form = policy_form(LIMIT, resource=api.pk, valid_until_0="2999-05-01", valid_until_1="00:00")
     [said] = errors(send(admin_client, "policy_change", form, policy.pk))["valid_until"]
     assert said.startswith("This policy always holds: say from when too")
     assert Policy.objects.get().valid_from is None
@@ -627,45 +595,34 @@ def test_a_capacity_that_cannot_be_is_all_that_is_wrong(capacity: str, admin_cli
     assert [*form.errors] == ["capacity"]
 
 
-def test_a_limit_that_somebody_has_deleted_meanwhile_is_named(admin_client: Client, policy: Policy) -> None:
-    kept, gone = (
-        Limit.objects.create(
-            policy=policy, kind="rate", key=key, capacity=10, window_seconds=60, algorithm="token_bucket"
-        )
-        for key in ("kept", "gone")
-    )
-    sent: dict[str, Any] = {"resource": policy.resource_id, "effect": "limits", "enforcement": "enforce"}
-    sent |= {"rollout_percent": 100, "limits-TOTAL_FORMS": 2, "limits-INITIAL_FORMS": 2}
-    for place, limit in enumerate((kept, gone)):
-        said = {"id": limit.pk, "policy": policy.pk, "kind": "rate", "key": limit.key, "capacity": 7}
-        said |= {"window_seconds": 60, "algorithm": "token_bucket"}
-        sent |= {f"limits-{place}-{name}": value for name, value in said.items()}
+def test_a_limit_that_was_deleted_meanwhile_is_named(admin_client: Client, policy: Policy) -> None:
+    kept, gone = rate(policy, "kept"), rate(policy, "gone")
+    kept.save()
+    gone.save()
+    limits = [limit_form(limit, capacity="7") for limit in (kept, gone)]
     gone.delete()
-    answer = admin_client.post(f"/admin/limits_app/policy/{policy.pk}/change/", sent)
+    form = policy_form(*limits, existing=2, resource=policy.resource_id)
+    answer = send(admin_client, "policy_change", form, policy.pk)
     assert "Somebody has deleted one of these limits meanwhile" in answer.content.decode()
-    assert Limit.objects.get().capacity == 10
+    assert Limit.objects.get().capacity == 1000
 
 
-def test_nobody_undoes_unawares_what_somebody_else_has_changed(admin_client: Client, policy: Policy) -> None:
-    limit = Limit.objects.create(
-        policy=policy, kind="rate", key="tpm", capacity=60, window_seconds=60, algorithm="token_bucket"
-    )
-    where = f"/admin/limits_app/policy/{policy.pk}/change/"
+def test_a_form_that_is_outdated_is_refused_once(admin_client: Client, policy: Policy) -> None:
+    limit = rate(policy)
+    limit.save()
+    page = f"/admin/limits_app/policy/{policy.pk}/change/"
 
-    def sent(page: HttpResponse, reason: str) -> dict[str, Any]:
-        [version] = re.findall(r'name="_version" value="(\w+)"', page.content.decode())
-        said = {"id": limit.pk, "policy": policy.pk, "kind": "rate", "key": "tpm", "capacity": 60}
-        said |= {"window_seconds": 60, "algorithm": "token_bucket"}
-        form: dict[str, Any] = {"resource": policy.resource_id, "effect": "limits", "enforcement": "enforce"}
-        form |= {"rollout_percent": 100, "reason": reason, "limits-TOTAL_FORMS": 1, "limits-INITIAL_FORMS": 1}
-        return form | {f"limits-0-{name}": value for name, value in said.items()} | {"_version": version}
+    def form(shown: HttpResponse, reason: str) -> dict[str, Any]:
+        [version] = re.findall(r'name="_version" value="(\w+)"', shown.content.decode())
+        fields: dict[str, Any] = {"resource": policy.resource_id, "reason": reason, "_version": version}
+        return policy_form(limit_form(limit), existing=1, **fields)
 
-    form = sent(admin_client.get(where), "from A")
+    first = form(admin_client.get(page), "from A")
     Limit.objects.update(capacity=77)
-    refused = admin_client.post(where, form)
+    refused = admin_client.post(page, first)
     assert "Somebody has changed this since you opened it" in refused.content.decode()
     assert (Limit.objects.get().capacity, Policy.objects.get().reason) == (77, "")
-    assert admin_client.post(where, sent(refused, "from A")).status_code == 302
-    assert (Limit.objects.get().capacity, Policy.objects.get().reason) == (60, "from A")
-    assert admin_client.post(where, sent(admin_client.get(where), "again")).status_code == 302
+    assert admin_client.post(page, form(refused, "from A")).status_code == 302
+    assert (Limit.objects.get().capacity, Policy.objects.get().reason) == (1000, "from A")
+    assert admin_client.post(page, form(admin_client.get(page), "again")).status_code == 302
     assert Policy.objects.get().reason == "again"

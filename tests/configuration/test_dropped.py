@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.utils import timezone
 
-from limits_app.models import Entity, Policy, PolicyEffect, Resource
+from limits_app.models import Entity, Policy, Resource
 from limits_app.resolver import resolve
 from limits_app.services.dropped import dropped_by_each, dropped_keys
 from limits_app.services.limits_file.content import stored_content
@@ -33,19 +32,145 @@ def make(resource: Resource | None, entity: Entity | None, *keys: str, **fields:
     return policy
 
 
-def test_the_broadest_policy_replaces_nothing(api: Resource) -> None:
-    make(api, None, "tpm")
-    assert dropped_keys(make(None, None, "daily")) == ()
+SYSTEM, API, USER, OWN, MAIL = "system", "resource api", "entity user:42", "entity user:42 on api", "resource mail"
+ENDS = NOW + timedelta(9999)
+SOON = datetime(2999, 1, 1, tzinfo=UTC)
+MONDAYS = {"weekly_hours": "mon", "time_zone": "UTC"}
+EXTENDS, BLOCKED, UNLIMITED = {"extends": True}, {"effect": "blocked"}, {"effect": "unlimited"}
+
+Row = tuple[str, str, dict[str, Any]]
+"""A policy: its scope, the keys of its limits, and other fields."""
+
+DROPPED: dict[str, tuple[list[Row], Row, list[tuple[str, str]]]] = {
+    "the_broadest_replaces_nothing": ([(API, "tpm", {})], (SYSTEM, "daily", {}), []),
+    "of_a_resource": ([(SYSTEM, "tpm daily", {})], (API, "tpm", {}), [("daily", SYSTEM)]),
+    "not_what_it_has_itself": ([(SYSTEM, "tpm daily", {})], (API, "tpm daily more", {}), []),
+    "only_of_the_next_broader_one": ([(SYSTEM, "all", {}), (API, "here", {})], (OWN, "mine", {}), [("here", API)]),
+    "an_entity_is_more_specific_than_a_resource": (
+        [(SYSTEM, "all", {}), (API, "here", {}), (USER, "users", {})],
+        (OWN, "mine", {}),
+        [("users", USER)],
+    ),
+    "on_all_resources": (
+        [(SYSTEM, "all", {}), (API, "here mine", {}), (MAIL, "there", {})],
+        (USER, "mine", {}),
+        [("all", SYSTEM), ("here", API), ("there", MAIL)],
+    ),
+    "on_all_resources_but_where_it_has_its_own": ([(API, "here", {}), (OWN, "too", {})], (USER, "mine", {}), []),
+    "not_what_holds_for_others": (
+        [("entity user:43 on api", "theirs", {}), ("entity user:43", "too", {}), (MAIL, "there", {})],
+        (OWN, "mine", {}),
+        [],
+    ),
+    "one_that_blocks": ([(SYSTEM, "tpm", {})], (API, "", BLOCKED), []),
+    "one_that_frees": ([(SYSTEM, "tpm", {})], (API, "", UNLIMITED), []),
+    "below_one_that_blocks": ([(SYSTEM, "tpm", {}), (API, "", BLOCKED)], (OWN, "mine", {}), []),
+    "one_that_extends": ([(SYSTEM, "tpm daily", {})], (API, "tpm", EXTENDS), []),
+    "one_with_dates": ([(SYSTEM, "all", {})], (OWN, "mine", {"valid_from": NOW}), [("all", SYSTEM)]),
+    "one_with_hours": ([(SYSTEM, "all", {})], (OWN, "mine", MONDAYS), [("all", SYSTEM)]),
+    "one_with_dates_beside_one_of_its_scope": (
+        [(SYSTEM, "all", {}), (OWN, "always", {})],
+        (OWN, "mine", {"valid_from": NOW}),
+        [("always", OWN)],
+    ),
+    "one_beside_another_with_hours": ([(SYSTEM, "all", {}), (OWN, "x", MONDAYS)], (OWN, "y", {}), [("all", SYSTEM)]),
+    "not_of_one_that_is_off": ([(SYSTEM, "tpm", {"enforcement": "off"})], (API, "daily", {}), []),
+    "below_one_that_extends_also_of_the_next": (
+        [(SYSTEM, "rpm tpm", {}), (API, "tpm", EXTENDS)],
+        (OWN, "mine", {}),
+        [("tpm", API), ("rpm", SYSTEM)],
+    ),
+    "one_in_shadow_mode_hides_nothing": (
+        [(API, "tpm", {}), (USER, "theirs", {"enforcement": "shadow"})],
+        (OWN, "mine", {}),
+        [("tpm", API)],
+    ),
+    "one_that_is_off_hides_nothing": (
+        [(API, "tpm", {}), (USER, "theirs", {"enforcement": "off"})],
+        (OWN, "mine", {}),
+        [("tpm", API)],
+    ),
+    "one_that_is_not_rolled_out_hides_nothing": (
+        [(API, "tpm", {}), (USER, "theirs", {"rollout_percent": 0})],
+        (OWN, "mine", {}),
+        [("tpm", API)],
+    ),
+    "one_that_has_ended_hides_nothing": (
+        [(API, "tpm", {}), (USER, "theirs", {"valid_from": NOW - timedelta(9), "valid_until": NOW})],
+        (OWN, "mine", {}),
+        [("tpm", API)],
+    ),
+    **{
+        f"also_what_holds_without_one_that_holds_{name}": (
+            [(API, "tpm", {}), (USER, "theirs", fields)],
+            (OWN, "mine", {}),
+            [("theirs", USER), ("tpm", API)],
+        )
+        for name, fields in {
+            "for_some": {"rollout_percent": 50},
+            "at_hours": MONDAYS,
+            "later": {"valid_from": ENDS},
+            "for_a_time": {"valid_from": NOW, "valid_until": ENDS},
+        }.items()
+    },
+    "one_with_dates_beside_one_that_extends": (
+        [(API, "tpm rpm", {}), (OWN, "mine", EXTENDS)],
+        (OWN, "rpm", {"valid_from": NOW, "valid_until": ENDS}),
+        [("mine", OWN), ("tpm", API)],
+    ),
+    "one_that_has_ended": (
+        [(SYSTEM, "tpm", {})],
+        (API, "x", {"valid_from": NOW - timedelta(9), "valid_until": NOW}),
+        [],
+    ),
+    "not_what_holds_between_other_dates": (
+        [
+            (API, "earlier", {"valid_from": NOW, "valid_until": SOON}),
+            (API, "later", {"valid_from": SOON + timedelta(2)}),
+            (USER, "everywhere", {"valid_from": SOON + timedelta(1)}),
+        ],
+        (OWN, "mine", {"valid_from": SOON, "valid_until": SOON + timedelta(1)}),
+        [],
+    ),
+    "on_all_resources_where_its_own_one_extends": (
+        [(API, "tpm rpm", {}), (OWN, "rpm", EXTENDS)],
+        (USER, "mine", {}),
+        [("tpm", API)],
+    ),
+    "on_all_resources_where_its_own_one_has_hours": (
+        [(API, "tpm", {}), (OWN, "tpm", MONDAYS)],
+        (USER, "mine", {}),
+        [("tpm", API)],
+    ),
+    "with_dates_on_all_resources": (
+        [(API, "tpm", {}), (OWN, "tpm", MONDAYS), (USER, "mine", {})],
+        (USER, "tpm", {"valid_from": NOW, "valid_until": ENDS}),
+        [("mine", USER)],
+    ),
+    "with_dates_beside_one_on_all_resources_that_extends": (
+        [(API, "tpm", {}), (USER, "mine tpm", EXTENDS)],
+        (USER, "rpm", {"valid_from": NOW, "valid_until": ENDS}),
+        [("mine", USER), ("tpm", USER)],
+    ),
+}
 
 
-def test_a_resource_policy_drops_what_the_system_limits(api: Resource) -> None:
-    make(None, None, "tpm", "daily")
-    assert dropped_keys(make(api, None, "tpm")) == (("daily", "system"),)
+def put(row: Row) -> Policy:
+    """The policy of a row, with its resource and entity."""
+    words = row[0].replace("resource ", "").split(" on ")
+    whose, where = (words[0], words[1:]) if row[0].startswith("entity") else ("", [row[0].partition(" ")[2]])
+    resource = Resource.objects.get_or_create(name=where[0])[0] if where and where[0] else None
+    entity = Entity.objects.get_or_create(identifier=whose.removeprefix("entity "))[0] if whose else None
+    return make(resource, entity, *row[1].split(), **row[2])
 
 
-def test_keys_that_the_policy_has_itself_are_not_dropped(api: Resource) -> None:
-    make(None, None, "tpm", "daily")
-    assert dropped_keys(make(api, None, "tpm", "daily", "more")) == ()
+@pytest.mark.parametrize(("others", "own", "dropped"), DROPPED.values(), ids=DROPPED)
+def test_a_policy_drops_the_limits_that_would_hold_without_it(
+    others: list[Row], own: Row, dropped: list[tuple[str, str]], api: Resource
+) -> None:
+    for other in others:
+        put(other)
+    assert list(dropped_keys(put(own))) == dropped
 
 
 def test_of_several_policies_each_is_told_what_it_drops(api: Resource, user: Entity) -> None:
@@ -53,170 +178,6 @@ def test_of_several_policies_each_is_told_what_it_drops(api: Resource, user: Ent
     made = [make(api, None, "tpm"), make(None, user, "daily"), make(api, user, "tpm")]
     for some in (made, made[:1], [made[0], made[2]], []):
         assert list(dropped_by_each(some)) == [(policy, dropped_keys(policy)) for policy in some]
-
-
-def test_only_the_policy_that_would_hold_instead_counts(api: Resource, user: Entity) -> None:
-    make(None, None, "everywhere")
-    make(api, None, "here")
-    own = make(api, user, "mine")
-    assert dropped_keys(own) == (("here", "resource api"),)
-    make(None, user, "users")
-    assert dropped_keys(own) == (("users", "entity user:42"),)
-
-
-def test_a_policy_on_all_resources_drops_the_limits_of_each(api: Resource, user: Entity) -> None:
-    mail = Resource.objects.create(name="mail")
-    make(None, None, "everywhere")
-    make(api, None, "here", "mine")
-    make(mail, None, "there")
-    assert dropped_keys(make(None, user, "mine")) == (
-        ("everywhere", "system"),
-        ("here", "resource api"),
-        ("there", "resource mail"),
-    )
-
-
-def test_a_policy_on_all_resources_drops_nothing_where_the_entity_has_its_own(api: Resource, user: Entity) -> None:
-    make(api, None, "here")
-    make(api, user, "here.too")
-    assert dropped_keys(make(None, user, "mine")) == ()
-
-
-def test_what_holds_for_others_is_not_dropped(api: Resource, user: Entity) -> None:
-    other = Entity.objects.create(identifier="user:43")
-    make(api, other, "theirs")
-    make(None, other, "theirs.too")
-    make(Resource.objects.create(name="mail"), None, "elsewhere")
-    assert dropped_keys(make(api, user, "mine")) == ()
-
-
-@pytest.mark.parametrize("effect", [PolicyEffect.BLOCKED, PolicyEffect.UNLIMITED])
-def test_a_policy_that_blocks_or_frees_says_so_itself(effect: PolicyEffect, api: Resource) -> None:
-    make(None, None, "tpm")
-    assert dropped_keys(make(api, None, effect=effect)) == ()
-
-
-def test_a_policy_without_limits_has_none_to_drop(api: Resource, user: Entity) -> None:
-    make(None, None, "tpm")
-    make(api, None, effect=PolicyEffect.BLOCKED)
-    assert dropped_keys(make(api, user, "mine")) == ()
-
-
-def test_a_policy_that_extends_drops_nothing(api: Resource) -> None:
-    make(None, None, "tpm", "daily")
-    policy = make(api, None, "tpm")
-    policy.extends = True
-    assert dropped_keys(policy) == ()
-
-
-@pytest.mark.parametrize("when", [{"valid_from": NOW}, {"weekly_hours": "mon", "time_zone": "UTC"}])
-def test_a_policy_that_does_not_always_hold_drops_what_the_one_of_its_scope_limits(
-    when: dict[str, Any], api: Resource, user: Entity
-) -> None:
-    make(None, None, "everywhere")
-    policy = make(api, user, "mine", **when)
-    assert dropped_keys(policy) == (("everywhere", "system"),)
-    always = make(api, user, "always")
-    assert dropped_keys(policy) == (("always", "entity user:42 on api"),)
-    assert dropped_keys(always) == (("everywhere", "system"),)
-
-
-def test_a_policy_that_is_off_limits_nothing_that_could_be_dropped(api: Resource) -> None:
-    make(None, None, "tpm", enforcement="off")
-    assert dropped_keys(make(api, None, "daily")) == ()
-
-
-def test_below_a_policy_that_extends_the_next_one_is_dropped_too(api: Resource, user: Entity) -> None:
-    make(None, None, "rpm", "tpm")
-    make(api, None, "tpm", extends=True)
-    assert dropped_keys(make(api, user, "mine")) == (("tpm", "resource api"), ("rpm", "system"))
-
-
-def test_below_one_that_does_not_extend_nothing_is_dropped(api: Resource, user: Entity) -> None:
-    make(None, None, "rpm")
-    make(api, None, "tpm")
-    assert dropped_keys(make(api, user, "mine")) == (("tpm", "resource api"),)
-
-
-@pytest.mark.parametrize(
-    "nothing",
-    [
-        {"enforcement": "shadow"},
-        {"enforcement": "off"},
-        {"rollout_percent": 0},
-        {"valid_from": NOW - timedelta(9), "valid_until": NOW},
-    ],
-)
-def test_what_holds_for_nobody_hides_nothing_and_limits_nothing(
-    nothing: dict[str, Any], api: Resource, user: Entity
-) -> None:
-    make(api, None, "tpm")
-    make(None, user, "theirs", **nothing)
-    assert dropped_keys(make(api, user, "mine")) == (("tpm", "resource api"),)
-
-
-@pytest.mark.parametrize(
-    "at_times",
-    [
-        {"rollout_percent": 50},
-        {"weekly_hours": "mon", "time_zone": "UTC"},
-        {"valid_from": NOW + timedelta(9999)},
-        {"valid_from": NOW, "valid_until": NOW + timedelta(9999)},
-    ],
-)
-def test_what_holds_at_times_or_for_some_is_dropped_and_so_is_what_holds_otherwise(
-    at_times: dict[str, Any], api: Resource, user: Entity
-) -> None:
-    make(api, None, "tpm")
-    make(None, user, "theirs", **at_times)
-    assert dropped_keys(make(api, user, "mine")) == (("theirs", "entity user:42"), ("tpm", "resource api"))
-
-
-def test_a_policy_with_dates_drops_what_the_one_without_extends(api: Resource, user: Entity) -> None:
-    make(api, None, "tpm", "rpm")
-    make(api, user, "mine", extends=True)
-    dated = make(api, user, "rpm", valid_from=NOW, valid_until=NOW + timedelta(9999))
-    assert dropped_keys(dated) == (("mine", "entity user:42 on api"), ("tpm", "resource api"))
-
-
-def test_a_policy_that_has_ended_drops_nothing(api: Resource) -> None:
-    make(None, None, "tpm")
-    assert dropped_keys(make(api, None, "daily", valid_from=NOW - timedelta(9), valid_until=NOW)) == ()
-
-
-def test_policies_between_other_dates_are_not_replaced(api: Resource, user: Entity) -> None:
-    soon = timezone.now() + timedelta(9)
-    make(api, None, "earlier", valid_from=NOW, valid_until=soon)
-    make(api, None, "later", valid_from=soon + timedelta(2))
-    dated = make(api, user, "mine", valid_from=soon, valid_until=soon + timedelta(1))
-    assert dropped_keys(dated) == ()
-    make(None, user, "everywhere", valid_from=soon + timedelta(1))
-    assert dropped_keys(dated) == ()
-
-
-def test_a_policy_on_all_resources_drops_those_to_which_the_own_one_there_adds(api: Resource, user: Entity) -> None:
-    make(api, None, "tpm", "rpm")
-    make(api, user, "rpm", extends=True)
-    assert dropped_keys(make(None, user, "mine")) == (("tpm", "resource api"),)
-
-
-def test_a_policy_on_all_resources_drops_those_where_the_own_one_holds_at_times(api: Resource, user: Entity) -> None:
-    make(api, None, "tpm")
-    make(api, user, "tpm", weekly_hours="mon", time_zone="UTC")
-    always = make(None, user, "mine")
-    assert dropped_keys(always) == (("tpm", "resource api"),)
-    assert dropped_keys(make(None, user, "tpm", valid_from=NOW, valid_until=NOW + timedelta(9999))) == (
-        ("mine", "entity user:42"),
-    )
-
-
-def test_beside_an_always_extending_one_of_its_own_a_policy_with_dates_drops_that_of_all(
-    api: Resource, user: Entity
-) -> None:
-    make(api, None, "tpm")
-    make(None, user, "mine", "tpm", extends=True)
-    dated = make(None, user, "rpm", valid_from=NOW, valid_until=NOW + timedelta(9999))
-    assert dropped_keys(dated) == (("mine", "entity user:42"), ("tpm", "entity user:42"))
 
 
 def test_a_site_without_time_zones_has_dates_too(settings: Any, api: Resource) -> None:

@@ -35,6 +35,7 @@ def test_a_full_disk_loses_nothing_and_leaves_what_was_written_readable(tmp_path
     assert late == {"left": 0, "lost": 0, "files": 2}
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("how", "ended"), [("torn", "SIGXFSZ"), ("killed", "SIGKILL")])
 def test_what_a_killed_run_left_torn_hides_no_row_that_was_deleted(how: str, ended: str, tmp_path: Path) -> None:
     early, late = pruned(tmp_path, how)
