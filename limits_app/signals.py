@@ -20,25 +20,25 @@ limits_changed: Final = Signal()
 """Configuration changed and was committed. Arguments: `using`, the alias of the database."""
 
 limit_exceeded: Final = Signal()
-"""A request was refused. Arguments: `outcome`."""
+"""A request was rejected. Arguments: `outcome`."""
 
 limit_near: Final = Signal()
-"""Of a limit more is in use than one of NEAR_THRESHOLDS. Arguments: its `status`, and the `threshold`.
+"""More of a limit is in use than one of NEAR_THRESHOLDS. Arguments: its `status`, and the `threshold`.
 
-Sent once for each threshold and window, by whichever process found out; in asyncio from a thread.
+Sent once for each threshold and window, by the process that noticed it; in asyncio from a thread.
 """
 
 limit_shadowed: Final = Signal()
-"""A policy in the shadow would have refused a request, which went through. Arguments: `outcome` of the shadow."""
+"""A policy in shadow mode would have rejected a request that was allowed. Arguments: `outcome` of that policy."""
 
 lease_lost: Final = Signal()
-"""A holder outlived its lease, so its permit may belong to somebody else. Arguments: `claim`, the acquisition."""
+"""A holder outlived its lease, so its permit may belong to another holder. Arguments: `claim`, the acquisition."""
 
 store_degraded: Final = Signal()
-"""A store is down, as far as this process can see: policies decide without it.
+"""A store is unavailable to this process: policies decide without it.
 
-Arguments: `alias` of the store, and `error`, the last one. Sent once, by whichever thread found out.
+Arguments: `alias` of the store, and `error`, the last one. Sent once for each outage.
 """
 
 store_restored: Final = Signal()
-"""A store is back and decides again. Arguments: `alias` of the store. Sent once, by whichever thread found out."""
+"""A store is available again. Arguments: `alias` of the store. Sent once for each outage."""

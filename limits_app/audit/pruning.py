@@ -1,4 +1,4 @@
-"""Letting go of old events, so that what is left can still be verified."""
+"""Deleting old events in a way that the remaining ones can still be verified."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def prune(
     batch: int = 10_000,
     using: str | None = None,
 ) -> int:
-    """Delete the oldest events, up to the first that is not older than a moment; give how many there were.
+    """Delete the oldest events, up to the first that is not older than `before`; return how many were deleted.
 
     At most `batch` are deleted, in one transaction with an event that says so: call it until it gives 0.
     The log remembers number and digest of the last one, so that `verify` goes on from there.

@@ -86,7 +86,7 @@ MODELS: Final[Mapping[str, Any]] = {model._meta.model_name or "": model for mode
 
 
 def revert(event: AuditEvent, *, actor: str = "", source: str = "code", reason: str = "", force: bool = False) -> None:
-    """Bring an object back to what it was before an event: with its parts, under its old primary key, and audited.
+    """Restore an object to its state before an event: with its parts, under its old primary key, and audited.
 
     Raises CannotRevert, and changes nothing, where the object was changed since (unless forced), where what it refers
     to is gone, where others refer to what would be deleted, and where it would no longer be valid.
@@ -132,7 +132,7 @@ def state_now(event: AuditEvent) -> Snapshot | None:
 
 
 def permissions_to_revert(event: AuditEvent) -> list[str]:
-    """What somebody needs to revert an event: to see and revert events, and to do to the object what reverting does.
+    """Return the permissions that reverting an event needs: for the log, and for the change of the object.
 
     Ask in the block of `acting` in which it is reverted: it depends on whether the object is there.
     CannotRevert where it is about no object.
@@ -162,14 +162,14 @@ def _check(event: AuditEvent, state: Snapshot | None, *, force: bool) -> None:
 
 
 def _same(state: Snapshot | None, told: Snapshot | None) -> bool:
-    """Whether an object is as it was told; fields that came with a later version do not matter."""
+    """Whether an object equals a snapshot; fields that a later version added are ignored."""
     if state is None or told is None:
         return state is told
     return all(name in state and state[name] == value for name, value in told.items())
 
 
 def _restore(item: Configuration, told: Snapshot, using: str) -> None:
-    """Write an object as it was told, and its parts anew."""
+    """Write an object as its snapshot has it, and recreate its parts."""
     _fill(item, told, using)
     item._state.db = using
     item.clean_fields(exclude={field.name for field in item._meta.concrete_fields if field.is_relation})

@@ -20,7 +20,7 @@ _CHUNK: Final = 5000
 
 
 class Fault(StrEnum):
-    """What was done to the log."""
+    """How the log was changed."""
 
     CHANGED = "changed"
     MISSING = "missing"
@@ -31,9 +31,9 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokenLink:
-    """The first place at which the log is not what was written.
+    """The first place at which the log differs from what the app wrote.
 
-    `number` is that of the event which is not as it was, does not belong there, or follows after what is missing.
+    `number` is that of the event that was changed or inserted, or that follows the missing ones.
     """
 
     fault: Fault
@@ -46,9 +46,9 @@ class BrokenLink:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found: how many events in order, up to which number and digest, and where the chain broke, if it did.
+    """The result: how many events are in order, up to which number and digest, and where the chain broke, if it did.
 
-    Who keeps the number and the digest elsewhere can ask later whether the log still goes back to them.
+    Number and digest can be kept elsewhere and passed as `known` later.
     """
 
     events: int
@@ -80,13 +80,13 @@ class _Event:
 
 
 def verify(*, using: str | None = None, known: tuple[int, str] | None = None) -> Report:
-    """Compute every digest of the log anew, in the order of the events, and report the first broken link.
+    """Compute every digest of the log again, in the order of the events, and report the first broken link.
 
     The log is read as a stream, of which a few thousand events are in memory, and read again where it was pruned
     meanwhile.
     With `known`, a number and a digest that were kept elsewhere, the event with that number must have that digest; this
-    also finds a log that somebody wrote anew from some event on, with digests that fit. Of an event that was pruned
-    before the last one that was, nothing is left to be compared, and the report says so as of a broken link.
+    also finds a log that was rewritten from some event on, with digests that fit. An event that was pruned
+    earlier than the last pruned one cannot be compared, which the report states as a broken link.
     """
     using = using or router.db_for_write(AuditEvent)
     while True:
@@ -101,7 +101,7 @@ def _pruned(using: str) -> int | None:
 
 
 def _read(using: str, known: tuple[int, str] | None) -> tuple[int, Report]:
-    """What was found after the event up to which the log was pruned when that began."""
+    """Return where the log began, and the report."""
     with transaction.atomic(using=using):
         head = AuditHead.locked(using)  # so that no event comes while the end is looked for
         end = _Place(head.number, head.digest)
@@ -181,7 +181,7 @@ def _broken_end(last: _Place, end: _Place, known: tuple[int, str] | None) -> Bro
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """An object that is not as its last event says; `told` is None where there is none, `found` where it is gone."""
+    """An object that differs from its last event; `told` is None without an event, `found` if it was deleted."""
 
     object_type: str
     object_id: str
@@ -197,7 +197,7 @@ def unrecorded(*, using: str | None = None) -> Iterator[Unrecorded]:
     """Give each object that was changed, made or deleted by another way than this app's, such as by SQL.
 
     The keys of all objects are in memory, and some hundred of the objects themselves.
-    Objects that are older than what was pruned are not known; related objects that were renamed are not compared.
+    Objects that have only pruned events are not compared; related objects that were renamed are not compared.
     """
     using = using or router.db_for_write(AuditEvent)
     events = AuditEvent.objects.using(using).filter(object_type__in=MODELS).order_by("number")

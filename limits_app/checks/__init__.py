@@ -1,4 +1,4 @@
-"""System checks: what is wrong with a site's limits, by its settings alone and by asking its stores."""
+"""System checks of the settings, and of the stores and the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the settings, and what is right and dangerous all the same; asks nobody."""
+"""Checks of the settings: errors, hazards and what matters before a deployment. They use no store and no database."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_settings(**options: Any) -> list[CheckMessage]:
 
 
 def check_hazards(**options: Any) -> list[CheckMessage]:
-    """Report settings that are allowed and probably not meant."""
+    """Report settings that are allowed and probably a mistake."""
     return reported(
         _local_without_processes,
         _shared_directories,
@@ -62,7 +62,7 @@ def check_hazards(**options: Any) -> list[CheckMessage]:
 
 
 def check_deployment(**options: Any) -> list[CheckMessage]:
-    """Report what is fine on one's own computer and not on a real site."""
+    """Report what is fine during development and not in production."""
     return reported(_memory_store, _temporary_directory, _database_of_one_machine)
 
 
@@ -85,11 +85,11 @@ def _check_functions() -> list[CheckMessage]:
 
 
 def _misfits(key: conf.Key[Any], function: Callable[..., Any], arguments: Sequence[str]) -> Iterator[CheckMessage]:
-    """What would be an error with the first request."""
+    """Errors that the first request would raise."""
     shown = ", ".join(arguments)
     if key is not conf.REFUSAL_HANDLER and iscoroutinefunction(function):
         yield Error(
-            f"LIMITS[{key.name!r}] is a coroutine function, which nobody awaits",
+            f"LIMITS[{key.name!r}] is a coroutine function, which is never awaited",
             hint="Write it with `def`: for an asynchronous view a thread asks it.",
             id="limits_app.E057",
         )
@@ -101,7 +101,7 @@ def _misfits(key: conf.Key[Any], function: Callable[..., Any], arguments: Sequen
             hint=f"Name a function of ({shown}).",
             id="limits_app.E057",
         )
-    except ValueError:  # as of what is written in C, which does not say what it takes
+    except ValueError:  # functions written in C may have no signature
         return
 
 
@@ -115,7 +115,7 @@ def reported(*checks: Callable[[], Iterator[CheckMessage]]) -> list[CheckMessage
 def _local_without_processes() -> Iterator[CheckMessage]:
     if conf.get(conf.ON_UNAVAILABLE) is OnUnavailable.LOCAL and conf.get(conf.EXPECTED_PROCESSES) is None:
         yield Warning(
-            "LIMITS['ON_UNAVAILABLE'] is 'local', but nobody says how many processes share a limit",
+            "LIMITS['ON_UNAVAILABLE'] is 'local', but the number of processes that share a limit is unknown",
             hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
             id="limits_app.W040",
         )
@@ -156,7 +156,7 @@ def _ignored_exceptions() -> Iterator[CheckMessage]:
         if ignores and str(cache.get("BACKEND", "")).startswith("django_redis."):
             yield Warning(
                 f"the cache {alias!r} ignores exceptions, so that Redis being down looks like nothing being there",
-                hint="Leave IGNORE_EXCEPTIONS out wherever something is counted: a count that is lost limits nobody.",
+                hint="Remove IGNORE_EXCEPTIONS for caches in which limits are counted: a lost count limits no request.",
                 id="limits_app.W042",
             )
 
@@ -165,8 +165,8 @@ def _middleware_order() -> Iterator[CheckMessage]:
     order = [name for name in settings.MIDDLEWARE if name in (_MIDDLEWARE, _AUTHENTICATION)]
     if order == [_MIDDLEWARE, _AUTHENTICATION]:
         yield Warning(
-            "LimitsMiddleware stands before AuthenticationMiddleware, so that it knows no users",
-            hint="Put it behind; otherwise everybody is limited by address.",
+            "LimitsMiddleware comes before AuthenticationMiddleware, so it does not know the user",
+            hint="Put it after AuthenticationMiddleware; otherwise all clients are limited by address.",
             id="limits_app.W043",
         )
 
@@ -273,7 +273,7 @@ def _believed_crowds() -> Iterator[CheckMessage]:
     for network in conf.get(conf.TRUSTED_PROXIES):
         if network is not None and network.is_global and network.prefixlen < _NARROWEST_CROWD[network.version]:
             yield Warning(
-                f"LIMITS['TRUSTED_PROXIES'] believes everybody in {network}, who may then be whom they want",
+                f"LIMITS['TRUSTED_PROXIES'] trusts every client in {network}, which can then claim any address",
                 hint="Name the addresses of the proxies, or the networks that their operator publishes.",
                 id="limits_app.W051",
             )

@@ -1,4 +1,4 @@
-"""What only stores and the database can say of a site: whether they answer, and what administrators have set there."""
+"""Checks that ask the stores and the database: whether they answer, and what is configured there."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def _local_policies() -> Iterator[CheckMessage]:
         return
     for policy in policies:
         yield Warning(
-            f"while the store is down, the policy of {policy} is 'local', but nobody says how many processes share it",
+            f"while the store is unavailable, the policy of {policy} is 'local', "
+            "but the number of processes that share it is unknown",
             hint="Set LIMITS['EXPECTED_PROCESSES']; without it each process gives out all of every limit.",
             id="limits_app.W046",
         )
@@ -107,7 +108,7 @@ def _evictions() -> Iterator[CheckMessage]:
         if policy not in {None, "noeviction"}:
             yield Warning(
                 f"the Redis of the store {alias!r} evicts keys when its memory is full: its policy is {policy!r}",
-                hint="Set maxmemory-policy noeviction, or use a server of its own: an evicted limit starts anew.",
+                hint="Set maxmemory-policy noeviction, or use a server of its own: an evicted limit starts from zero.",
                 id="limits_app.W050",
             )
 
@@ -123,5 +124,5 @@ def _eviction_policy(alias: str) -> str | None:
 
 
 def _skew_us(store: Store) -> int:
-    LimitSet([CallLimit.per_second(1)], store=store).get_stats()  # whoever answers tells the time
+    LimitSet([CallLimit.per_second(1)], store=store).get_stats()  # the reply contains the time of the store
     return store.clock() - time_ns() // 1000

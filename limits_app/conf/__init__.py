@@ -120,7 +120,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with the settings, and what to do."""
+    """An error in the settings, and how to correct it."""
 
     check_id: str
     message: str
@@ -128,7 +128,7 @@ class Problem:
 
 
 def get(key: Key[T]) -> T:
-    """Return the current value of a key; ImproperlyConfigured says what is wrong with `LIMITS` and what to do."""
+    """Return the current value of a key; ImproperlyConfigured if `LIMITS` is invalid."""
     value: T = current()[key.name]
     return value
 
@@ -139,9 +139,9 @@ def current() -> Mapping[str, Any]:
 
 
 def store_settings(alias: str | None = None) -> StoreSettings:
-    """Give what is said about one store (`None`: the default one), completed from `LIMITS` itself.
+    """Return the settings of one store (`None`: the default one), completed from `LIMITS` itself.
 
-    Raises ImproperlyConfigured when there is no such store.
+    Raises ImproperlyConfigured if the store does not exist.
     """
     name = get(STORE) if alias is None else alias
     stores = get(STORES)
@@ -151,7 +151,7 @@ def store_settings(alias: str | None = None) -> StoreSettings:
 
 
 def problems() -> list[Problem]:
-    """List everything that is wrong with `LIMITS`, unknown keys included."""
+    """List all errors of `LIMITS`, unknown keys included."""
     raw = _raw()
     unknown = [name for name in raw if name not in KEYS] if isinstance(raw, Mapping) else []
     return _parse(raw)[1] + [_unknown_key(name) for name in unknown]
@@ -201,7 +201,7 @@ def _raw() -> object:
 
 
 def _parse(raw: object) -> tuple[Mapping[str, Any], list[Problem]]:
-    """Values by key, with defaults where there is none or a bad one, and what is bad."""
+    """Values by key, with defaults for missing and invalid ones, and the errors."""
     values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
     found = []
     given = raw if isinstance(raw, Mapping) else {}
@@ -219,7 +219,7 @@ def _parse(raw: object) -> tuple[Mapping[str, Any], list[Problem]]:
 
 
 def _completed(own: StoreSettings, values: Mapping[str, Any]) -> StoreSettings:
-    """What is said about a store, and what `LIMITS` itself says about all of them."""
+    """The settings of a store, completed by those of `LIMITS` for all stores."""
     return replace(
         own,
         state_dir=own.state_dir or values["STATE_DIR"],

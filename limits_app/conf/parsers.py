@@ -74,7 +74,7 @@ class UnknownKeys(StrEnum):
 
 
 class OnUnavailable(StrEnum):
-    """What happens to requests while the store of their limits is down."""
+    """What happens to requests while the store of their limits is unavailable."""
 
     BLOCK = "block"
     ALLOW = "allow"
@@ -82,7 +82,7 @@ class OnUnavailable(StrEnum):
 
 
 class Headers(StrEnum):
-    """Which headers tell clients about their limits."""
+    """Which headers report limits to clients."""
 
     DRAFT = "draft"
     LEGACY = "legacy"
@@ -91,14 +91,14 @@ class Headers(StrEnum):
 
 
 class Exporter(StrEnum):
-    """To whom metrics can be given."""
+    """Where metrics can be exported to."""
 
     PROMETHEUS = "prometheus"
     OPENTELEMETRY = "opentelemetry"
 
 
 class OnUnresolved(StrEnum):
-    """What happens to requests of which the database cannot say which limits hold."""
+    """What happens to requests whose limits the database cannot return."""
 
     BLOCK = "block"
     ALLOW = "allow"
@@ -106,7 +106,7 @@ class OnUnresolved(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """One entry of `STORES`; what it leaves out stands in `LIMITS` itself."""
+    """One entry of `STORES`; missing values are those of `LIMITS` itself."""
 
     kind: StoreKind
     state_dir: Path | None = None
@@ -134,7 +134,7 @@ def alias(value: object) -> str:
 
 
 def key_prefix(value: object) -> str:
-    """Parse what tells the keys of one site from those of others on the same server."""
+    """Parse the prefix that separates the keys of one site from those of others on the same server."""
     if not isinstance(value, str) or not _KEY_PREFIX.fullmatch(value):
         raise _wrong("1 to 32 letters, digits, '.', '_' or '-'", value)
     return value
@@ -273,7 +273,7 @@ _STORE_OPTIONS: Final[Mapping[StoreKind, Mapping[str, Callable[[object], Any]]]]
 
 
 def stores(value: object) -> Mapping[str, StoreSettings]:
-    """Parse what is said about each store, by alias."""
+    """Parse the settings of each store, by alias."""
     if not isinstance(value, Mapping) or not value:
         raise _wrong("a dict such as {'default': {'KIND': 'process'}}", value)
     return {alias(name): _store(name, entry) for name, entry in value.items()}

@@ -62,8 +62,8 @@ def _canonical(value: Any) -> Any:
 class AuditHead(models.Model):
     """One row: the number and digest of the last event, and of the last one that was pruned.
 
-    Who holds its lock writes configuration, one transaction at a time, so that what events say was before is what was.
-    The database lets go of events up to `pruned_number`, and of no others.
+    Only the transaction that holds its lock writes configuration, so what events say about before is right.
+    A protected database deletes events up to `pruned_number` only.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
@@ -80,7 +80,7 @@ class AuditHead(models.Model):
 
     @classmethod
     def locked(cls, using: str) -> AuditHead:
-        """Wait for the turn to write, and give the row, which stays locked until the transaction ends.
+        """Lock the row until the transaction ends, and return it.
 
         The lock is an update, because SQLite has no other, and because a transaction there that reads before its first
         write can find that it came too late.
@@ -92,13 +92,13 @@ class AuditHead(models.Model):
 
     @classmethod
     def _begin(cls, using: str) -> None:
-        """Put the row where there is none: after the last event, if there are any."""
+        """Create the row, at the last event if there are any."""
         last = apps.get_model("limits_app", "AuditEvent")._default_manager.using(using).order_by("-number").first()
         found = {} if last is None else {"number": last.number, "digest": last.digest}
         try:
             with transaction.atomic(using=using):
                 cls._default_manager.using(using).create(pk=1, **found)
-        except IntegrityError:  # somebody else was faster, and has committed
+        except IntegrityError:  # another transaction has created it meanwhile
             cls._default_manager.using(using).filter(pk=1).update(id=1)
 
 
@@ -106,7 +106,7 @@ M_co = TypeVar("M_co", bound=models.Model, covariant=True)
 
 
 class Verb(models.TextChoices):
-    """What was done to an object."""
+    """The kind of change."""
 
     CREATE = "create", _("create")
     UPDATE = "update", _("update")
@@ -222,7 +222,7 @@ class AuditEvent(models.Model):
 
 
 class Manifest(models.Model):
-    """What was in a limits file when it was applied last: primary keys, by the name of the model."""
+    """The objects of a limits file when it was applied last: primary keys, by the name of the model."""
 
     name = models.CharField(max_length=64, primary_key=True)
     objects_of = models.JSONField(default=dict)

@@ -1,4 +1,4 @@
-"""What all configuration has in common: no way of writing it goes unannounced or unrecorded."""
+"""The base of all configuration: every write is announced and recorded in the audit log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from limits_app.models.snapshots import Snapshot
 __all__ = ["Configuration", "ConfigurationQuerySet", "Written", "check_validators"]
 
 Written = Mapping[Any, tuple[Snapshot, Snapshot]]
-"""What rows said before and say now, by primary key; new ones said nothing."""
+"""Rows before and after a change, by primary key; new ones are empty before."""
 
 C_co = TypeVar("C_co", bound="Configuration", covariant=True)
 
@@ -28,7 +28,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
 
     @property
     def db(self) -> str:
-        """The database; parts of a row are read where that was read, whatever routers say, lest some lag behind."""
+        """The database; parts of a row are read where the row was read, because replicas may lag behind."""
         found: Any = self
         whole = found._hints.get("instance")
         known = None if found._db or found._for_write or whole is None else whole._state.db
@@ -37,7 +37,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
     def update(self, **kwargs: Any) -> int:
         """Change all rows, and announce it if there were any.
 
-        NotSupportedError for primary keys: nobody could tell what has become of which row.
+        NotSupportedError for primary keys, because the audit log could not identify the rows afterwards.
         """
         if not {"pk", self.model._meta.pk.name}.isdisjoint(kwargs):
             raise NotSupportedError("primary keys stay as they are: make another row, and delete this one")
@@ -58,7 +58,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
             return super().bulk_update(objs, *args, **options)
 
     def update_or_create(self, *args: Any, **options: Any) -> tuple[C_co, bool]:
-        """Change a row or insert it, and wait for the turn to write before the row is locked, never the other way."""
+        """Change a row or insert it, and take the lock of the audit log before that of the row."""
         self._for_write = True
         with unit(self.db):
             return super().update_or_create(*args, **options)
@@ -81,7 +81,7 @@ class ConfigurationQuerySet(models.QuerySet[C_co]):
             everything = self.model._base_manager.using(self.db).all()
             for name in self.model.part_of:
                 current.touch_wholes(self.model, name, [getattr(row, f"{name}_id") for row in rows])
-            if not foreseen:  # nobody says which rows were there already
+            if not foreseen:  # the database does not report which rows existed
                 current.touch(everything)
             created = super().bulk_create(rows, *args, **options)
             keys = [row.pk for row in rows] if foreseen else everything.values_list("pk", flat=True)
@@ -122,7 +122,7 @@ class Configuration(models.Model):
     part_of: ClassVar[Sequence[str]] = ()
     """Fields that say what it is a part of: changes of it are recorded as changes of that."""
     implied: ClassVar[Sequence[str]] = ()
-    """Properties that the audit log tells besides the fields."""
+    """Properties that the audit log keeps besides the fields."""
     always_validated: ClassVar[Sequence[str]] = ()
     """Fields whose validators everything that is written has to pass, also what no form has seen."""
     named_by: ClassVar[str] = "name"
@@ -143,7 +143,7 @@ class Configuration(models.Model):
                     check_validators(cls._meta.get_field(name), now.get(name))
 
     def clean_fields(self, exclude: Collection[str] | None = None) -> None:
-        """Raise ValidationError for fields that cannot be so.
+        """Raise ValidationError for invalid fields.
 
         Rows that it refers to, and that were read from the database it is written to, are not looked for again,
         on a replica that may not know them yet.
@@ -161,7 +161,7 @@ class Configuration(models.Model):
         """Do the part of `clean` that reads no other row, for rows of which many are checked before any is saved."""
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
-        """Delete the row, and what is a part of it."""
+        """Delete the row and its parts."""
         using = using or router.db_for_write(type(self), instance=self)
         with unit(using) as current:
             current.touch_row(self)
@@ -186,5 +186,5 @@ def _is_known(row: models.Model, field: Any, using: str) -> bool:
 
 
 def _tells_keys(using: str) -> bool:
-    """Whether a database tells the primary keys of rows that it inserted in bulk."""
+    """Whether a database returns the primary keys of rows that it inserted in bulk."""
     return connections[using].features.can_return_rows_from_bulk_insert

@@ -1,6 +1,6 @@
 """Telling the site that configuration changed, once per transaction and only after it was committed.
 
-And what transactions mean for those who read configuration to keep it, and for what is done beside the database.
+It also says when configuration that was read may be cached, and whether a transaction is open.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ISOLATION: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Announcement:
-    """What runs after the commit; its type tells it from other callbacks of the transaction."""
+    """The callback after the commit; its type distinguishes it from other callbacks of the transaction."""
 
     using: str
 
@@ -35,11 +35,11 @@ class _Announcement:
 
 
 def announce(using: str) -> None:
-    """Send `limits_changed` when the current transaction on `using` is committed, or at once where there is none.
+    """Send `limits_changed` when the current transaction on `using` is committed, or immediately without a transaction.
 
     A transaction is announced once, however much it changes, and not at all when it is rolled back.
     It comes before whatever else waits for the commit, of which what fails keeps all that comes after it from running.
-    A receiver that fails is logged and stops nobody else.
+    A receiver that fails is logged and does not stop the others.
     """
     if pending(using):
         return
@@ -55,7 +55,7 @@ def pending(using: str) -> bool:
 
 
 def may_be_kept(using: str) -> bool:
-    """Whether what was read on `using` just now is what is committed there, so that others may use it too.
+    """Whether rows that were just read on `using` are the committed ones and may be cached for other requests.
 
     It is not while the current transaction has changed configuration, which may be rolled back, and not while its reads
     are of a snapshot: of how things were when it began, and not when a store was asked for its version.
@@ -66,7 +66,7 @@ def may_be_kept(using: str) -> bool:
 def _reads_a_snapshot(connection: Any) -> bool:
     """Whether a transaction is open that may not see what others have committed since it began.
 
-    The driver is asked, so that nobody counts it as a query.
+    The driver is asked directly, so that it does not count as a query.
     """
     if connection.connection is None or (connection.autocommit and not connection.in_atomic_block):
         return False
@@ -95,8 +95,8 @@ def _last_column(connection: Any, query: str) -> str:
 def in_transaction(using: str) -> bool:
     """Whether the caller has a transaction open on `using`; those in which a TestCase runs its tests are none.
 
-    Nobody ever commits those, so that what waits for it would never happen.
-    Where autocommit is switched off nobody tells of commits: TransactionManagementError, as `on_commit` raises.
+    Those are never committed, so callbacks that wait for the commit would never run.
+    Raises TransactionManagementError where autocommit is off, as `on_commit` does.
     """
     connection: Any = connections[using]
     if connection.in_atomic_block:

@@ -15,7 +15,7 @@ __all__ = ["NoOverlap", "PrimaryKeyCheck", "Undated"]
 
 
 class PrimaryKeyCheck(models.CheckConstraint):
-    """A check that reads a counted-up primary key, which MySQL refuses; there, only validation stands guard."""
+    """A check that reads a counted-up primary key, which MySQL does not support; there, only validation applies."""
 
     def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
         """Give the part of CREATE TABLE."""
@@ -31,7 +31,7 @@ class PrimaryKeyCheck(models.CheckConstraint):
 
 
 class Undated(models.Func):
-    """A moment before all others, written out, because what stands for no date must not depend on settings."""
+    """A constant that stands for no date; written as a literal, because it must not depend on settings."""
 
     template = "'1970-01-01 00:00:00'"
     arity = 0
@@ -47,7 +47,7 @@ class Undated(models.Func):
 
 
 class NoOverlap(models.BaseConstraint):
-    """Policies of one scope with dates that overlap, refused by PostgreSQL; elsewhere only validation stands guard.
+    """Policies of one scope with dates that overlap, refused by PostgreSQL; elsewhere only validation applies.
 
     Ranges of one number stand for equal numbers, because those need no extension.
     """
@@ -59,7 +59,7 @@ class NoOverlap(models.BaseConstraint):
     ) WHERE (valid_from IS NOT NULL)"""
 
     def constraint_sql(self, model: type[models.Model] | None, schema_editor: BaseDatabaseSchemaEditor | None) -> str:
-        """Give the part of CREATE TABLE, which is none."""
+        """Return nothing for CREATE TABLE."""
         if _is_postgresql(schema_editor):
             schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
         return ""

@@ -1,4 +1,4 @@
-"""Which requests of the site use what."""
+"""Endpoints: which requests use which resource."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def route_pattern(path: str) -> RoutePattern:
 
 
 def validate_path(value: str) -> None:
-    """Refuse what is no path, and patterns that fit one path in so many ways that matching takes long."""
+    """Refuse invalid paths, and patterns whose matching could take long."""
     validate_text(value)
     if "://" in value or "?" in value or "#" in value:
         raise ValidationError(gettext("Write the path alone, such as “/api/orders/”: no host and no query."))

@@ -145,7 +145,7 @@ class Entity(Configuration):
         return above
 
     def _has_descendants(self, generations: int) -> bool:
-        """Whether somebody is that many generations below."""
+        """Whether there is a descendant that many generations below."""
         if self.pk is None:
             return False
         return Entity.objects.using(self._state.db).filter(**{"__".join(["parent"] * generations): self.pk}).exists()

@@ -24,7 +24,7 @@ else:
 
 _MYSQL_COLLATION = "utf8mb4_0900_bin"
 _MARIADB_COLLATION = "utf8mb4_nopad_bin"
-"""They tell upper from lower case and `a` from `a `, as the other databases do by themselves."""
+"""They distinguish upper from lower case and `a` from `a `, as the other databases do by default."""
 
 
 class ExactTextField(CharField):

@@ -65,7 +65,7 @@ def wrong_fields(kind: LimitKind, algorithm: str, key: str, given: Collection[st
 
 
 def _wrong_times(given: Collection[str]) -> dict[str, str]:
-    """What is wrong with the period or session of a quota."""
+    """The errors of the period or session of a quota."""
     if "period" not in given and "session_seconds" not in given:
         return {"period": gettext("Choose a period, or say how many seconds a session lasts.")}
     if "session_seconds" not in given:
@@ -212,7 +212,7 @@ def definition_of(kind: str, key: str, capacity: Number, *rest: Any) -> Definiti
 
 
 def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
-    """Raise IntegrityError for limits, as snapshots tell them, of which one is no definition.
+    """Raise IntegrityError if one of the limits of a snapshot is invalid.
 
     No constraint of the database reads keys and time zones.
     """
@@ -225,7 +225,7 @@ def check_definitions(limits: Iterable[Mapping[str, Any]]) -> None:
 
 
 def amount_of(value: Number) -> Any:
-    """A column as the core takes it: whole numbers as int, others as float; what is no number is left to the core.
+    """A column as the core takes it: whole numbers as int, others as float; other values are left to the core.
 
     Read without a model, a database gives decimals as it likes, as floats for instance.
     """

@@ -1,4 +1,4 @@
-"""What holds for whom."""
+"""Policies: the limits of a scope."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Policy(Configuration):
         return _NAMES[self.scope].format(resource=self.resource, entity=self.entity)
 
     def clean(self) -> None:
-        """Fill in what dates and hours imply, and refuse those that cannot be or that overlap with others."""
+        """Fill in what dates and hours imply, and refuse invalid or overlapping ones."""
         if self.valid_until is not None and self.valid_from is None:
             check_beginning(self)
             self.valid_from = timezone.now()
@@ -188,7 +188,7 @@ class Policy(Configuration):
 
     @classmethod
     def check_written(cls, written: Written, using: str) -> None:
-        """Refuse limits and hours that cannot be, and dates that overlap with those of another policy of its scope."""
+        """Refuse invalid limits and hours, and dates that overlap with those of another policy of the scope."""
         for before, now in written.values():
             check_limits(before, now)
             if any(before.get(name) != now[name] for name in _HOURS):

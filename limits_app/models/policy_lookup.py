@@ -30,7 +30,7 @@ logger = logging.getLogger("limits_app")
 __all__ = ["ENTITY_FLAGS", "Candidate", "EntityPolicies", "PolicyChain", "policies_for"]
 
 ENTITY_FLAGS: Final = "entity_row"
-"""The level of an entity that is blocked or unlimited itself."""
+"""The level of an entity whose row is blocked or unlimited."""
 
 Row = Sequence[Any]
 
@@ -66,7 +66,7 @@ _SHARED: Final = 18
 _KEY: Final = 20
 
 _definition_of: Final = lru_cache(maxsize=4096)(definition_of)
-"""Most entities have the limits of everybody, which are as immutable as what they are read from."""
+"""Most entities share the same limits, which are immutable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _candidates(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> list[Ca
 def _candidate(rows: Sequence[Row], connection: BaseDatabaseWrapper) -> Candidate:
     policy_id, resource_id, entity_id, effect, on_unavailable, *when = rows[0][_POLICY]
     extends, enforcement, percent, valid_from, valid_until, hours, zone = when
-    # Always in the same order, since every process must compile the same layout.
+    # Always in the same order, because every process must compile the same layout.
     found = sorted((row for row in rows if row[_KEY] is not None), key=itemgetter(_KEY))
     return Candidate(
         level=scope_by_keys(resource_id, entity_id).value,

@@ -222,4 +222,4 @@ def _overlaps(hours: WeeklyHours, other: Policy) -> bool:
     try:
         return hours.overlaps(WeeklyHours.parse(other.weekly_hours, other.time_zone))
     except ValueError:
-        return False  # never in force, so in nobody's way
+        return False  # hours that cannot be read are never in force

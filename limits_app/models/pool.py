@@ -193,7 +193,7 @@ class PoolDefinition:
 
 
 def pool_definition(name: str, using: str) -> PoolDefinition | None:
-    """Give the pool of this name as the database has it; None where there is none."""
+    """Give the pool of this name as the database has it; None if it does not exist."""
     columns = ["load_balancing", "failover", "members__pk", *[f"members__{column}" for column in _MEMBER]]
     columns += [f"members__limits__{column}" for column in COLUMNS]
     pools = Pool.objects.using(using).filter(name=name)
@@ -208,7 +208,7 @@ def pool_definition(name: str, using: str) -> PoolDefinition | None:
         _known, limits = members.setdefault(pk, (dict(zip(_MEMBER, rest, strict=False)), []))
         if rest[len(_MEMBER)] is not None:
             limits.append(definition_of(*rest[len(_MEMBER) :]))
-    # Limits always in the same order, since every process must compile the same layout.
+    # Limits always in the same order, because every process must compile the same layout.
     found = [
         MemberDefinition(**known, limits=tuple(sorted(limits, key=attrgetter("key"))))
         for known, limits in members.values()

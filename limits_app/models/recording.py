@@ -24,7 +24,7 @@ __all__ = ["Author", "Unit", "acting", "unit", "watch"]
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who changes something, by which way in, and why."""
+    """The user or program that changes something, the source of the change, and the reason."""
 
     actor: str = ""
     source: str = "code"
@@ -40,12 +40,12 @@ _units: ContextVar[Mapping[str, Unit]] = ContextVar("limits_app.units")
 
 @contextmanager
 def acting(*, actor: str = "", source: str = "code", reason: str = "", using: str | None = None) -> Iterator[Unit]:
-    """Say who changes configuration in this block, by which way in, and why; one event for each object that it changes.
+    """Set the actor, source and reason of the changes in this block; each changed object gets one event.
 
     The block is one transaction, on the database that configuration is written to unless `using` names another, and
-    everybody else who writes configuration there waits for its end: keep it short, and change everything in it.
+    other writers of configuration wait until it ends: keep it short, and change everything in it.
     A policy with its limits is one object, and so is a pool with its members and their limits.
-    Events are written at the end, of what is different then; a block that fails, or is rolled back, leaves none.
+    Events are written at the end, from the differences; a block that fails, or is rolled back, leaves none.
     Inside another block, the outer one says what it knows, and writes the events.
     An object that has a `reason` of its own gives it where the block gives none.
     """
@@ -163,7 +163,7 @@ class Unit:
         return AuditEvent.objects.using(self._using).filter(idempotency_key=idempotency_key).first()
 
     def write(self) -> None:
-        """Append the events of what is different now, in the order in which it was touched first."""
+        """Append the events of all objects that differ, in the order in which they were touched first."""
         if transaction.get_rollback(self._using):
             return
         keys: dict[Model, list[Any]] = {}
@@ -180,7 +180,7 @@ class Unit:
             AuditEvent.objects.using(self._using).bulk_create(events, batch_size=1000)
 
     def _check(self, after: Mapping[Model, Mapping[Any, Taken]]) -> None:
-        """Have models refuse what their rows cannot be together; nobody else writes meanwhile, who waits for a turn."""
+        """Let the models check their rows together; the lock of the audit log excludes other writers."""
         for model, there in after.items():
             before = {key: _state(self._before[model, key][0]) or {} for key in there}
             model.check_written({key: (before[key], taken.state) for key, taken in there.items()}, self._using)

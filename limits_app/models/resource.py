@@ -1,4 +1,4 @@
-"""What is consumed."""
+"""Resources that limits can be set for."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ class Taken(NamedTuple):
 
 
 def snapshot(item: Configuration) -> Snapshot:
-    """Give an object as it is now in memory, with its parts as they stand in the database."""
+    """Give an object as it is now in memory, with its parts as the database has them."""
     stored = snapshots(type(item), [item.pk], item._state.db).get(item.pk)
     return (stored.state if stored else {}) | _own(item)
 
 
 def snapshots(model: Model, keys: Collection[Any], using: str | None) -> dict[Any, Taken]:
-    """Give those objects that are there with these primary keys, as they stand in the database."""
+    """Give those objects that are there with these primary keys, as the database has them."""
     found = {}
     for batch in batches(keys):
         for item in _whole(model).using(using).filter(pk__in=batch):

@@ -74,7 +74,7 @@ class UsageSnapshot(Counted):
 
     @property
     def admitted(self) -> float | int:
-        """What was admitted, in units."""
+        """The admitted amount, in units."""
         units, rest = divmod(self.admitted_milli, 1000)
         return self.admitted_milli / 1000 if rest else units
 
@@ -88,7 +88,7 @@ class Denial(Counted):
     last = models.DateTimeField(_("last"))
 
     class Meta(Counted.Meta):
-        default_permissions = ()  # who may see usage may see what was refused
+        default_permissions = ()  # the permission to view usage covers denials
         verbose_name = _("denial")
         verbose_name_plural = _("denials")
         ordering = ["-minute", "-count"]
@@ -127,9 +127,9 @@ LATEST: Final = "CASE WHEN {new} > {old} THEN {new} ELSE {old} END"
 def upsert(
     model: type[models.Model], rows: Sequence[Mapping[str, Any]], merge: Mapping[str, str], *, using: str
 ) -> None:
-    """Insert rows, which all have the same fields; where one is there already, `merge` says what becomes of a field.
+    """Insert rows, which all have the same fields; `merge` has the SQL that updates fields of rows that exist.
 
-    What is not merged tells rows apart: together it is a unique constraint of the model.
+    The other fields identify the row: together they are a unique constraint of the model.
     Rows are written in the order of that, so that two who write at once never wait for each other.
     """
     if not rows:

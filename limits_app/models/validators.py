@@ -1,4 +1,4 @@
-"""What may stand in a column; each validator says what to write instead."""
+"""Validators of columns; their messages say what to write instead."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def validate_resource_name(value: str) -> None:
 
 
 def validate_store(value: str) -> None:
-    """Refuse what is no alias of a store in the settings; nothing is the default one."""
+    """Refuse aliases that the settings do not have; empty means the default store."""
     aliases = conf.get(conf.STORES)
     if value and value not in aliases:
         known = ", ".join(map(repr, aliases))
@@ -74,7 +74,7 @@ def validate_view_name(value: str) -> None:
 
 
 def validate_methods(value: str) -> None:
-    """Refuse words that are no HTTP methods."""
+    """Refuse words other than HTTP methods."""
     for word in value.split(","):
         if word.strip().upper() not in HTTPMethod.__members__:
             raise ValidationError(
@@ -84,7 +84,7 @@ def validate_methods(value: str) -> None:
 
 
 def validate_object(value: object) -> None:
-    """Refuse JSON that is no object."""
+    """Refuse JSON other than an object."""
     if not isinstance(value, dict):
         raise ValidationError(_('Write an object, such as {"plan": "pro"}.'))
 
@@ -161,7 +161,7 @@ def is_secret_reference(value: Mapping[str, object]) -> bool:
 
 
 def validate_config(config: object) -> None:
-    """Refuse secrets that are written down, references that cannot be, and the key of the member's own name."""
+    """Refuse secrets in plain text, invalid references, and the key of the member's own name."""
     if not isinstance(config, Mapping):
         return  # which is said elsewhere
     if MEMBER_KEY in config:

@@ -145,7 +145,7 @@ def _merged(spans: list[Span]) -> Iterator[Span]:
 
 
 def zone_named(name: str) -> tzinfo:
-    """A time zone; ValueError where there is none of that name."""
+    """Return the time zone of a name; ValueError if it does not exist."""
     zone = zone_of(name)
     if zone is None:
         raise ValueError(f"{name!r} is no time zone: write its IANA name, such as 'Europe/Berlin'")

@@ -1,4 +1,4 @@
-"""Usage: what the stores have counted, rolled into snapshots, and what was refused.
+"""Usage snapshots, rolled up from the counts of the stores, and denials.
 
 The way of a count: a store counts in the step that admits, `rolling` collects it into hours and days, and `reading`
 sums up. Refusals are counted by `noting` and read by `denied`, and `pruning` lets go of what is old.

@@ -1,4 +1,4 @@
-"""Denials: refusals of this process, counted where they are told, and written every second beside the requests."""
+"""Counts the rejections of this process, and writes them every second in a background thread."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def _under_test() -> bool:
 
 
 class Denials:
-    """Counts refusals until they are written, `most` different ones: who comes then is among the others.
+    """Counts refusals until they are written, `most` different ones: further ones are counted together.
 
-    Noting one neither waits for the database nor fails. What cannot be written stays, and is written later.
+    `note` neither waits for the database nor fails. What cannot be written is kept and written later.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Denials:
 
     def _have_it_written(self) -> None:
         if self._under_test():
-            return  # a test's transaction is nothing for a thread: whoever wants it written says so
+            return  # a thread cannot see the transaction of a test; tests call flush()
         if self._leaves is None:
             self._leaves = atexit.register(self._at_exit)
         self._task.start()

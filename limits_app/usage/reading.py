@@ -1,4 +1,4 @@
-"""Reading usage: what was admitted, summed up, and which limits rejected requests, minute by minute."""
+"""Reads usage: sums of admitted amounts, and denials by minute."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def since_1970(**lapse: float) -> datetime:
 def snapshot_row(
     period: Period, hour: int, whose: dict[str, str], *, admitted: int = 0, refused: int = 0
 ) -> dict[str, Any]:
-    """What is added to the snapshot of a period that begins with an hour."""
+    """Return the row that is added to the snapshot of the period that begins at an hour."""
     counts = {"admitted_milli": admitted, "refused": refused}
     return {"period": period, "start": since_1970(hours=hour), **whose, **counts}
 
@@ -69,7 +69,7 @@ def snapshot_row(
 R = TypeVar("R", bound=Counted)
 
 USUAL: Final = {Period.HOUR: timedelta(hours=48), Period.DAY: timedelta(days=30)}
-"""The time that is looked at where nobody says which."""
+"""The default time span."""
 
 
 class By(StrEnum):

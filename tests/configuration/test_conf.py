@@ -261,8 +261,8 @@ async def _who(request: object) -> str:
 @pytest.mark.parametrize(
     ("key", "function", "message"),
     [
-        ("ENTITY_OF_REQUEST", _who, "is a coroutine function, which nobody awaits"),
-        ("API_KEY_OF_REQUEST", _who, "is a coroutine function, which nobody awaits"),
+        ("ENTITY_OF_REQUEST", _who, "is a coroutine function, which is never awaited"),
+        ("API_KEY_OF_REQUEST", _who, "is a coroutine function, which is never awaited"),
         ("API_KEY_OF_REQUEST", lambda: "key", r"cannot be called with \(request\)"),
         ("REFUSAL_HANDLER", lambda request: None, r"cannot be called with \(request, error\)"),
     ],
