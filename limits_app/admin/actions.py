@@ -46,7 +46,7 @@ MOST_ROWS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What an action was told: by whom, what the form says, and a key by which it is done only once."""
+    """The input of an action: the user, the form, and an idempotency key."""
 
     actor: str
     says: dict[str, Any]
@@ -83,7 +83,7 @@ class ConfirmedAction:
         self._warn = warn
 
     def __call__(self, page: AuditedAdmin, request: HttpRequest, chosen: QuerySet[Any]) -> HttpResponse | None:
-        """Ask, or do what was confirmed."""
+        """Show the form, or do what was confirmed."""
         rows = list(chosen[: MOST_ROWS + 1])
         if len(rows) > MOST_ROWS:
             problem = gettext("Select at most %(count)s rows for this action.") % {"count": MOST_ROWS}
@@ -169,15 +169,15 @@ class StatePermissions:
     """Who may do more than change rows, as models declare it."""
 
     def has_boost_permission(self, request: HttpRequest) -> bool:
-        """Whoever may grant boosts."""
+        """Whether the user may grant boosts."""
         return request.user.has_perm("limits_app.boost_policy")
 
     def has_reset_permission(self, request: HttpRequest) -> bool:
-        """Whoever may reset what was used."""
+        """Whether the user may reset usage."""
         return request.user.has_perm("limits_app.reset_resource")
 
     def has_top_up_permission(self, request: HttpRequest) -> bool:
-        """Whoever may give credit."""
+        """Whether the user may top up limits."""
         return request.user.has_perm("limits_app.top_up_resource")
 
 
@@ -193,7 +193,7 @@ def enforce(enforcement: Enforcement) -> Any:
 
 
 def reset(row: Policy | Resource | Entity, ask: Ask) -> None:
-    """Forget what was used."""
+    """Reset the usage of a row."""
     resource, entity = _whose(row, ask)
     services.reset(resource, entity=entity, reason=ask.reason, idempotency_key=ask.key, actor=ask.actor, source="admin")
 
@@ -225,7 +225,7 @@ def boost(row: Policy | Entity, ask: Ask) -> None:
 
 
 def _whose(row: Policy | Resource | Entity, ask: Ask) -> tuple[str, str | None]:
-    """Whose state a row is about: of which resource, and of which entity (None: of the site itself)."""
+    """Return the resource and the entity (None: the site itself) whose state a row is about."""
     match row:
         case Resource():
             return row.name, None

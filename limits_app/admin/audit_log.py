@@ -156,7 +156,7 @@ class AuditEventAdmin(RobustListAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show one event, and the way to revert it to whoever may."""
+        """Show one event, and a link to revert it, with the permission for that."""
         event = self._event(object_id)
         context = {**(extra_context or {}), "may_revert": event is not None and self._may_revert(request, event)}
         return super().change_view(request, object_id, form_url, context)
@@ -180,15 +180,15 @@ class AuditEventAdmin(RobustListAdmin):
         return HttpResponseRedirect(reverse(f"{self.admin_site.name}:limits_app_auditevent_changelist"))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody."""
+        """Events cannot be added, changed or deleted."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: AuditEvent | None = None) -> bool:
-        """Nobody."""
+        """Events cannot be added, changed or deleted."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: AuditEvent | None = None) -> bool:
-        """Nobody."""
+        """Events cannot be added, changed or deleted."""
         return False
 
     @admin.display(description=_("type of object"), ordering="object_type")
@@ -234,7 +234,7 @@ class AuditEventAdmin(RobustListAdmin):
         return AuditEvent.objects.filter(pk=key).first() if is_primary_key(key) else None
 
     def _may_revert(self, request: HttpRequest, event: AuditEvent) -> bool:
-        """Whoever may revert, and may do to the object what reverting does."""
+        """Whether the user has the permissions that reverting this event needs."""
         try:
             return request.user.has_perms(audit.permissions_to_revert(event))
         except audit.CannotRevert:
@@ -242,7 +242,7 @@ class AuditEventAdmin(RobustListAdmin):
 
     def _revert(self, request: HttpRequest, event: AuditEvent, *, reason: str, force: bool) -> None:
         with audit.acting(actor=request.user.get_username(), source="admin", reason=reason, using=event._state.db):
-            if not self._may_revert(request, event):  # which depends on what is there now
+            if not self._may_revert(request, event):  # depends on whether the object exists now
                 raise PermissionDenied
             audit.revert(event, force=force)
 

@@ -96,7 +96,7 @@ class VersionedAdmin(AnyAdmin):
 
 
 class _Outdated:
-    """In front of a form."""
+    """Adds the error of an outdated form."""
 
     def clean(self) -> Any:
         form: Any = super()
@@ -148,7 +148,7 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
             return super().delete_view(request, *args, **options)
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Show the events of the object, to whoever may: changes from elsewhere are among them."""
+        """Show the events of the object, with the permission to view them: changes from elsewhere are among them."""
         response = super().history_view(request, object_id, extra_context)
         if response.status_code != HTTPStatus.OK or not request.user.has_perm("limits_app.view_auditevent"):
             return response
@@ -164,14 +164,14 @@ class AuditedAdmin(VersionedAdmin, RobustListAdmin):
             return super().changelist_view(request, *args, **options)
 
     def response_action(self, request: HttpRequest, *args: Any, **options: Any) -> HttpResponse | None:
-        """Do the chosen action, if what was selected can be rows."""
+        """Do the chosen action, if the selected keys are valid."""
         if not all(map(is_primary_key, request.POST.getlist(ACTION_CHECKBOX_NAME))):
             self.message_user(request, _("Select rows of this list, and choose the action again."), messages.ERROR)
             return None
         return super().response_action(request, *args, **options)
 
     def _acting(self, request: HttpRequest) -> AbstractContextManager[object]:
-        """The block in which a request changes something; one that only looks keeps nobody waiting."""
+        """The block in which a request changes something; a request that only reads takes no lock."""
         if request.method != "POST":
             return nullcontext()
         using = router.db_for_write(self.model)

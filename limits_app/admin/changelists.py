@@ -1,4 +1,4 @@
-"""Lists of many rows, and lists that show what is used now."""
+"""Lists of many rows, and lists that show current usage."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ _EFFECTS: Final = {PolicyEffect.BLOCKED: _("blocked"), PolicyEffect.UNLIMITED: _
 
 
 class StatefulList(ChangeList):
-    """A page of rows, each with what is known about it."""
+    """A page of rows, each with its state."""
 
     def get_results(self, request: HttpRequest) -> None:
         """Fetch the rows of the page, and then what all of them use."""
@@ -173,7 +173,7 @@ class StatefulList(ChangeList):
 
 
 class UsageListAdmin(LargeListAdmin):
-    """A list with a column of what is used now, and one of where the limits were set."""
+    """A list with a column of current usage, and one of where the limits were set."""
 
     class Media:
         css = {"all": ["limits_app/lists.css"]}
@@ -183,7 +183,7 @@ class UsageListAdmin(LargeListAdmin):
         return StatefulList
 
     def look(self, rows: Sequence[Any]) -> None:
-        """Tell each row the states that are shown in it; None where nobody can say."""
+        """Tell each row the states that are shown in it; None where the store does not answer."""
         pairs = {row.pk: list(pairs) for row, pairs in zip(rows, self.pairs(rows), strict=True)}
         try:
             states = iter(services.overview([pair for some in pairs.values() for pair in some]))
@@ -193,7 +193,7 @@ class UsageListAdmin(LargeListAdmin):
             row.states = None if states is None else [next(states) for _pair in pairs[row.pk]]
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
-        """Say which resources and entities each row is about."""
+        """Return which resources and entities each row is about."""
         raise NotImplementedError
 
     @admin.display(description=_("in use now"))

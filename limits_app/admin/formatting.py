@@ -1,4 +1,4 @@
-"""Amounts, shares, moments and limits as the pages write them, in the language of whoever reads."""
+"""Amounts, shares, dates and limits as the pages show them, in the language of the user."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def percent(share: float | None) -> str:
 
 
 def moment(at: datetime | None, form: str = "DATETIME_FORMAT") -> str:
-    """A moment by the site's clock, which is named; nothing where there is none."""
+    """A moment by the site's clock, which is named; empty without one."""
     if at is None:
         return ""
     local = at if is_naive(at) else _local(at)
@@ -81,7 +81,7 @@ def short_moment(at: datetime) -> str:
 def _local(at: datetime) -> datetime:
     try:
         return localtime(at)
-    except OverflowError:  # at the ends of the calendar, there is no such moment here
+    except OverflowError:  # at the ends of the calendar, this date does not exist in the local zone
         return at
 
 

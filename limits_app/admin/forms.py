@@ -129,7 +129,7 @@ LIMIT_FIELDS: Final[tuple[tuple[str, ...], ...]] = (
     ("kind", "key", "capacity", "window_seconds", "period", "algorithm"),
     ("burst", "session_seconds", "time_zone", "max_hold_seconds", "shared", "soft"),
 )
-"""What stands beside each other; what most limits need comes first."""
+"""The rows of fields; those that most limits need come first."""
 
 _NUMBERS: Final = ("capacity", "window_seconds", "burst", "max_hold_seconds", "session_seconds")
 
@@ -215,7 +215,7 @@ class ReasonForm(forms.Form):
 
 
 class RequiredReasonForm(ReasonForm):
-    """Why it is done, which has to be said."""
+    """A form with a required reason."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

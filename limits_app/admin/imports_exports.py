@@ -46,7 +46,7 @@ class PlainDiff(Diff):  # type: ignore[misc]  # of a package without types
     """What a row was and will be, in words that are styled elsewhere."""
 
     def as_html(self) -> list[SafeString]:
-        """Mark what goes and what comes."""
+        """Mark deleted and added text."""
         return [
             self._marked("" if self.new else before, after)
             for before, after in zip(self.left, self.right, strict=False)
@@ -147,7 +147,7 @@ class Table(ModelResource):  # type: ignore[misc]
 
 
 class Resources(Table):
-    """What is consumed."""
+    """Resources."""
 
     pool = Field("pool", "pool", Named(Pool, "name"))
 
@@ -255,7 +255,8 @@ _FORMATS: Final = {"csv": CSV, "json": JSON}
 class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # of a package without types
     """Files are shown as differences first, then change all rows or none, and are audited as an import.
 
-    Whoever may add and change rows may import them; whoever may look at them may export them, as they are filtered.
+    Importing needs the permissions to add and change rows, exporting the one to view them.
+    An export has the rows of the list as it is filtered.
     """
 
     change_list_template = "admin/limits_app/change_list.html"
@@ -273,7 +274,7 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
         return [path("export/<str:kind>/", view, name=name), *urls]
 
     def links(self, request: HttpRequest) -> Iterable[Link]:
-        """Point at imports and exports, for whoever may do them."""
+        """Point at imports and exports, with the permissions for them."""
         yield from super().links(request)
         here = f"{self.admin_site.name}:limits_app_{self.opts.model_name}"
         if self.has_import_permission(request):
@@ -284,7 +285,7 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
             yield Link(address, gettext("Export as %(format)s") % {"format": kind.upper()})
 
     def has_import_permission(self, request: HttpRequest) -> bool:
-        """Whoever may add and change rows."""
+        """Whether the user may add and change rows."""
         return self.has_add_permission(request) and self.has_change_permission(request)
 
     def get_import_resource_classes(self, request: HttpRequest) -> list[Any]:
@@ -296,7 +297,7 @@ class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # o
         return {**super().get_import_data_kwargs(**options), "rollback_on_validation_errors": True}
 
     def process_import(self, request: HttpRequest, **options: Any) -> HttpResponse:
-        """Do what was shown, and say who did it."""
+        """Import the confirmed rows with the user as actor."""
         actor = request.user.get_username()
         with audit.acting(actor=actor, source="import", using=router.db_for_write(AuditEvent)):
             response: HttpResponse = super().process_import(request, **options)

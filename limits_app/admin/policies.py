@@ -45,13 +45,13 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         return [path("boost/", view, name="limits_app_policy_boost"), *super().get_urls()]
 
     def links(self, request: HttpRequest) -> Iterable[Link]:
-        """Point at the page, for whoever may use it."""
+        """Point at the page, with the permission for it."""
         yield from super().links(request)
         if self.has_boost_permission(request):
             yield Link(reverse(f"{self.admin_site.name}:limits_app_policy_boost"), gettext("Grant a boost"))
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
-        """Have policies in the index for whoever may grant boosts, too."""
+        """List policies in the index also with the permission to grant boosts."""
         return {**super().get_model_perms(request), "boost": self.has_boost_permission(request)}
 
     def grant_view(self, request: HttpRequest) -> HttpResponse:
@@ -72,14 +72,14 @@ class BoostPageAdmin(StatePermissions, UsageListAdmin):
         return TemplateResponse(request, "admin/limits_app/confirm_action.html", context)
 
     def _next(self, request: HttpRequest) -> str:
-        """Where to go on: to the policies, for whoever may look at them."""
+        """The next page: the list of policies, with the permission to view them."""
         name = self.admin_site.name
         if self.has_view_or_change_permission(request):
             return reverse(f"{name}:limits_app_policy_changelist")
         return reverse(f"{name}:app_list", args=[self.opts.app_label])
 
     def _granted(self, request: HttpRequest, form: GrantForm) -> bool:
-        """Grant it; where that cannot be, the form says why."""
+        """Grant it; the form shows why it is refused."""
         says = form.cleaned_data
         resource = None if says["resource"] is None else says["resource"].name
         actor = request.user.get_username()
@@ -172,19 +172,19 @@ class LimitInline(Inline):
         return () if self.has_change_permission(request, obj) else tuple(READABLE.values())
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may look at the policy."""
+        """Whether the user may view the policy."""
         return self._may(request, "view") or self._may(request, "change")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may add this policy, or change it when it is there."""
+        """Whether the user may add the policy, or change an existing one."""
         return self._may(request, "add" if obj is None else "change")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may add this policy, or change it when it is there."""
+        """Whether the user may add the policy, or change an existing one."""
         return self.has_add_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may add this policy, or change it when it is there."""
+        """Whether the user may add the policy, or change an existing one."""
         return self.has_add_permission(request, obj)
 
     def _may(self, request: HttpRequest, verb: str) -> bool:
@@ -192,7 +192,7 @@ class LimitInline(Inline):
 
 
 class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
-    """What holds for whom."""
+    """Policies with their limits."""
 
     list_display = [
         "__str__",

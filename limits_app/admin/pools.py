@@ -37,22 +37,22 @@ def _may(request: HttpRequest, verb: str) -> bool:
 
 
 class PartOfPool:
-    """Whoever may change a pool may change its parts."""
+    """The permission to change a pool covers its parts."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may look at the pool."""
+        """Whether the user may view the pool."""
         return _may(request, "view") or _may(request, "change")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may add pools, or change this one when it is there."""
+        """Whether the user may add pools, or change an existing one."""
         return _may(request, "add" if obj is None else "change")
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may add pools, or change this one when it is there."""
+        """Whether the user may add pools, or change an existing one."""
         return self.has_add_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Whoever may add pools, or change this one when it is there."""
+        """Whether the user may add pools, or change an existing one."""
         return self.has_add_permission(request, obj)
 
 

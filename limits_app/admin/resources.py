@@ -33,7 +33,7 @@ _MOST_POLICIES: Final = 1000
 
 
 class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
-    """What is consumed; its state is that of the site itself, and of what all share."""
+    """Resources; their state is that of the site itself, and of what all share."""
 
     list_display = ["name", "in_use", "source", "pool", "description"]
     list_select_related = ["pool"]
@@ -90,7 +90,7 @@ class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
         return shown_limits(state, state.limits, named=True)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        """Save the entity, and point at spaces that nobody sees."""
+        """Save the entity, and warn about spaces that are invisible."""
         super().save_model(request, obj, form, change)
         if obj.identifier != obj.identifier.strip():
             warning = gettext("The identifier begins or ends with a space, which counts. Remove it unless it is meant.")

@@ -102,6 +102,6 @@ def test_who_is_not_staff_comes_nowhere(is_known: bool, client: Client) -> None:
     if is_known:
         client.force_login(User.objects.create_user("somebody", is_superuser=True))
     for name, address in addresses():
-        answer = client.get(address)
-        assert (answer.status_code, "/admin/login/" in answer.headers["location"]) == (302, True), name
+        for answer in (client.get(address), client.post(address)):
+            assert (answer.status_code, "/admin/login/" in answer.headers["location"]) == (302, True), name
     assert not AuditEvent.objects.filter(source="admin").exists()

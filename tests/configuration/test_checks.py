@@ -11,6 +11,7 @@ from django.core.checks import INFO, run_checks
 from django.core.checks.registry import registry as django_registry
 from django.db import ProgrammingError, connection, connections
 from pytest_django import Settings
+from redis import Redis
 
 from limits_app import CallLimit, checks, conf, limits
 from limits_app.audit import protect
@@ -19,6 +20,8 @@ from limits_app.core.store import Store
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
+from tests.servers.ports import free_ports
+from tests.servers.redis import redis_server
 from tests.services.failing import FailingStore
 
 MEMORY = {"default": {"KIND": "memory"}}
@@ -267,3 +270,32 @@ def test_clocks_that_differ_are_reported(settings: Settings, monkeypatch: pytest
 
 def _open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), store)
+
+
+def reported_of(settings: Settings, url: str) -> list[str | None]:
+    """What is reported of a store."""
+    settings.LIMITS = {"STORES": {"default": {"KIND": "redis", "URL": url}}}
+    return [message.id for message in checks.check_stores(["default"])]
+
+
+@pytest.mark.django_db
+def test_a_redis_that_evicts_keys_is_reported(settings: Settings) -> None:
+    with redis_server() as server:
+        assert reported_of(settings, server.url) == []
+        with Redis(port=server.port) as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+        assert reported_of(settings, server.url) == ["limits_app.W050"]
+
+
+@pytest.mark.django_db
+def test_a_redis_that_says_nothing_about_itself_is_fine(settings: Settings) -> None:
+    with redis_server() as server:
+        with Redis(port=server.port) as client:
+            client.acl_setuser("default", enabled=True, nopass=True, commands=["-info"])
+        assert reported_of(settings, server.url) == []
+
+
+@pytest.mark.django_db
+def test_a_redis_that_is_not_there_is_reported_as_that(settings: Settings) -> None:
+    [port] = free_ports()
+    assert reported_of(settings, f"redis://127.0.0.1:{port}/0") == ["limits_app.W047"]

@@ -31,7 +31,7 @@ class UsageAdmin(ModelAdmin):
     """What the site has used, to read."""
 
     def get_urls(self) -> list[URLPattern]:
-        """The pages, and no form: nobody edits what was counted."""
+        """The pages; snapshots cannot be edited."""
         return [
             path("", self._view(usage_page), name="limits_app_usagesnapshot_changelist"),
             path("live/", self._view(live_page), name="limits_app_live"),
@@ -41,15 +41,15 @@ class UsageAdmin(ModelAdmin):
         ]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody."""
+        """Snapshots cannot be added, changed or deleted."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Snapshots cannot be added, changed or deleted."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody."""
+        """Snapshots cannot be added, changed or deleted."""
         return False
 
     def _view(self, view: View) -> Any:

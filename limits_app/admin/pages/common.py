@@ -52,7 +52,7 @@ def may(request: HttpRequest, permissions: tuple[str, ...]) -> bool:
 
 
 def check(request: HttpRequest, permissions: tuple[str, ...]) -> None:
-    """Refuse whoever has none of these permissions."""
+    """Raise PermissionDenied without any of these permissions."""
     if not may(request, permissions):
         raise PermissionDenied
 
@@ -91,7 +91,7 @@ _EVERY_SECONDS: Final = 1.0
 
 
 class _Gate:
-    """Lets one through every second, whoever else asks in this process."""
+    """Passes once a second in this process."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -112,5 +112,5 @@ _GATE: Final = _Gate()
 def bring_up_to_date() -> bool:
     """Roll up what the stores have counted, at most once a second; says whether a store could not be asked."""
     if transaction.get_connection().in_atomic_block or not _GATE.passes():
-        return False  # nothing for the inside of somebody's transaction
+        return False  # rolling up needs a transaction of its own
     return bool(roll_up().failed)
