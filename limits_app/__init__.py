@@ -1,7 +1,7 @@
 """Limits that an administrator sets and every process of a Django site obeys.
 
 Public names are resolved on first use, so that importing the package costs nothing and needs no Django.
-Of them `limits`, `limited` and `exempt` need the settings of a Django site, and so does `from limits_app import *`,
+Of them `limits`, `limited`, `exempt`, `LimitedRequest` and `RequestLimits` need the settings of a Django site, and so does `from limits_app import *`,
 which asks for all.
 """
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
     from limits_app.core.outcome import LimitStatus, Outcome
     from limits_app.integrations.decorators import exempt, limited
+    from limits_app.integrations.request import LimitedRequest, RequestLimits
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ __all__ = [
     "LimitStatus",
     "LimitTimeout",
     "LimitUse",
+    "LimitedRequest",
     "LimitsError",
     "NeverAdmissible",
     "NotShareable",
@@ -53,6 +55,7 @@ __all__ = [
     "QuotaLimit",
     "RateLimit",
     "RateLimitAlgorithm",
+    "RequestLimits",
     "ResourceLimit",
     "StoreUnavailable",
     "UnknownPool",
@@ -82,6 +85,7 @@ _HOMES: Final = {
     "limits_app.core.limits": ("CallLimit", "QuotaLimit", "RateLimit", "RateLimitAlgorithm", "ResourceLimit"),
     "limits_app.core.outcome": ("LimitStatus", "Outcome"),
     "limits_app.integrations.decorators": ("exempt", "limited"),
+    "limits_app.integrations.request": ("LimitedRequest", "RequestLimits"),
 }
 
 

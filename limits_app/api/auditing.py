@@ -10,7 +10,7 @@ from rest_framework.request import Request
 
 from limits_app import conf
 from limits_app.audit import acting
-from limits_app.integrations.drf.throttle import http
+from limits_app.integrations.drf.throttle import django_request
 from limits_app.integrations.identity import entity_of_key
 
 __all__ = ["REASON_HEADER", "SOURCE", "actor_of", "changing", "reason_of", "who"]
@@ -33,7 +33,7 @@ def actor_of(request: Request) -> str:
     api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
     if name or api_key_of_request is None:
         return name
-    key = api_key_of_request(http(request))
+    key = api_key_of_request(django_request(request))
     return entity_of_key(key) if key else ""
 
 

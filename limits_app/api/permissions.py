@@ -9,7 +9,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from limits_app import conf
-from limits_app.integrations.drf.throttle import http
+from limits_app.integrations.drf.throttle import django_request
 
 __all__ = ["BOOST", "RESET", "REVERT", "TOP_UP", "USAGE", "Callers", "ModelPermission", "Permission"]
 
@@ -55,7 +55,7 @@ class Callers(BasePermission):
     def has_permission(self, request: Request, view: Any) -> bool:
         """Look who asks."""
         api_key_of_request = conf.function_of(conf.API_KEY_OF_REQUEST)
-        has_key = api_key_of_request is not None and bool(api_key_of_request(http(request)))
+        has_key = api_key_of_request is not None and bool(api_key_of_request(django_request(request)))
         return has_key or (request.user is not None and request.user.is_authenticated)
 
 

@@ -21,7 +21,7 @@ from rest_framework.settings import api_settings
 from rest_framework.views import set_rollback
 
 from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
-from limits_app.integrations.drf.throttle import decided
+from limits_app.integrations.drf.throttle import throttled_outcome
 from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, seconds_of, violated
 
 __all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
@@ -107,7 +107,7 @@ def _violated(error: exceptions.APIException, request: Request | None) -> tuple[
     """The limits that refused a request; none where something else went wrong."""
     if isinstance(error.__cause__, LimitExceeded):
         return violated(error.__cause__.outcome)
-    outcome = decided(request) if isinstance(error, exceptions.Throttled) and request is not None else None
+    outcome = throttled_outcome(request) if isinstance(error, exceptions.Throttled) and request is not None else None
     return () if outcome is None else violated(outcome)
 
 

@@ -9,8 +9,7 @@ from rest_framework.views import APIView
 
 from limits_app.conf import OnUnavailable
 from limits_app.core.limits import CallLimit
-from limits_app.integrations.drf.errors import Unavailable
-from limits_app.integrations.drf.throttle import LimitThrottle
+from limits_app.integrations.drf.throttle import LimitThrottle, Unavailable
 from limits_app.models import PolicyScope
 from limits_app.resolver import Standing, resolve
 from limits_app.stores.memory import MemoryStore
@@ -42,7 +41,6 @@ class ApiThrottle(LimitThrottle):
         except Unavailable:
             if _blocks(self.get_entity(request, view)):
                 raise
-            view.headers.pop("Cache-Control", None)  # which a refusal would have had
             return True
 
 

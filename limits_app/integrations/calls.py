@@ -1,65 +1,269 @@
-"""Calls of decorated functions: which of them are views, and how they are run."""
+"""Calls of decorated functions: what they request, from whom, and how they run."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, unwrap
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.views import View
 
-__all__ = ["BLOCK", "Call", "answer_of", "request_among"]
+from limits_app import services
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount
+from limits_app.integrations.amounts import one_of_each
+from limits_app.integrations.headers import set_headers
+from limits_app.integrations.identity import normalize_entity
+from limits_app.integrations.refusals import REFUSALS, refusal
+from limits_app.integrations.request import REFUNDS, RequestLimits, limits_of
+from limits_app.integrations.responses import release_when_sent
+
+__all__ = [
+    "Amounts",
+    "LimitedCall",
+    "Report",
+    "Rule",
+    "aheld",
+    "answer_of",
+    "held",
+    "is_awaited",
+    "report_response",
+    "request_among",
+]
+
+Amounts = Mapping[str, Amount]
 
 
-_NOTHING: Final[Mapping[str, Any]] = {}
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a result says about its cost: whether it counts, and how much of each limit was used."""
+
+    usage: Callable[[Any], Amounts] | None = None
+    counts: Callable[[Any], bool] | None = None
+
+    def __bool__(self) -> bool:
+        return self.usage is not None or self.counts is not None
+
+    def update(self, result: object, *acquisitions: Acquisition) -> None:
+        """Report the usage of a result, so that the rest is refunded at release where the algorithm can.
+
+        Of several acquisitions of a resource, the last one that has a limit took the amount that is reported.
+        """
+        held = [one for one in acquisitions if not one.claim.settled]
+        if not held:
+            return
+        if self.counts is not None and not self.counts(result):
+            for one in held:
+                one.update(dict.fromkeys(one.acquisitions, 0))
+        elif self.usage is not None:
+            used = dict(self.usage(result))
+            while len(held) > 1:
+                one = held.pop()
+                one.update({key: used.pop(key) for key in [*used] if key in one.acquisitions})
+            held[0].update(used)
 
 
-class Call(NamedTuple):
-    """A call of a decorated function."""
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What `@limited` says: what a call requests, which entity is charged, how long it waits, how usage is reported."""
 
+    resource: str
+    requested: Amounts | Callable[..., Amounts | None] | None
+    entity: str | Callable[..., str | None] | None
+    timeout: float | None
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedCall:
+    """A call of a function that a rule limits."""
+
+    rule: Rule
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     @property
     def request(self) -> HttpRequest | None:
-        """The request that a view gets: its first argument, the second one of a method, or `request` by name."""
+        """The request of a view: its first argument, the second one of a method, or `request` by name."""
         return request_among((*self.args[:2], self.kwargs.get("request")))
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a method that is no coroutine gives one, as `dispatch` does for asynchronous class views."""
-        first = self.args[0] if self.args else None
-        view = first if isinstance(first, View) else _bound_to(self.function)
-        return isinstance(view, View) and view.view_is_async
-
-    def run(self) -> Any:
+    def call(self) -> Any:
+        """Call the function."""
         return self.function(*self.args, **self.kwargs)
 
-    def ask(self, value: Any) -> Any:
-        """A value, or what a callable makes of the arguments."""
+    def acquire(self) -> Acquisition:
+        """Acquire what a function or a block holds while it runs; raises what `limits.acquire` raises."""
+        requested = partial(one_of_each, self._amounts())
+        rule = self.rule
+        return services.acquire(rule.resource, entity=self._entity(), requested=requested, timeout=rule.timeout)
+
+    async def aacquire(self) -> Acquisition:
+        """`acquire` for asyncio."""
+        requested = partial(one_of_each, await self._aamounts())
+        entity, rule = await self._aentity(), self.rule
+        return await services.aacquire(rule.resource, entity=entity, requested=requested, timeout=rule.timeout)
+
+    def run(self) -> Any:
+        """Acquire and call a function; where it returns an awaitable, hold until that was awaited."""
+        acquisition = self.acquire()
+        try:
+            result = self.call()
+            if isawaitable(result):
+                return self._awaited(acquisition, result)
+            self.rule.report.update(result, acquisition)
+        except BaseException as error:
+            acquisition.__exit__(type(error), error, error.__traceback__)
+            raise
+        acquisition.release()
+        return result
+
+    async def arun(self) -> Any:
+        """`run` for asyncio."""
+        return await self._awaited(await self.aacquire(), self.call())
+
+    async def _awaited(self, acquisition: Acquisition, result: Awaitable[Any]) -> Any:
+        async with aheld(acquisition):
+            found = await result
+            self.rule.report.update(found, acquisition)
+            return found
+
+    def hold(self) -> AbstractContextManager[Acquisition]:
+        """Hold while a generator runs; with a request, until its response was sent."""
+        request = self.request
+        if request is None:
+            return held(self.acquire(), iterates=True)
+        limits, entity, named = limits_of(request), self._entity(), self._amounts()
+        payer = limits.entity if self._is_requester(entity) else entity
+        is_released = limits.guarded or (limits.in_view and limits.was_charged(self.rule.resource, payer))
+        acquisition = limits.charge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+        return nullcontext(acquisition) if is_released else held(acquisition, iterates=True)
+
+    async def ahold(self) -> AbstractAsyncContextManager[Acquisition]:
+        """`hold` for asyncio."""
+        request = self.request
+        if request is None:
+            return aheld(await self.aacquire(), iterates=True)
+        limits, entity, named = limits_of(request), await self._aentity(), await self._aamounts()
+        payer = await limits.aentity() if self._is_requester(entity) else entity
+        is_released = limits.guarded or (limits.in_view and limits.was_charged(self.rule.resource, payer))
+        acquisition = await limits.acharge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+        return nullcontext(acquisition) if is_released else aheld(acquisition, iterates=True)
+
+    def run_view(self, request: HttpRequest) -> Any:
+        """Call a view, whose request holds what it takes until the response was sent; or return a refusal."""
+        limits, entity, named = limits_of(request), self._entity(), self._amounts()
+        is_first, before, limits.in_view = not limits.charges, [*limits.acquired], True
+        try:
+            payer = limits.entity if self._is_requester(entity) else entity
+            limits.charge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+        except REFUSALS as error:
+            return refusal(request, error, refunds=True)
+        try:
+            return self._answered(limits, payer, self.call(), is_first)
+        except BaseException as error:
+            if not limits.guarded:
+                limits.fail(error, but=before, ends=True)
+            raise
+
+    async def arun_view(self, request: HttpRequest) -> Any:
+        """`run_view` for asyncio."""
+        limits, entity, named = limits_of(request), await self._aentity(), await self._aamounts()
+        is_first, before, limits.in_view = not limits.charges, [*limits.acquired], True
+        try:
+            payer = await limits.aentity() if self._is_requester(entity) else entity
+            await limits.acharge(self.rule.resource, payer, named, timeout=self.rule.timeout)
+        except REFUSALS as error:
+            return await sync_to_async(refusal)(request, error, refunds=True)
+        try:
+            result = self.call()
+            response = await result if isawaitable(result) else result
+            if limits.refused is None:
+                return self._answered(limits, payer, response, is_first)
+            return await sync_to_async(self._answered)(limits, payer, response, is_first)  # it may refund
+        except Exception as error:
+            if not limits.guarded:
+                await sync_to_async(limits.fail)(error, but=before, ends=True)
+            raise
+        except BaseException as error:  # a cancelled task must not wait for a thread
+            if not limits.guarded:
+                limits.fail(error, but=before, ends=True)
+            raise
+
+    def _answered(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
+        """Report the usage of a response, and set its headers where there is no middleware."""
+        if not getattr(response, REFUNDS, False):
+            acquisitions = limits.charges.of((self.rule.resource, entity))
+            when_rendered = getattr(response, "add_post_render_callback", None)
+            if when_rendered is not None and self.rule.report:  # templates are rendered after the view
+                when_rendered(lambda rendered: self.rule.report.update(rendered, *acquisitions))
+            else:
+                self.rule.report.update(response, *acquisitions)
+        return report_response(limits, response, is_first=is_first)
+
+    def _amounts(self) -> Amounts:
+        return self._evaluated(self.rule.requested) or {}
+
+    async def _aamounts(self) -> Amounts:
+        return await self._aevaluated(self.rule.requested) or {}
+
+    def _entity(self) -> str | None:
+        entity: str | None = self._evaluated(self.rule.entity)
+        return normalize_entity(entity) if entity else entity
+
+    async def _aentity(self) -> str | None:
+        entity: str | None = await self._aevaluated(self.rule.entity)
+        return normalize_entity(entity) if entity else entity
+
+    def _is_requester(self, entity: str | None) -> bool:
+        """Whether the entity of the request is charged: none is named, or an empty one, which all would share."""
+        return self.rule.entity is None or entity == ""
+
+    def _evaluated(self, value: Any) -> Any:
+        """Return a value, or what a callable returns for the arguments."""
         return answer_of(value, *self.args, **self.kwargs) if callable(value) else value
 
-    async def aask(self, value: Any) -> Any:
-        """`ask` for asyncio; of a view in a thread, where it may ask the database."""
+    async def _aevaluated(self, value: Any) -> Any:
+        """`_evaluated` for asyncio; for a view in a thread, where callables may query the database."""
         if not callable(value):
             return value
-        ask = partial(value, *self.args, **self.kwargs)
+        evaluate = partial(value, *self.args, **self.kwargs)
         in_place = self.request is None or iscoroutinefunction(value)
-        answer = ask() if in_place else await sync_to_async(ask)()
-        if isawaitable(answer):
-            answer = await answer
-        return answer
+        answer = evaluate() if in_place else await sync_to_async(evaluate)()
+        return await answer if isawaitable(answer) else answer
 
 
-BLOCK: Final = Call(lambda: None, (), {})
+def report_response(limits: RequestLimits, response: Any, *, is_first: bool) -> Any:
+    """Set the headers of a response, and release with it, where there is no middleware.
+
+    The decorator that charged first sees the response last, so that is final there.
+    """
+    if limits.guarded:
+        return response
+    is_response = isinstance(response, HttpResponseBase)
+    if is_response:
+        set_headers(response, limits.reported(response, final=is_first))
+    if is_first and is_response:
+        release_when_sent(response, limits)
+    elif is_first:
+        limits.end()
+    return response
 
 
 def answer_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function answers; a coroutine is waited for."""
+    """Return what a function returns; awaits a coroutine."""
     answer = function(*args, **kwargs)
     return async_to_sync(_awaited)(answer) if isawaitable(answer) else answer
 
@@ -69,18 +273,54 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 
 
 def request_among(arguments: Sequence[Any]) -> HttpRequest | None:
-    """The first of some arguments that is a request, or that the REST framework has wrapped around one."""
+    """Return the first of some arguments that is a request, or a request of the REST framework, which wraps one."""
     for argument in arguments:
         if isinstance(argument, HttpRequest):
             return argument
     for argument in arguments:
-        wrapped = getattr(argument, "__dict__", _NOTHING).get("_request")
+        wrapped = getattr(argument, "__dict__", {}).get("_request")
         if isinstance(wrapped, HttpRequest):
             return wrapped
     return None
 
 
-def _bound_to(function: Callable[..., Any]) -> object:
-    """What a method is bound to, below other decorators and what `method_decorator` makes of it."""
+def is_awaited(function: Callable[..., Any], first: object = None) -> bool:
+    """Whether a view that is not a coroutine function returns one, as `dispatch` of asynchronous class views does.
+
+    `first` is the first argument of a call, which is the view where the function is a method.
+    """
     found: Any = unwrap(function, stop=lambda one: isinstance(one, partial))
-    return getattr(getattr(found, "func", found), "__self__", None)
+    bound = getattr(getattr(found, "func", found), "__self__", None)
+    view = first if isinstance(first, View) else bound
+    return isinstance(view, View) and view.view_is_async
+
+
+@contextmanager
+def held(acquisition: Acquisition, *, iterates: bool = False) -> Iterator[Acquisition]:
+    """Release at the end; when the block raises, amounts that were not reported are refunded.
+
+    A generator that is closed before its end has not failed: with `iterates`, what it took counts as used.
+    """
+    acquisition.__enter__()
+    try:
+        yield acquisition
+    except BaseException as error:
+        if iterates and isinstance(error, GeneratorExit):
+            acquisition.release()
+        acquisition.__exit__(type(error), error, error.__traceback__)
+        raise
+    acquisition.release()
+
+
+@asynccontextmanager
+async def aheld(acquisition: Acquisition, *, iterates: bool = False) -> AsyncIterator[Acquisition]:
+    """`held` for asyncio."""
+    acquisition.__enter__()
+    try:
+        yield acquisition
+    except BaseException as error:
+        if iterates and isinstance(error, GeneratorExit):
+            await acquisition.arelease()
+        await acquisition.__aexit__(type(error), error, error.__traceback__)
+        raise
+    await acquisition.arelease()

@@ -1,16 +1,16 @@
-"""What ways in charged for one request, so that each limit is charged once however many of them see it."""
+"""The charges of a request, by resource and entity, so that each is charged once however many integrations apply."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.integrations.amounts import one_of_each, taken_by, the_rest
-from limits_app.services import Share
+from limits_app.integrations.amounts import amounts_taken, one_of_each, remaining_amounts
 from limits_app.services.asking import Asked
 from limits_app.services.shadowing import ShadowedAcquisition
 
@@ -23,82 +23,89 @@ NOTHING: Final[Mapping[str, Amount]] = {}
 ONE_OF_EACH: Final = attrgetter("ones")
 
 
-Charge = tuple[tuple[Acquisition, ...], Mapping[str, Amount]]
-"""What ways in took of a resource for an entity, and the amounts that they named."""
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What integrations took of one resource for one entity, in order, and the amounts that they named."""
+
+    acquisitions: tuple[Acquisition, ...]
+    named: Mapping[str, Amount]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it took something, also for policies in shadow mode, and was not released."""
+        return not self.acquisitions[-1].claim.settled and any(
+            one.claim.plan.limits or isinstance(one, ShadowedAcquisition) for one in self.acquisitions
+        )
 
 
-class Charges(dict[Key, Charge]):
-    """The charges of a request, also those that were given back."""
+class Charges:
+    """What a request was charged, also what was refunded."""
 
-    def before(self, key: Key) -> Charge | None:
-        """What was charged already, unless it was given back, or nothing was set that could have been taken."""
-        charge = self.get(key)
-        if charge is None or charge[0][-1].claim.settled:
-            return None
-        return charge if any(map(_took, charge[0])) else None
+    def __init__(self) -> None:
+        self._charges: dict[Key, Charge] = {}
 
-    def resources(self, acquisition: Acquisition) -> list[str]:
-        """Of what resources an acquisition is, as far as ways in took it."""
-        return [resource for (resource, _), (acquisitions, _) in self.items() if acquisition in acquisitions]
+    def __bool__(self) -> bool:
+        return bool(self._charges)
 
-    def rest(self, key: Key, named: Mapping[str, Amount]) -> Asked:
-        """What is still to be asked; NOTHING when that is nothing."""
-        before = self.before(key) if self else None
-        if before is None:
-            return partial(one_of_each, named) if named else ONE_OF_EACH
-        new = {name: amount for name, amount in named.items() if name not in before[1]}
-        return partial(the_rest, taken_by(before[0]), new) if new else NOTHING
+    def of(self, key: Key) -> tuple[Acquisition, ...]:
+        """Return what integrations took of a resource for an entity."""
+        charge = self._charges.get(key)
+        return () if charge is None else charge.acquisitions
+
+    def held(self, key: Key) -> Charge | None:
+        """Return the charge that is held; None where there was none, or it was refunded."""
+        charge = self._charges.get(key)
+        return charge if charge is not None and charge.is_held else None
+
+    def resources_of(self, acquisition: Acquisition) -> list[str]:
+        """Return the resources that an acquisition was charged for."""
+        return [key[0] for key, charge in self._charges.items() if acquisition in charge.acquisitions]
+
+    def missing(self, key: Key, named: Mapping[str, Amount], requested: Asked = None) -> Asked:
+        """Return what is still to be requested, `requested` where nothing is held; None where everything is."""
+        charge = self.held(key)
+        if charge is None:
+            return requested or (partial(one_of_each, named) if named else ONE_OF_EACH)
+        new = {name: amount for name, amount in named.items() if name not in charge.named}
+        return partial(remaining_amounts, amounts_taken(charge.acquisitions), new) if new else None
 
     def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> None:
-        """Add what was taken; an amount that is named takes the place of the 1 that was taken before."""
-        before = self.before(key) if key in self else None
-        if before is None:
-            self[key] = (acquisition,), named
+        """Add what was taken; an amount that is named replaces the 1 that was taken before."""
+        charge = self.held(key)
+        if charge is None:
+            self._charges[key] = Charge((acquisition,), named)
             return
-        acquisitions, names = before
-        for earlier in acquisitions:
-            _give_back(earlier, named.keys() - names.keys())
-        self[key] = (*acquisitions, acquisition), {**named, **names}
-
-    def new(self, shares: Iterable[Share]) -> dict[Key, Share]:
-        """The shares that were not charged yet, each once; what asks for nothing in particular takes 1 of each."""
-        found: dict[Key, Share] = {}
-        for share in shares:
-            key = share.resource, share.entity
-            if self.before(key) is None:
-                found[key] = share if share.requested else share._replace(requested=ONE_OF_EACH)
-        return found
+        for earlier in charge.acquisitions:
+            _report_unused(earlier, named.keys() - charge.named.keys())
+        self._charges[key] = Charge((*charge.acquisitions, acquisition), {**named, **charge.named})
 
     def withdraw(self, key: Key) -> Charge | None:
-        """Forget what was charged already, and report it as not used; who asks releases it.
+        """Forget a charge and report it as unused; the caller releases it.
 
-        None where nothing is held, or where it was taken in one step with something else.
+        None where nothing is held, or where it was taken in one step with another resource.
         """
-        charge = self.before(key)
+        charge = self.held(key)
         if charge is None:
             return None
-        others = [one for other, (acquisitions, _) in self.items() if other != key for one in acquisitions]
-        if any(one in others for one in charge[0]):
+        others = [one for other, each in self._charges.items() if other != key for one in each.acquisitions]
+        if any(one in others for one in charge.acquisitions):
             return None
-        del self[key]
-        for acquisition in charge[0]:
+        del self._charges[key]
+        for acquisition in charge.acquisitions:
             if not acquisition.claim.settled:
-                _give_back(acquisition, acquisition.acquisitions)
+                _report_unused(acquisition, acquisition.acquisitions)
         return charge
 
-    def give_back(self, of: Container[Acquisition]) -> None:
-        """Report nothing as used of what was charged and is held, calls included, as far as it is among `of`."""
-        for acquisitions, _ in self.values():
-            for acquisition in acquisitions:
-                if not acquisition.claim.settled and acquisition in of:
-                    _give_back(acquisition, acquisition.acquisitions)
+    def refund(self, acquisitions: Sequence[Acquisition]) -> None:
+        """Report what was charged among some acquisitions as unused, calls included, and cancel all of them."""
+        for charge in self._charges.values():
+            for acquisition in charge.acquisitions:
+                if not acquisition.claim.settled and acquisition in acquisitions:
+                    _report_unused(acquisition, acquisition.acquisitions)
+        for acquisition in acquisitions:
+            acquisition.cancel()
 
 
-def _took(acquisition: Acquisition) -> bool:
-    """Whether there was anything to take, be it of what is only tried."""
-    return bool(acquisition.claim.plan.limits) or isinstance(acquisition, ShadowedAcquisition)
-
-
-def _give_back(acquisition: Acquisition, keys: Container[str]) -> None:
-    """Report nothing as used of some limits, unless somebody reported otherwise."""
+def _report_unused(acquisition: Acquisition, keys: Container[str]) -> None:
+    """Report 0 used of some limits whose usage was not reported."""
     acquisition.update({key: 0 for key, use in acquisition.acquisitions.items() if key in keys and use.used is None})

@@ -1,9 +1,10 @@
-"""`@limited` and `@exempt`, for views and for everything else."""
+"""`@limited` and `@exempt`, for views, functions, methods, generators and blocks."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
+from contextvars import ContextVar
 from functools import wraps
 from inspect import isasyncgenfunction, isgeneratorfunction
 from types import TracebackType
@@ -15,23 +16,24 @@ from limits_app.core.acquisition import Acquisition
 from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.integrations.amounts import Report
-from limits_app.integrations.blocks import aenter, aheld, aleave, enter, leave
-from limits_app.integrations.calls import BLOCK, Call
+from limits_app.integrations.calls import Amounts, LimitedCall, Report, Rule, aheld, held, is_awaited
 from limits_app.integrations.middleware import EXEMPT
-from limits_app.integrations.terms import Amounts, Terms
 
 __all__ = ["exempt", "limited"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_Block = AbstractContextManager[Acquisition] | AbstractAsyncContextManager[Acquisition]
 
 _CLASS: Final = "{shown} is for functions: write @method_decorator({shown}, name='dispatch') above the class"
+_ENTERED: Final[ContextVar[tuple[tuple[object, _Block], ...]]] = ContextVar("limits_app_entered", default=())
+"""The blocks that this thread or task has entered: a `limited` may be shared, and entered again inside itself."""
 
 
 def exempt(view: F) -> F:
-    """Have the middleware leave a view alone, whatever endpoints say; `@limited` on it still counts.
+    """Exclude a view from endpoints, so that the middleware does not charge it; `@limited` on it still counts.
 
-    Of a class it is the whole view, by its `dispatch`: a method for one verb is nothing that a middleware sees.
+    For a class view, decorate its `dispatch`: the middleware sees the whole view and not the method for one verb.
+    Raises TypeError for a class.
     """
     if isinstance(view, type):
         raise TypeError(_CLASS.format(shown="exempt"))
@@ -52,19 +54,19 @@ def exempt(view: F) -> F:
 
 
 class limited:  # noqa: N801 - used like a function
-    """Let a view, a function, a method or a block run only as limits admit; asynchronous ones as well.
+    """Run a view, a function, a method, a generator or a block when its limits admit it; also asynchronous ones.
 
-    `requested` are amounts by limit key; of every limit that is not named it takes 1. `entity` is who is charged:
-    by default, for a view, whoever makes the request, and otherwise the site itself.
+    `requested` are amounts by limit key; of every limit that is not named it takes 1. `entity` is the entity that is
+    charged: by default, for a view, that of the request, otherwise the site itself.
     Both may be callables that take the arguments of the function, also `async def`; those of an asynchronous view are
-    called in a thread, where they may ask the database. `timeout` is how many seconds to wait at most.
-    `usage` takes the result (of a view, the response) and says what was really used, by limit key;
-    `counts` takes it and says whether it counts: if not, all is given back. Both need algorithms that give back.
+    called in a thread, where they may query the database. `timeout` is the longest wait in seconds.
+    `usage` takes the result (of a view, the response) and returns the amounts that were used, by limit key;
+    `counts` takes it and returns whether it counts: if not, everything is refunded. Both need algorithms that refund.
 
-    A view that is refused gives the response of a refusal; a request is charged once for each limit,
-    and what it holds is held until its response was sent. Functions and blocks raise LimitExceeded,
-    and hold until they are left; generators from their first item to their last. Usage that nobody reports counts as
-    requested. Raises InvalidLimit for a resource or an entity that cannot be.
+    A view that is rejected returns a refusal; a request is charged once for each resource, and holds what it takes
+    until its response was sent. Functions and blocks raise LimitExceeded, and hold until they end; generators from
+    their first item to their last. Usage that is not reported counts as requested.
+    Raises InvalidLimit for an invalid resource or entity.
     """
 
     def __init__(
@@ -78,11 +80,11 @@ class limited:  # noqa: N801 - used like a function
         counts: Callable[[Any], bool] | None = None,
     ) -> None:
         checked_timeout(timeout)
-        who = entity if entity is None or callable(entity) else _literal(entity)
-        self._terms = Terms(check_resource(resource), requested, who, timeout, Report(usage, counts))
+        named = entity if entity is None or callable(entity) else _literal(entity)
+        self._rule = Rule(check_resource(resource), requested, named, timeout, Report(usage, counts))
 
     def __call__(self, function: F) -> F:
-        """Decorate a function; raises TypeError for a class, and for usage that nothing would tell."""
+        """Decorate a function; raises TypeError for a class, and for usage that no result could report."""
         if isinstance(function, type):
             raise TypeError(_CLASS.format(shown="limited(...)"))
         if isasyncgenfunction(function):
@@ -93,52 +95,47 @@ class limited:  # noqa: N801 - used like a function
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def when_admitted(*args: Any, **kwargs: Any) -> Any:
-            call = Call(function, args, kwargs)
+        def limited_function(*args: Any, **kwargs: Any) -> Any:
+            call = LimitedCall(self._rule, function, args, kwargs)
             request = call.request
-            if request is not None:
-                run = self._terms.arun_view if call.is_awaited else self._terms.run_view
-                return run(call, request)
-            return self._terms.run(call)
+            if request is None:
+                return call.run()
+            is_async = is_awaited(function, args[0] if args else None)
+            return call.arun_view(request) if is_async else call.run_view(request)
 
-        return when_admitted
+        return limited_function
 
     def _around_coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        async def when_admitted(*args: Any, **kwargs: Any) -> Any:
-            call = Call(function, args, kwargs)
+        async def limited_function(*args: Any, **kwargs: Any) -> Any:
+            call = LimitedCall(self._rule, function, args, kwargs)
             request = call.request
-            if request is not None:
-                return await self._terms.arun_view(call, request)
-            async with aheld(await self._terms.aacquire(call)) as acquisition:
-                result = await call.run()
-                self._terms.report.update(result, acquisition)
-                return result
+            return await (call.arun() if request is None else call.arun_view(request))
 
-        return when_admitted
+        return limited_function
 
     def _around_generator(self, function: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
-        """It is asked for with the first item, and held until the last; the result is what the generator returns."""
+        """Acquire before the first item, and hold until the last; the result is what the generator returns."""
 
         @wraps(function)
-        def when_admitted(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            call = Call(function, args, kwargs)
-            with self._terms.hold(call) as acquisition:
-                result = yield from call.run()
-                self._terms.report.update(result, acquisition)
+        def limited_function(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            call = LimitedCall(self._rule, function, args, kwargs)
+            with call.hold() as acquisition:
+                result = yield from call.call()
+                self._rule.report.update(result, acquisition)
                 return result
 
-        return when_admitted
+        return limited_function
 
     def _around_async_generator(self, function: Callable[..., AsyncGenerator[Any, Any]]) -> Callable[..., Any]:
         """`_around_generator` for asyncio; what is sent and thrown arrives inside, as with `yield from`."""
-        if self._terms.report != Report():
+        if self._rule.report:
             raise TypeError("an asynchronous generator has no result that `usage` or `counts` could take")
 
         @wraps(function)
-        async def when_admitted(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            call = Call(function, args, kwargs)
-            async with await self._terms.ahold(call), aclosing(call.run()) as items:
+        async def limited_function(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            call = LimitedCall(self._rule, function, args, kwargs)
+            async with await call.ahold(), aclosing(call.call()) as items:
                 step = items.asend(None)
                 try:
                     while True:
@@ -152,36 +149,55 @@ class limited:  # noqa: N801 - used like a function
                 except StopAsyncIteration:
                     return
 
-        return when_admitted
+        return limited_function
 
     def __enter__(self) -> Acquisition:
-        self._check_block()
-        return enter(self, self._terms.acquire(BLOCK))
+        call = self._block_call()
+        return cast("AbstractContextManager[Acquisition]", self._entered(held(call.acquire()))).__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        leave(self).__exit__(kind, error, trace)
+        cast("AbstractContextManager[Acquisition]", self._left()).__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Acquisition:
-        self._check_block()
-        return await aenter(self, await self._terms.aacquire(BLOCK))
+        block = aheld(await self._block_call().aacquire())
+        return await cast("AbstractAsyncContextManager[Acquisition]", self._entered(block)).__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await aleave(self).__aexit__(kind, error, trace)
+        await cast("AbstractAsyncContextManager[Acquisition]", self._left()).__aexit__(kind, error, trace)
 
-    def _check_block(self) -> None:
-        if self._terms.report != Report():
+    def _block_call(self) -> LimitedCall:
+        if self._rule.report:
             raise TypeError(
                 "a block has no result that `usage` or `counts` could take: "
                 "write `with limited(...) as acquisition:`, and inside it `acquisition.update({...})`"
             )
+        return LimitedCall(self._rule, _block, (), {})
+
+    def _entered(self, block: _Block) -> _Block:
+        _ENTERED.set((*_ENTERED.get(), (self, block)))
+        return block
+
+    def _left(self) -> _Block:
+        """Return the block that this thread or task entered last with this manager."""
+        entered = _ENTERED.get()
+        for place in reversed(range(len(entered))):
+            owner, block = entered[place]
+            if owner is self:
+                _ENTERED.set(entered[:place] + entered[place + 1 :])
+                return block
+        raise RuntimeError("the block was entered by another task: enter and leave it in the same one")
+
+
+def _block() -> None:
+    """Stand for a block, which has no arguments."""
 
 
 def _literal(entity: object) -> str:
-    """An identifier that says itself who is charged; as a pattern it would be one bucket for all who fill it in."""
+    """Return an identifier; InvalidLimit for a pattern, which would be one bucket for all values of its fields."""
     named = check_entity(entity)
     if "{" in named:
         raise InvalidLimit(

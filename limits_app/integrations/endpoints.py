@@ -11,7 +11,6 @@ from functools import lru_cache
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, router
 
@@ -44,8 +43,7 @@ _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after
 class Rule:
     """An endpoint, compiled; `route` is None where the path or the view was looked up by name.
 
-    `first` is what it asks of what was not charged yet; it raises OutdatedEndpoints where the rule may be another one
-    by now.
+    `if_current` are its amounts for limits of the same configuration; for others it raises OutdatedEndpoints.
     """
 
     name: str
@@ -53,7 +51,7 @@ class Rule:
     amounts: Mapping[str, Amount]
     methods: frozenset[str]
     route: Route | None
-    first: Asked
+    if_current: Asked
     reported: bool = False
 
     def fits(self, path: str, method: str) -> bool:
@@ -127,11 +125,6 @@ class EndpointTable:
             numbers.sort()
         return [self._rules[number] for number in numbers]
 
-    @property
-    def asks_afar(self) -> bool:
-        """Whether it is another machine that says whether anything has changed."""
-        return self._moment is not None and self._moment.store.remote
-
     def is_current(self) -> bool:
         """Whether nothing has changed, as far as the store can say; asks it."""
         try:
@@ -196,24 +189,13 @@ class Endpoints:
         kept = self.kept()
         return kept if kept is not None and kept.is_current() else self._load()
 
-    async def acurrent(self) -> EndpointTable:
-        """`current` for asyncio; a thread asks the database, and a store on another machine."""
-        kept = self.kept()
-        if kept is not None and not kept.asks_afar and kept.is_current():
-            return kept
-        return await sync_to_async(self.current)()
-
     def find_kept(self, path: str, view_name: str | None, method: str) -> Rule | None:
-        """The first rule that fits a request among `kept`."""
-        kept = self._kept
-        if kept is None or kept.until < monotonic():
-            return None
-        # As `find` does, which is a call more.
-        find = kept.table.known if len(path) + len(method) <= _LONGEST_KNOWN else kept.table.find
-        return find(path, view_name, method)
+        """Return the first rule that matches a request among `kept`."""
+        table = self.kept()
+        return None if table is None else table.find(path, view_name, method)
 
     def kept(self) -> EndpointTable | None:
-        """The endpoints that were read last, unless that is too long ago; asks nobody."""
+        """Return the endpoints that were read last, unless that is too long ago; queries nothing."""
         kept = self._kept
         return None if kept is None or kept.until < monotonic() else kept.table
 

@@ -21,7 +21,7 @@ from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, Rat
 from limits_app.core.outcome import remaining, reset_seconds
 from limits_app.core.plan import Claim
 
-__all__ = ["tell", "untell"]
+__all__ = ["remove_headers", "set_headers"]
 
 _POLICY: Final = "RateLimit-Policy"
 _LEFT: Final = "RateLimit"
@@ -46,7 +46,7 @@ class _Quota(NamedTuple):
         return self.refused, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
 
 
-def tell(response: HttpResponseBase, acquisitions: Sequence[Acquisition]) -> None:
+def set_headers(response: HttpResponseBase, acquisitions: Sequence[Acquisition]) -> None:
     """Add headers with the remaining amounts of the limits that were decided for a response."""
     form = conf.current()[_HEADERS]
     if acquisitions and form is not _NONE:
@@ -55,7 +55,7 @@ def tell(response: HttpResponseBase, acquisitions: Sequence[Acquisition]) -> Non
             response.headers[name] = value
 
 
-def untell(response: HttpResponseBase) -> None:
+def remove_headers(response: HttpResponseBase) -> None:
     """Take away what was said of somebody else."""
     for name in _NAMES:
         del response.headers[name]

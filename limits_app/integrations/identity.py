@@ -1,96 +1,177 @@
-"""Who makes a request: the entity that its charges go to."""
+"""Identity: the entity that makes a request, and identifiers that every store can hold."""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from hashlib import blake2b
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Final
+from unicodedata import normalize
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
+from python_ipware import IpWare
 
 from limits_app import conf
+from limits_app.conf import Network
 from limits_app.core.amounts import shown
-from limits_app.core.keys import MAX_ENTITY_LENGTH
-from limits_app.integrations.clients import client_of
+from limits_app.core.keys import MAX_ENTITY_LENGTH, RESOURCE_PATTERN
 
-__all__ = ["aidentify", "entity_of_key", "entity_of_request", "identify", "of_user", "sound", "sound_user"]
+__all__ = [
+    "UNKNOWN_CLIENT",
+    "aidentify",
+    "client_at",
+    "client_of",
+    "entity_of_account",
+    "entity_of_key",
+    "entity_of_request",
+    "entity_of_user",
+    "identify",
+    "normalize_entity",
+    "resource_named",
+]
+
+UNKNOWN_CLIENT: Final = "ip:unknown"
+"""All clients without an address; they share their limits, because otherwise they would have none."""
 
 _DIGEST: Final = "digest:"
-# To look for these in what has them takes as long as a call.
-_ENTITY_OF_REQUEST: Final = conf.ENTITY_OF_REQUEST.name
-_API_KEY_OF_REQUEST: Final = conf.API_KEY_OF_REQUEST.name
-_DEFAULT: Final = conf.ENTITY_OF_REQUEST.default
+_MOST_HOPS: Final = 32
+_LONGEST_CACHED: Final = 512
+"""The length up to which forwarding headers are cached; longer ones would let clients fill the memory."""
+_ADDRESS_READER: Final = IpWare(precedence=("REMOTE_ADDR",))
+"""Reads one address: with or without a port, brackets and a zone, IPv4 also where it is written as IPv6."""
+_FORBIDDEN_IN_RESOURCES: Final = re.compile(r"[^A-Za-z0-9_./-]+")
+_LONGEST_STEM: Final = 50
 
 
 def entity_of_request(request: HttpRequest) -> str:
-    """Give `key:<digest>` of an API key, else `user:<primary key>` of who is logged in, else `ip:<address>`.
+    """Return `key:<digest>` of an API key, else `user:<primary key>` of the user, else `ip:<address>`.
 
     No header is trusted unless the site says so: by LIMITS["API_KEY_OF_REQUEST"], which checks a key,
-    and LIMITS["TRUSTED_PROXIES"]. Without the latter, visitors behind a proxy all come from the proxy.
+    and LIMITS["TRUSTED_PROXIES"]. Without the latter, all clients behind a proxy have the address of the proxy.
     """
-    return _of_api_key(request) or of_user(getattr(request, "user", None)) or client_of(request)
+    return _entity_of_api_key(request) or entity_of_user(getattr(request, "user", None)) or client_of(request)
 
 
 def identify(request: HttpRequest) -> str | None:
-    """Ask the configured function; None is the site itself.
+    """Call LIMITS["ENTITY_OF_REQUEST"]; None is the site itself.
 
-    An empty answer is replaced by the default one, since it would put everybody into one bucket.
+    An empty identifier is replaced by the default one, since it would put all clients into one bucket.
+    Raises TypeError for anything but text or None.
     """
-    settings = conf.current()
-    if settings[_ENTITY_OF_REQUEST] is _DEFAULT:
-        if settings[_API_KEY_OF_REQUEST] is not None:
-            return sound(entity_of_request(request))
-        # As that does without keys, which is three calls more.
-        return sound_user(getattr(request, "user", None)) or sound(client_of(request))
     entity = conf.entity_function()(request)
     if entity is None:
         return None
     if not isinstance(entity, str):
-        raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must give text or None, not {shown(entity)}")
-    return sound(entity or entity_of_request(request))
+        raise TypeError(f"LIMITS['ENTITY_OF_REQUEST'] must return text or None, not {shown(entity)}")
+    return normalize_entity(entity or entity_of_request(request))
 
 
 async def aidentify(request: HttpRequest) -> str | None:
-    """`identify` for asyncio, in a thread, where `request.user` and configured functions may query the database."""
+    """`identify` for asyncio, in a thread: `request.user` and configured functions may query the database."""
     return await sync_to_async(identify)(request)
 
 
-def sound(entity: str) -> str:
-    """Give an identifier as it is, or its digest when it is too long or nothing that a database could store."""
-    # What is printable has neither NUL nor half characters, and nearly everything is.
-    storable = entity.isprintable() or ("\0" not in entity and _is_text(entity))
+def normalize_entity(entity: str) -> str:
+    """Return an identifier as it is, or its digest when it is too long or contains what databases cannot store."""
+    # Printable text has neither NUL nor surrogates, and nearly all identifiers are printable.
+    storable = entity.isprintable() or ("\0" not in entity and _is_encodable(entity))
     if storable and len(entity) <= MAX_ENTITY_LENGTH and not entity.startswith(_DIGEST):
         return entity
     return _DIGEST + _digest(entity)
 
 
 def entity_of_key(key: str) -> str:
-    """Give the entity of an API key, to set limits for it: its digest, since a key is a secret."""
+    """Return the entity of an API key, to set limits for it: its digest, since a key is a secret."""
     return f"key:{_digest(key)}"
 
 
-def sound_user(user: Any) -> str | None:
-    """Give `sound` of what `of_user` says; nearly all keys are numbers, which need no looking at."""
-    key = getattr(user, "pk", None)
-    if key.__class__ is int and user.is_authenticated:
-        return f"user:{key}"
-    entity = of_user(user)
-    return None if entity is None else sound(entity)
-
-
-def of_user(user: Any) -> str | None:
-    """Give `user:<primary key>`, or None for whoever is not logged in or has no such key, as users of tokens may."""
+def entity_of_user(user: Any) -> str | None:
+    """Return `user:<primary key>`; None for users that are not logged in, or have no primary key."""
     if user is None or not user.is_authenticated:
         return None
     key = getattr(user, "pk", None)
     return None if key is None or key == "" else f"user:{key}"
 
 
-def _of_api_key(request: HttpRequest) -> str | None:
+def entity_of_account(name: str) -> str:
+    """Return `account:<name>` of the name in a log-in form, before it is known whether the account exists.
+
+    Names that Django's forms treat as the same are the same entity: they strip a name and normalize it to NFKC.
+    Upper and lower case are the same too, as they are in many databases.
+    """
+    return normalize_entity(f"account:{normalize('NFKC', name).strip().casefold()}")
+
+
+def client_of(request: HttpRequest) -> str:
+    """Return `ip:<address>`, of IPv6 the network.
+
+    That is the other end of the connection; where that is a trusted proxy, the last address in X-Forwarded-For that
+    trusted proxies have added and that is not one of theirs. Any client can write what precedes it.
+    """
+    proxies = conf.get(conf.TRUSTED_PROXIES)
+    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "") if proxies else ""
+    read = _client if len(forwarded) <= _LONGEST_CACHED else _client.__wrapped__
+    return read(str(request.META.get("REMOTE_ADDR", "")), str(forwarded), proxies, conf.get(conf.IPV6_PREFIX))
+
+
+def client_at(address: str) -> str:
+    """Return `ip:<address>`, of IPv6 the network, for an address that other code found."""
+    return _client(address, "", (), conf.get(conf.IPV6_PREFIX))
+
+
+@lru_cache(maxsize=4096)
+def resource_named(name: str) -> str:
+    """Return a valid resource for the name that another library uses: the name, or what is left of it and a digest.
+
+    Different names never have the same resource.
+    """
+    if RESOURCE_PATTERN.fullmatch(name):
+        return name
+    stem = _FORBIDDEN_IN_RESOURCES.sub("-", name)[-_LONGEST_STEM:]
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
+    return f"n{stem}-{digest}"
+
+
+@lru_cache(maxsize=4096)
+def _client(peer: str, forwarded: str, proxies: tuple[Network | None, ...], prefix: int) -> str:
+    """Return one spelling for each client."""
+    address = _address(peer)
+    if forwarded and _is_trusted(peer, address, proxies):
+        for hop in reversed(forwarded.rsplit(",", _MOST_HOPS)[-_MOST_HOPS:]):
+            address = _address(hop)
+            if address is None or not _is_trusted(hop, address, proxies):
+                break
+    return UNKNOWN_CLIENT if address is None else f"ip:{_network(address, prefix)}"
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    if "," in text:
+        return None
+    address: IPv4Address | IPv6Address | None = _ADDRESS_READER.get_client_ip({"REMOTE_ADDR": text}, strict=True)[0]
+    return address
+
+
+def _is_trusted(text: str, address: IPv4Address | IPv6Address | None, proxies: tuple[Network | None, ...]) -> bool:
+    if address is None:
+        return not text.strip() and None in proxies
+    return any(proxy is not None and address in proxy for proxy in proxies)
+
+
+def _network(address: IPv4Address | IPv6Address, prefix: int) -> str:
+    """Return the network of an IPv6 address, since a customer has a whole one; the zone is chosen by the client."""
+    if isinstance(address, IPv4Address):
+        return str(address)
+    network = IPv6Network((int(address), prefix), strict=False)
+    return str(network if prefix < 128 else network.network_address)
+
+
+def _entity_of_api_key(request: HttpRequest) -> str | None:
     function = conf.function_of(conf.API_KEY_OF_REQUEST)
     key = None if function is None else function(request)
     if key is not None and not isinstance(key, str):
-        raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must give text or None")  # and what it gave stays a secret
+        raise TypeError("LIMITS['API_KEY_OF_REQUEST'] must return text or None")  # the value stays a secret
     return entity_of_key(key) if key else None
 
 
@@ -98,8 +179,8 @@ def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _is_text(entity: str) -> bool:
-    """Whether it is free of half characters."""
+def _is_encodable(entity: str) -> bool:
+    """Whether text has no surrogates."""
     try:
         entity.encode()
     except UnicodeEncodeError:

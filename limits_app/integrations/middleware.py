@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
-from traceback import walk_stack
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
-from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
-from limits_app.integrations.closing import drop
 from limits_app.integrations.endpoints import OutdatedEndpoints, Rule, endpoints
-from limits_app.integrations.headers import tell, untell
+from limits_app.integrations.headers import remove_headers, set_headers
 from limits_app.integrations.refusals import REFUSALS, refusal
-from limits_app.integrations.request_limits import RequestLimits, limits_of
+from limits_app.integrations.request import RequestLimits, limits_of
+from limits_app.integrations.responses import release_when_sent, release_with_task
 
 __all__ = ["EXEMPT", "LimitsMiddleware"]
 
 EXEMPT: Final = "limits_exempt"
-"""The attribute of views that the middleware leaves alone."""
-
-_NOT_CHARGED: Final = (OutdatedEndpoints, InvalidRequest)
-"""What a rule raises that was read before and is not the latest, or has amounts that cannot be.
-
-Both are told where it is charged again: whether it was the latest the store says meanwhile."""
-
-_UPDATE_CACHE: Final = "_cache_update_cache"
-"""False on requests whose response Django's FetchFromCacheMiddleware has found, as it was told to somebody else."""
+"""The attribute of views that endpoints do not apply to."""
 
 Sync = Callable[[HttpRequest], HttpResponseBase]
 Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 
 class LimitsMiddleware:
-    """Adds `request.limits`, and charges each request what the first endpoint that fits it says.
+    """Adds `request.limits`, and charges each request for the first endpoint that matches it.
 
-    It belongs behind the authentication middleware. The charge comes right before the view, when that is known;
-    a request that never reaches one, because there is none or something else answers, is charged all the same.
-    What is held is held until the response was sent.
+    Place it after the authentication middleware. A request is charged right before its view, when that is known;
+    a request that reaches no view, because there is none or another middleware answers, is charged after that.
+    What a request holds is released when its response was sent.
     """
 
     sync_capable = True
@@ -57,30 +45,23 @@ class LimitsMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
-        limits = getattr(request, "limits", None)  # as `limits_of` asks, which is a call more
-        if limits is None:
-            limits = request.limits = RequestLimits(request)  # type: ignore[attr-defined]  # it is there from now on
+        limits = limits_of(request)
         limits.guarded = True
         if self._is_async:
             return self._arespond(request, limits)
         try:
             response: HttpResponseBase = self._get_response(request)
             if not limits.enforced:
-                refused = _enforce(request)
-                if refused is not None:
-                    drop(response)
-                response = refused or _own(request, response)
+                response = _replaced(response, _enforce(request))
         except BaseException as error:
             limits.fail(error)
             raise
-        if response.streaming:
-            limits.listen()
-        # As `answered` says, which is a call more.
-        tell(response, limits.acquired if limits.refused is None else limits.answered(response))
+        set_headers(response, limits.reported(response))
+        release_when_sent(response, limits)
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
-        """Give back what a failed view did not use, and refuse where it was refused something."""
+        """Refund what a failed view did not use; answer with a refusal where a limit rejected it."""
         limits_of(request).fail(error)
         return refusal(request, error) if isinstance(error, REFUSALS) else None
 
@@ -88,121 +69,98 @@ class LimitsMiddleware:
         try:
             response: HttpResponseBase = await self._get_response(request)
             if not limits.enforced:
-                refused = await _aenforce(request)
-                if refused is not None:
-                    await sync_to_async(drop)(response)
-                response = refused or _own(request, response)
+                response = await sync_to_async(_replaced)(response, await _aenforce(request))
         except BaseException as error:
             limits.fail(error)
             raise
-        streams = response.streaming
-        if streams:
-            limits.listen()
-        if streams or limits.holds:
-            # An asynchronous handler that is cancelled, or cannot send, drops the response without closing it.
-            task = cast("asyncio.Task[Any]", asyncio.current_task())
-            task.add_done_callback(partial(_dropped, limits, sends=_is_sent_here()))
-        if limits.refusals:  # a thread gives back
-            tell(response, await sync_to_async(limits.answered)(response))
-        else:
-            tell(response, limits.answered(response))
+        reported = limits.reported if limits.refused is None else sync_to_async(limits.reported)  # it may refund
+        found = reported(response)
+        set_headers(response, await found if isinstance(found, Awaitable) else found)
+        release_with_task(response, limits)
+        release_when_sent(response, limits)
         return response
 
 
-def _own(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    """A response that no view made, without what it tells of others where it comes from a cache."""
-    if vars(request).get(_UPDATE_CACHE) is False:
-        untell(response)
+def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> HttpResponseBase:
+    """Return the response to a request that reached no view: what was made for it, or its refusal.
+
+    A response from a cache has headers with what another client had left.
+    """
+    if refused is not None:
+        response.close()
+        return refused
+    remove_headers(response)
     return response
 
 
-def _enforce(
-    request: HttpRequest, _view: object = None, _args: object = None, _kwargs: object = None
-) -> HttpResponseBase | None:
-    """Charge what the first endpoint that fits says; a refusal is a response."""
-    limits, match = getattr(request, "limits", None) or limits_of(request), request.resolver_match
-    limits.enforced = True
-    view_name = None
-    if match is not None:
-        if getattr(match.func, EXEMPT, False):
-            return None
-        view_name = match.view_name
-    path, method = request.path_info, request.method or ""
+def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
+    """Charge the first endpoint that matches a request; return a refusal where a limit rejects it."""
+    limits = limits_of(request)
+    if _is_exempt(request, limits):
+        return None
     try:
-        first = None if limits.charges else endpoints.find_kept(path, view_name, method)
-        if first is not None:
-            try:
-                limits.take_new((first.resource, limits.entity_of(request), first.first, ()), first.amounts)
-            except _NOT_CHARGED:
-                first = None
-        if first is None:
-            rule = endpoints.current().find(path, view_name, method)
+        rule = _confirmable(request, limits)
+        try:
             if rule is not None:
-                _charge(limits, rule, limits.entity)
+                limits.charge(rule.resource, limits.entity, rule.amounts, requested=rule.if_current)
+                return None
+        except (OutdatedEndpoints, InvalidRequest):
+            pass  # charged as the current endpoints say
+        _charge_current(request, limits)
     except REFUSALS as error:
         return _refused(request, error)
     return None
 
 
 async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
-    """`_enforce` for asyncio; a thread asks the store and the database, for endpoints and for a page."""
-    limits, match = limits_of(request), request.resolver_match
-    limits.enforced = True
-    view_name = None
-    if match is not None:
-        if getattr(match.func, EXEMPT, False):
-            return None
-        view_name = match.view_name
-    path, method = request.path_info, request.method or ""
+    """`_enforce` for asyncio; a thread queries the store and the database for endpoints."""
+    limits = limits_of(request)
+    if _is_exempt(request, limits):
+        return None
     try:
-        first = None if limits.charges else endpoints.find_kept(path, view_name, method)
-        if first is not None:
-            try:
-                await limits.atake_new((first.resource, await limits.aentity(), first.first, ()), first.amounts)
-            except _NOT_CHARGED:
-                first = None
-        if first is None:
-            rule = (await endpoints.acurrent()).find(path, view_name, method)
+        rule = _confirmable(request, limits)
+        try:
             if rule is not None:
-                await _acharge(limits, rule, await limits.aentity())
+                entity = await limits.aentity()
+                await limits.acharge(rule.resource, entity, rule.amounts, requested=rule.if_current)
+                return None
+        except (OutdatedEndpoints, InvalidRequest):
+            pass
+        await sync_to_async(_charge_current)(request, limits)
     except REFUSALS as error:
         return await sync_to_async(_refused)(request, error)
     return None
 
 
+def _is_exempt(request: HttpRequest, limits: RequestLimits) -> bool:
+    limits.enforced = True
+    match = request.resolver_match
+    return match is not None and getattr(match.func, EXEMPT, False)
+
+
+def _confirmable(request: HttpRequest, limits: RequestLimits) -> Rule | None:
+    """Return the rule among the endpoints that were read last: the store confirms them when it charges."""
+    return None if limits.charges else endpoints.find_kept(*_found_by(request))
+
+
+def _charge_current(request: HttpRequest, limits: RequestLimits) -> None:
+    """Charge what the current endpoints say; 1 of each limit where the amounts of a rule are invalid."""
+    rule = endpoints.current().find(*_found_by(request))
+    if rule is None:
+        return
+    try:
+        limits.charge(rule.resource, limits.entity, rule.amounts)
+    except InvalidRequest as error:
+        rule.report(error)
+        limits.charge(rule.resource, limits.entity)
+
+
+def _found_by(request: HttpRequest) -> tuple[str, str | None, str]:
+    match = request.resolver_match
+    return request.path_info, None if match is None else match.view_name, request.method or ""
+
+
 def _refused(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:
-    """What a request gets that no view sees, which is given back what it was charged before."""
+    """Return the refusal of a request that no view sees; it is refunded what it was charged before."""
     limits_of(request).undo()
     return refusal(request, error)
-
-
-def _charge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:
-    """Charge what a rule says; 1 of each limit where that cannot be requested, rather than an error or nothing."""
-    try:
-        limits.take(rule.resource, entity, rule.amounts)
-    except InvalidRequest as error:
-        rule.report(error)
-        limits.take(rule.resource, entity)
-
-
-async def _acharge(limits: RequestLimits, rule: Rule, entity: str | None) -> None:
-    try:
-        await limits.atake(rule.resource, entity, rule.amounts)
-    except InvalidRequest as error:
-        rule.report(error)
-        await limits.atake(rule.resource, entity)
-
-
-def _dropped(limits: RequestLimits, task: asyncio.Task[Any], *, sends: bool) -> None:
-    if sends or task.cancelled() or task.exception() is not None:
-        limits.end()
-
-
-def _is_sent_here() -> bool:
-    """Whether the response is sent before the task ends which made it: since Django 6 it is that of the server.
-
-    Servers handle what a handler raises, so how such a task ends does not tell.
-    Elsewhere a task may end long before its response is sent, as where synchronous middleware stands in front.
-    """
-    handle = ASGIHandler.handle.__code__
-    return any(frame.f_code is handle for frame, _ in walk_stack(None))

@@ -1,10 +1,10 @@
-"""`@ratelimit` with the arguments of django-ratelimit, for sites that come from there.
+"""`@ratelimit` with the arguments of django-ratelimit, for sites that migrate from there.
 
-The rate holds until an administrator sets limits on the resource that is named like the group.
-Of several decorators on one view the innermost has the name of the group, and the next ones end in `.2`, `.3`, ...
+The rate applies until an administrator sets limits on the resource that has the name of the group.
+Of several decorators on one view the innermost has the name of the group; the next ones end in `.2`, `.3`, ...
 Of several windows of one group the longest has its name, and the others end in their seconds, such as `.60s`:
-in one bucket the shorter one would end the longer one before its time.
-Windows of a rate that a function says always end in their seconds, so that all processes call them the same.
+in one bucket the shorter window would reset the longer one.
+The windows of rates that a function returns always end in their seconds, so that all processes use the same names.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.utils.module_loading import import_string
 
 from limits_app.core.limits import Blocked, CallLimit, Limit, RateLimitAlgorithm
-from limits_app.integrations.calls import Call, answer_of, request_among
-from limits_app.integrations.clients import client_of
-from limits_app.integrations.headers import tell
-from limits_app.integrations.identity import of_user, sound
-from limits_app.integrations.named import resource_named
+from limits_app.integrations.calls import answer_of, is_awaited, report_response, request_among
+from limits_app.integrations.identity import client_of, entity_of_user, normalize_entity, resource_named
 from limits_app.integrations.refusals import REFUSALS, refusal
-from limits_app.integrations.request_limits import limits_of
+from limits_app.integrations.request import RequestLimits, limits_of
 
 __all__ = ["ALL", "UNSAFE", "ratelimit"]
 
@@ -50,8 +48,8 @@ _RATE: Final = re.compile(r"(\d+)/(\d*)([a-z]*)")
 
 _WHO: Final[dict[str, Callable[[HttpRequest], str]]] = {
     "ip": client_of,
-    "user": lambda request: of_user(getattr(request, "user", None)) or "anonymous",
-    "user_or_ip": lambda request: of_user(getattr(request, "user", None)) or client_of(request),
+    "user": lambda request: entity_of_user(getattr(request, "user", None)) or "anonymous",
+    "user_or_ip": lambda request: entity_of_user(getattr(request, "user", None)) or client_of(request),
 }
 _SAID: Final[dict[str, Callable[[HttpRequest, str], str]]] = {
     "get": lambda request, name: request.GET.get(name, ""),
@@ -83,8 +81,8 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
     def decorate(view: F) -> F:
         rule = _Rule(group or _group_of(view), getattr(view, _DEPTH, 0) + 1, key, rate, _methods(method), block)
         rule.announce()
-        is_awaited = iscoroutinefunction(view) or Call(view, (), {}).is_awaited
-        decorated = _asynchronous(rule, view) if is_awaited else _synchronous(rule, view)
+        is_async = iscoroutinefunction(view) or is_awaited(view)
+        decorated = (_asynchronous if is_async else _synchronous)(rule, view)
         setattr(decorated, _DEPTH, rule.depth)
         return cast(F, decorated)
 
@@ -92,6 +90,8 @@ def ratelimit(  # noqa: PLR0917 - the arguments are those of django-ratelimit
 
 
 class _Rule(NamedTuple):
+    """The arguments of one decorator; `depth` counts the decorators of a view from the inside."""
+
     group: str
     depth: int
     key: Key
@@ -105,59 +105,50 @@ class _Rule(NamedTuple):
             window = _limits(self.rate)[1]
             _LONGEST[self._name] = max(window, _LONGEST.get(self._name, window))
 
-    def demand(self, request: HttpRequest) -> _Demand | None:
-        """What a request is charged; None where the rule is not about it."""
+    def refusal(self, request: HttpRequest) -> HttpResponseBase | None:
+        """Charge a request, and set `request.limited`; return a refusal where it is rejected and the rule blocks."""
+        django_request, is_limited = request_among((request,)) or request, False
+        try:
+            self._charge(request, limits_of(django_request))
+        except REFUSALS as error:
+            if self.block:
+                return refusal(django_request, error, refunds=True)
+            is_limited = True
+        cast(Any, request).limited = is_limited or getattr(request, "limited", False)
+        return None
+
+    def _charge(self, request: HttpRequest, limits: RequestLimits) -> None:
         if self.methods is not None and request.method not in self.methods:
-            return None
+            return
         rate = self.rate
         if isinstance(rate, str) and "." in rate:
             rate = cast(Rates, import_string(rate))
         if callable(rate):
             rate = cast(Rate, answer_of(rate, self.group, request))
         if rate is None:
-            return None
-        limits, window = _limits(rate)
-        # The client where nobody is named, since that would be everybody.
-        entity = sound(_entity(self.key, self.group, request) or client_of(request))
-        return _Demand(self._resource(window, announced=rate is self.rate), entity, limits)
-
-    def _resource(self, window: float, *, announced: bool) -> str:
-        name = self._name
-        is_longest = announced and window == _LONGEST[name]
-        return resource_named(name if is_longest else f"{name}.{window:g}s")
+            return
+        default_limits, window = _limits(rate)
+        # The client where the key is empty, since all requests would share that.
+        entity = normalize_entity(_entity(self.key, self.group, request) or client_of(request))
+        is_longest = rate is self.rate and window == _LONGEST[self._name]
+        resource = resource_named(self._name if is_longest else f"{self._name}.{window:g}s")
+        limits.charge(resource, entity, default_limits=default_limits)
 
     @property
     def _name(self) -> str:
         return self.group if self.depth == 1 else f"{self.group}.{self.depth}"
 
 
-class _Demand(NamedTuple):
-    """Who is charged for which resource, and what holds where nothing is set."""
-
-    resource: str
-    entity: str
-    default_limits: tuple[Limit, ...]
-
-
 def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        whole = request_among((request,)) or request
-        limits = limits_of(whole)
-        is_first = not limits.charges  # and hears of the response last
-        try:
-            demand = rule.demand(request)
-            if demand is not None:
-                limits.take(demand.resource, demand.entity, default_limits=demand.default_limits)
-        except REFUSALS as error:
-            if rule.block:
-                return refusal(whole, error, gives_back=True)
-            _mark(request, limited=True)
-        _mark(request)
-        response = view(request, *args, **kwargs)
-        if not limits.guarded:
-            tell(response, limits.answered(response) if is_first else limits.told(response))
-        return response
+        django_request = request_among((request,)) or request
+        limits = limits_of(django_request)
+        is_first = not limits.charges
+        refused = rule.refusal(request)
+        if refused is not None:
+            return refused
+        return report_response(limits, view(request, *args, **kwargs), is_first=is_first)
 
     return limited
 
@@ -165,31 +156,18 @@ def _synchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
 def _asynchronous(rule: _Rule, view: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(view)
     async def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        whole = request_among((request,)) or request
-        limits = limits_of(whole)
+        django_request = request_among((request,)) or request
+        limits = limits_of(django_request)
         is_first = not limits.charges
-        try:
-            demand = await sync_to_async(rule.demand)(request)
-            if demand is not None:
-                await limits.atake(demand.resource, demand.entity, default_limits=demand.default_limits)
-        except REFUSALS as error:
-            if rule.block:
-                return await sync_to_async(refusal)(whole, error, gives_back=True)
-            _mark(request, limited=True)
-        _mark(request)
+        refused = await sync_to_async(rule.refusal)(request)  # keys and rates may query the database
+        if refused is not None:
+            return refused
         response = view(request, *args, **kwargs)
         if isawaitable(response):
             response = await response
-        if not limits.guarded:
-            tell(response, limits.answered(response) if is_first else limits.told(response))
-        return response
+        return await sync_to_async(report_response)(limits, response, is_first=is_first)
 
     return limited
-
-
-def _mark(request: HttpRequest, *, limited: bool = False) -> None:
-    """Say on the request whether any decorator found it too often."""
-    cast(Any, request).limited = limited or getattr(request, "limited", False)
 
 
 def _entity(key: Key, group: str, request: HttpRequest) -> str:

@@ -21,8 +21,8 @@ from django.utils.translation import gettext, ngettext
 from limits_app import conf
 from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.integrations.headers import tell
-from limits_app.integrations.request_limits import limits_of
+from limits_app.integrations.headers import set_headers
+from limits_app.integrations.request import limits_of
 
 __all__ = ["PROBLEM", "QUOTA_EXCEEDED", "REFUSALS", "refusal", "seconds_of", "violated"]
 
@@ -53,7 +53,7 @@ class _Refusal:
 
 
 def refusal(
-    request: HttpRequest, error: LimitExceeded | StoreUnavailable, *, gives_back: bool = False
+    request: HttpRequest, error: LimitExceeded | StoreUnavailable, *, refunds: bool = False
 ) -> HttpResponseBase:
     """Translate an error: 429 for a limit, 422 for what can never be admitted, 503 when the store is down.
 
@@ -66,7 +66,7 @@ def refusal(
     response["Cache-Control"] = "no-store"
     if said.retry_after is not None:
         response["Retry-After"] = str(said.retry_after)
-    tell(response, limits_of(request).refused_with(response, error, gives_back=gives_back))
+    set_headers(response, limits_of(request).refused_with(response, error, refunds=refunds))
     return response
 
 

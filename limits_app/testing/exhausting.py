@@ -11,7 +11,7 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import NeverAdmissible
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
-from limits_app.integrations.identity import of_user
+from limits_app.integrations.identity import entity_of_user
 
 __all__ = ["exhaust"]
 
@@ -50,7 +50,7 @@ def exhaust(resource: str, *, entity: Any = None, keys: Collection[str] | None =
 
 
 def _name_of(user: Any) -> str:
-    name = of_user(user) if hasattr(user, "is_authenticated") else None
+    name = entity_of_user(user) if hasattr(user, "is_authenticated") else None
     if name is None:
         raise TypeError(
             f"entity of exhaust must be a saved user, text such as 'ip:192.0.2.7' for a visitor, or None for the site; "

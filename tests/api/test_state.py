@@ -21,7 +21,7 @@ from limits_app.api import problems
 from limits_app.core.errors import StaleConfiguration, StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.integrations.drf.errors import Unavailable
+from limits_app.integrations.drf.throttle import Unavailable
 from limits_app.integrations.refusals import refusal
 from limits_app.models import (
     AuditEvent,

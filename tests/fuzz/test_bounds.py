@@ -15,9 +15,7 @@ from django.test import override_settings
 
 from limits_app.core.limits import CallLimit, QuotaLimit
 from limits_app.core.notation import parse_limit
-from limits_app.integrations.clients import client_of
-from limits_app.integrations.identity import entity_of_key, sound
-from limits_app.integrations.named import resource_named
+from limits_app.integrations.identity import client_of, entity_of_key, normalize_entity, resource_named
 from limits_app.integrations.routes import Route
 from limits_app.models.validators import validate_amounts, validate_json, validate_methods
 from limits_app.models.weekly_hours import WeeklyHours
@@ -54,8 +52,8 @@ WORST: dict[str, Callable[[], object]] = {
     "commas": lambda: forwarded("," * LONG),
     "one long hop": lambda: forwarded("1" * LONG),
     "colons": lambda: forwarded(":" * LONG),
-    "an identifier": lambda: sound("x" * LONG),
-    "an identifier of half characters": lambda: sound("\ud800" * LONG),
+    "an identifier": lambda: normalize_entity("x" * LONG),
+    "an identifier of half characters": lambda: normalize_entity("\ud800" * LONG),
     "an API key": lambda: entity_of_key("k" * LONG),
     "the name of a group": lambda: resource_named("é." * (LONG // 2)),
     "digits of a rate": lambda: CallLimit.parse("9" * LONG + "/s"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limits_app.core.keys import Scope, line_scope, member_scope, scope_of, shadow_scope, shared_scope, short_key
-from limits_app.integrations.named import resource_named
+from limits_app.integrations.identity import resource_named
 from tests.fuzz.making import MANY, nearly
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_./-]{0,63}", fullmatch=True)

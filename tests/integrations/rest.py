@@ -13,6 +13,8 @@ from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
+from limits_app.integrations.drf.throttle import LimitsMixin
+
 __all__ = ["RATES", "Members", "Named", "Person", "ask", "of", "statuses", "view_of"]
 
 RATES = {"anon": "2/min", "user": "3/min", "uploads": "1/hour", "burst": "2/sec", "daily": "4/day", "free": None}
@@ -47,7 +49,7 @@ def view_of(*throttles: type, **attributes: Any) -> Callable[..., Any]:
 
     names = {"throttle_classes": throttles, "authentication_classes": [Named], "permission_classes": []}
     verbs = {"get": get, "post": get}
-    kind = type("View", (APIView,), names | verbs | attributes)
+    kind = type("View", (LimitsMixin, APIView), names | verbs | attributes)
     view: Callable[..., Any] = kind.as_view()
     return view
 
@@ -62,7 +64,7 @@ def ask(view: Callable[..., Any], person: int | None = None, **extra: Any) -> An
     headers = extra.pop("headers", {}) | ({"X-Person": str(person)} if person else {})
     request = APIRequestFactory().get("/", headers=headers, **extra)
     response = view(request)
-    request.close()
+    response.close()
     return response
 
 

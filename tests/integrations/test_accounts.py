@@ -12,8 +12,8 @@ from django.test import Client
 from django.utils.decorators import method_decorator
 
 from limits_app.core.limits import CallLimit
-from limits_app.integrations.accounts import entity_of_account
 from limits_app.integrations.decorators import limited
+from limits_app.integrations.identity import entity_of_account
 from tests.integrations.site import limit
 
 pytestmark = pytest.mark.django_db(transaction=True)

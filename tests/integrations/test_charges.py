@@ -16,11 +16,9 @@ from pytest_django import Settings
 from limits_app import services
 from limits_app.core.errors import InvalidRequest, LimitExceeded
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.integrations import charging
 from limits_app.integrations.decorators import limited
-from limits_app.integrations.request_limits import RequestLimits, limits_of
+from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.resolver import resolve, resolver
-from limits_app.services.acquiring import try_resource
 from limits_app.signals import limit_exceeded
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
@@ -74,7 +72,7 @@ def test_what_was_charged_is_not_charged_again(
     for named in charges:
         charge("api", "ann", named)
     assert tuple(left("api")[key] for key in FULL) == held
-    limits._request.close()
+    limits.end()
     assert tuple(left("api")[key] for key in FULL) == after
 
 
@@ -82,7 +80,7 @@ def test_what_was_reported_stays_used_when_more_is_named_later(limits: RequestLi
     limits.charge("api", "ann")
     limits.acquisitions["api"].update({"tpm": 30})
     limits.charge("api", "ann", {"tpm": 40})
-    limits._request.close()
+    limits.end()
     assert left("api")["tpm"] == 30
 
 
@@ -102,17 +100,19 @@ def test_threads_of_a_view_that_charge_at_the_same_time_charge_once(
 ) -> None:
     second = Thread(target=lambda: limits.charge("api", "ann"))
 
-    def slow(*args: Any) -> Any:
+    acquire = services.acquire
+
+    def slow(*args: Any, **options: Any) -> Any:
         if second.ident is None:
             second.start()
             second.join(0.2)  # as long as it would take the other one to be charged, too
-        return try_resource(*args)
+        return acquire(*args, **options)
 
-    monkeypatch.setattr(charging, "try_resource", slow)
+    monkeypatch.setattr(services, "acquire", slow)
     limits.charge("api", "ann")
     second.join()
     assert left("api")["call_count"] == FULL["call_count"] - 1
-    assert len(limits.held) == 1
+    assert len(limits.acquired) == 1
 
 
 def test_who_hears_of_a_refusal_may_charge_the_same_request(limits: RequestLimits) -> None:
@@ -150,7 +150,7 @@ def test_nobody_waits_for_a_part_that_waits_for_a_limit(limits: RequestLimits, c
         limits.charge("calls", "ann")
     clock.advance(60)
     waits.join()
-    assert len(limits.held) == 1
+    assert len(limits.acquired) == 1
 
 
 def test_a_part_that_was_refused_lets_the_next_one_try(limits: RequestLimits) -> None:
@@ -263,27 +263,11 @@ def early(get_response: Any) -> Any:
 early.async_capable = True  # type: ignore[attr-defined]  # as Django has it
 
 
-def hears(limits: RequestLimits) -> bool:
-    """Whether the request hears of its end."""
-    return "close" in vars(limits._request)
-
-
-def test_nobody_hears_of_the_end_where_nothing_can_be_given_back(limits: RequestLimits) -> None:
-    limit("calls", CallLimit(10, 60))
-    limits.take("calls", "ann")
-    assert not hears(limits)
-    limits.take("api", "ann")
-    assert hears(limits)
-    limits._request.close()
-    assert left("calls") == {"call_count": 9}
-    assert left("api")["slots"] == 5
-
-
 def test_whoever_looks_at_what_was_charged_may_report_its_usage(limits: RequestLimits) -> None:
     limit("calls", CallLimit(10, 60))
-    limits.take("calls", "ann")
+    limits.charge("calls", "ann")
     limits.acquisitions["calls"].update({"call_count": 0})
-    limits._request.close()
+    limits.end()
     assert left("calls") == {"call_count": 10}
 
 
@@ -292,20 +276,20 @@ def test_who_was_charged_what_can_be_looked_at_when_the_request_is_over() -> Non
     request = RequestFactory().get("/", headers={"X-Who": "ann"})
     limits = limits_of(request)
     assert limits.entity == "ann"
-    limits.take("calls", "ann")
+    limits.charge("calls", "ann")
     del request
     assert limits.acquisitions["calls"].successful
     assert limits.entity == "ann"
     with pytest.raises(RuntimeError, match="the request is over"):
-        limits._request  # noqa: B018 - asking is enough
+        limits.request  # noqa: B018 - asking is enough
 
 
 def test_calls_that_are_named_later_take_the_place_of_the_one_that_was_taken(limits: RequestLimits) -> None:
     limit("calls", CallLimit(10, 60))
-    limits.take("calls", "ann")
-    limits.take("calls", "ann", {"call_count": 4})
+    limits.charge("calls", "ann")
+    limits.charge("calls", "ann", {"call_count": 4})
     assert left("calls") == {"call_count": 5}
-    limits._request.close()
+    limits.end()
     assert left("calls") == {"call_count": 6}
 
 
@@ -314,9 +298,9 @@ def test_what_is_held_in_the_shadow_comes_back_with_the_end(limits: RequestLimit
     services.set_resource_limits("tried", [ResourceLimit("slots", 1)], enforcement="shadow")
     shadow = resolve("tried", "ann").limit_set.shadow
     assert shadow is not None
-    limits.take("tried", "ann")
+    limits.charge("tried", "ann")
     assert shadow.get_stats()["slots"]["available"] == 0
-    limits._request.close()
+    limits.end()
     assert shadow.get_stats()["slots"]["available"] == 1
 
 
@@ -326,36 +310,9 @@ def test_a_generator_reports_what_the_request_was_charged_before_it(request_of_a
         yield "one"
 
     limit("calls", CallLimit(10, 60))
-    limits_of(request_of_ann).take("calls", "ann")  # as a throttle does where no middleware is
+    limits_of(request_of_ann).charge("calls", "ann")  # as a throttle does where no middleware is
     assert list(rows(request_of_ann)) == ["one"]
     assert left("calls") == {"call_count": 10}
-
-
-def test_the_request_is_closed_as_ever(limits: RequestLimits) -> None:
-    def close() -> None:
-        raise OSError("the body cannot be closed")
-
-    limits._request.close = close  # type: ignore[method-assign]  # a server's own
-    limits.charge("api", "ann")
-    with pytest.raises(OSError, match="the body cannot be closed"):
-        limits._request.close()
-    assert left("api")["slots"] == 5
-
-
-def test_who_takes_the_place_of_closing_is_asked_once(limits: RequestLimits) -> None:
-    limits.listen()
-    request, calls = limits._request, []
-    ours = request.close
-
-    def close() -> None:
-        calls.append("theirs")
-        ours()
-
-    request.close = close  # type: ignore[method-assign]  # as who measures requests may do
-    limits.charge("api", "ann")
-    request.close()
-    assert calls == ["theirs"]
-    assert left("api")["slots"] == 5
 
 
 def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(limits: RequestLimits) -> None:
@@ -369,7 +326,7 @@ def test_the_verbs_of_the_service_are_for_whoever_makes_the_request(limits: Requ
     assert not limits.check("api", requested=asked, entity="bob").violations
     assert left("api") == {"call_count": 8, "tpm": 80, "slots": 4}
     assert left("api", "bob") == left("api", None) == {"call_count": 9, "tpm": 90, "slots": 4}
-    limits._request.close()
+    limits.end()
     assert left("api")["slots"] == left("api", "bob")["slots"] == left("api", None)["slots"] == 5
 
 
@@ -394,7 +351,7 @@ def test_the_verbs_of_the_service_wait_where_they_may(limits: RequestLimits) -> 
     assert limits.acquire("api", requested={"tpm": 10}, timeout=60)
     async_to_sync(view)()
     assert left("api") == {"call_count": 8, "tpm": 80, "slots": 3}
-    limits._request.close()
+    limits.end()
     assert left("api")["slots"] == 5
 
 
@@ -417,7 +374,7 @@ def test_the_verbs_charge_each_time_and_need_their_amounts(limits: RequestLimits
 def test_every_request_has_its_limits(ask: Ask, serve: Any) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         given: RequestLimits = request.limits  # type: ignore[attr-defined]  # the middleware adds it
-        return HttpResponse(f"{given.entity} {given.acquisitions} {given.outcomes} {given.holds}")
+        return HttpResponse(f"{given.entity} {given.acquisitions} {given.outcomes} {bool(given.acquired)}")
 
     serve({"": view})
     assert ask(who="bob").content == b"bob {} () False"
@@ -441,5 +398,5 @@ def test_several_resources_at_once_are_among_the_acquisitions_by_each_name(kind:
         assert limits.acquisitions == {"api": acquisition, "other": acquisition}
     assert len(limits.outcomes) == 2
     limits.acquisitions["other"].update({"api:tpm": 1})
-    limits._request.close()
+    limits.end()
     assert left("api") == {"call_count": 8, "tpm": 95, "slots": 5}

@@ -28,7 +28,7 @@ from limits_app import services
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitExceeded, LimitTimeout, StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
 from limits_app.integrations.decorators import exempt, limited
-from limits_app.integrations.request_limits import limits_of
+from limits_app.integrations.request import limits_of
 from limits_app.stores import registry
 from limits_app.testing import FakeClock
 from tests.integrations.conftest import MIDDLEWARE
@@ -777,7 +777,7 @@ def test_a_generator_that_takes_a_request_charges_who_makes_it_until_the_respons
         else:
             async_to_sync(first)(alines(request))
     assert left("api") == {"call_count": 1, "slots": 0}
-    request.close()
+    limits_of(request).end()
     assert left("api") == {"call_count": 1, "slots": 1}
 
 

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from limits_app.core.limits import CallLimit, ResourceLimit
-from limits_app.integrations.drf.throttle import LimitThrottle
+from limits_app.integrations.drf.throttle import LimitsMixin, LimitThrottle
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.rest import Members, Named
 from tests.integrations.site import left, limit
@@ -31,7 +31,7 @@ class OfExports(LimitThrottle):
     resource = "exports"
 
 
-class AsyncView(APIView):
+class AsyncView(LimitsMixin, APIView):
     """A view of the framework whose handlers are awaited; what comes before them runs in a thread."""
 
     authentication_classes = (Named,)

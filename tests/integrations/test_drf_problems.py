@@ -16,9 +16,8 @@ from rest_framework.views import APIView
 
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit, RateLimit
-from limits_app.integrations.drf.errors import TooMuchAtOnce
 from limits_app.integrations.drf.problems import exception_handler
-from limits_app.integrations.drf.throttle import LimitThrottle
+from limits_app.integrations.drf.throttle import LimitThrottle, TooMuchAtOnce
 from limits_app.stores import registry
 from tests.integrations.rest import ask, view_of
 from tests.integrations.site import limit

@@ -19,7 +19,6 @@ from pytest_django import Settings
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import RateLimit, ResourceLimit
 from limits_app.integrations.decorators import limited
-from limits_app.integrations.request_limits import limits_of
 from limits_app.stores import registry
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.site import afine, endpoint, fine, left, limit
@@ -129,20 +128,6 @@ def test_a_response_holds_its_permit_until_the_server_has_sent_it(serve: Any) ->
     assert (list(response), left("api")) == ([b"fine"], NONE)
     response.close()
     assert left("api") == GIVEN_BACK
-
-
-def test_threads_that_want_to_hear_of_the_end_at_the_same_time_hear_of_it_once() -> None:
-    request = RequestFactory().get("/")
-    closed: list[str] = []
-    request.close = lambda: closed.append("as somebody else wants it")  # type: ignore[method-assign]
-    limits = limits_of(request)
-    limits.hear()
-    limits.hears = False  # as a thread saw it which asked before
-    limits.hear()
-    limits.acquire("api", entity="ann", requested={"tpm": 1})
-    request.close()
-    assert closed == ["as somebody else wants it"]
-    assert left("api")["slots"] == 1
 
 
 def test_a_file_that_the_server_sends_itself_holds_its_permit_until_it_is_closed(serve: Any, tmp_path: Path) -> None:

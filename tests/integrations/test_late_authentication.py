@@ -19,7 +19,7 @@ from limits_app import services
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.drf.throttle import LimitThrottle
-from limits_app.integrations.request_limits import RequestLimits, limits_of
+from limits_app.integrations.request import RequestLimits, limits_of
 from limits_app.services import Share
 from tests.integrations.rest import Person, view_of
 from tests.integrations.site import endpoint, left, limit
@@ -167,7 +167,7 @@ def test_what_was_taken_in_one_step_with_something_else_stays_charged(request_of
     limits = limits_of(request_of_client)
     limit("a", CallLimit(10, 60))
     limit("b", CallLimit(10, 60))
-    limits.take_all([Share(name, limits.entity, None, ()) for name in ("a", "b")])
+    limits.charge_all([Share(name, limits.entity, None, ()) for name in ("a", "b")])
     assert set(limits.acquisitions) == {"a", "b"}
     request_of_client.user = Person(1)  # type: ignore[assignment]
     limits.charge("a", limits.entity)

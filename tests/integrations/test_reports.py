@@ -160,9 +160,9 @@ def test_an_asynchronous_handler_gives_permits_back_when_the_request_of_django_c
         return HttpResponse("x")
 
     django = RequestFactory().get("/")
-    async_to_sync(handler)(Request(django))
+    response = async_to_sync(handler)(Request(django))
     assert left("g", "ip:127.0.0.1") == {"slot": 0}
-    django.close()
+    response.close()
     assert left("g", "ip:127.0.0.1") == {"slot": 1}
 
 

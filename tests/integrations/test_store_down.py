@@ -14,7 +14,7 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.integrations.decorators import limited
 from limits_app.integrations.endpoints import endpoints
-from limits_app.integrations.request_limits import limits_of
+from limits_app.integrations.request import limits_of
 from limits_app.models import Resource
 from limits_app.stores import registry
 from limits_app.stores.registry import resilient_store

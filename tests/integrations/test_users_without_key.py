@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from limits_app.integrations.drf import rates
-from limits_app.integrations.identity import of_user
+from limits_app.integrations.identity import entity_of_user
 from tests.integrations.conftest import MIDDLEWARE
 from tests.integrations.rest import RATES, Person, statuses, view_of
 from tests.integrations.site import Ask, afine, endpoint, fine, left, limit
@@ -53,7 +53,7 @@ def as_user(kind: type) -> type[BaseAuthentication]:
 
 
 def test_a_user_without_a_key_is_nobody_to_charge(kind: type) -> None:
-    assert of_user(kind()) is None
+    assert entity_of_user(kind()) is None
 
 
 def test_the_throttle_for_visitors_lets_them_through(module: ModuleType, kind: type) -> None:

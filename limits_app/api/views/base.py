@@ -24,6 +24,7 @@ from limits_app.api.schema import ApiSchema
 from limits_app.api.serializers.queries import MOST_ON_A_PAGE, ListQuery, read
 from limits_app.api.tags import check_match, is_known, tag_of
 from limits_app.api.throttle import ApiThrottle
+from limits_app.integrations.drf.throttle import LimitsMixin
 
 __all__ = ["ApiView", "ConfigurationView", "ListView", "NowhereView", "Page", "SchemaView"]
 
@@ -42,7 +43,7 @@ class _Search(filters.SearchFilter):
     search_param = "search"
 
 
-class ApiView(APIView):
+class ApiView(LimitsMixin, APIView):
     """Nothing depends on the site's settings of the framework, but for who is believed: its authentication."""
 
     parser_classes = (BoundedJSONParser,)

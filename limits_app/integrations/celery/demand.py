@@ -14,7 +14,7 @@ from limits_app.core.blocking import checked_timeout
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.integrations.amounts import one_of_each
-from limits_app.integrations.identity import sound
+from limits_app.integrations.identity import normalize_entity
 from limits_app.services import Share
 
 __all__ = ["Demand", "Payer", "Price"]
@@ -101,4 +101,4 @@ def _part(whole: Any, name: str) -> Any:
 
 def _checked(entity: object) -> str:
     """Return a valid identifier, a digest for one that is too long; InvalidLimit for anything else."""
-    return check_entity(sound(entity) if isinstance(entity, str) and entity else entity)
+    return check_entity(normalize_entity(entity) if isinstance(entity, str) and entity else entity)

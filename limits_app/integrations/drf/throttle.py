@@ -1,67 +1,66 @@
-"""`LimitThrottle`: the throttle of a resource, and how all throttles of a view decide as one."""
+"""`LimitThrottle`, the throttle of a resource, and `LimitsMixin`, for views where there is no middleware."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+from rest_framework import status
+from rest_framework.exceptions import APIException
 from rest_framework.request import Request
-from rest_framework.throttling import BaseThrottle, SimpleRateThrottle
+from rest_framework.throttling import BaseThrottle
 
 from limits_app.core.amounts import Amount
-from limits_app.core.errors import InvalidRequest, LimitExceeded, NeverAdmissible, StoreUnavailable
+from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
 from limits_app.core.limits import Limit
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.integrations.amounts import so_much_of_each
-from limits_app.integrations.charges import Key
-from limits_app.integrations.drf.answers import await_refusal, await_response
-from limits_app.integrations.drf.errors import TooMuchAtOnce, Unavailable
-from limits_app.integrations.identity import identify
-from limits_app.integrations.named import resource_named
-from limits_app.integrations.request_limits import RequestLimits, limits_of
-from limits_app.resolver import Limits
+from limits_app.integrations.amounts import amount_of_each
+from limits_app.integrations.calls import report_response, request_among
+from limits_app.integrations.identity import identify, resource_named
+from limits_app.integrations.refusals import seconds_of
+from limits_app.integrations.request import limits_of
 from limits_app.services import Share
-from limits_app.services.asking import Asked
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
 
-__all__ = ["LimitThrottle", "decided", "decides_with_others", "http"]
+__all__ = ["LimitThrottle", "LimitsMixin", "TooMuchAtOnce", "Unavailable", "django_request", "throttled_outcome"]
 
-_Method = TypeVar("_Method", bound=Callable[..., bool])
-
-_share: Final[Callable[[tuple[str, str | None, Asked, Limits]], Share]] = partial(tuple.__new__, Share)
-"""One of these, as `Share` makes it from names, which is a call more."""
-
-_DECIDED: Final = "_limits_app_decided"
 _PERMIT_SECONDS: Final = 1.0
-
-_REFUSALS: Final = (LimitExceeded, NeverAdmissible, StoreUnavailable)
-_HOOKS: Final = ("allow_request", "throttle_success", "throttle_failure")
-_OURS: Final[set[object]] = {SimpleRateThrottle.throttle_success, SimpleRateThrottle.throttle_failure, None}
+"""After how long a request for a permit is tried again: nothing predicts when one is returned."""
 
 
-def decides_with_others(method: _Method) -> _Method:
-    """For the `allow_request` of a class whose throttles may be charged before they are asked, with the others."""
-    _OURS.add(method)
-    return method
+class TooMuchAtOnce(APIException):
+    """422: the request costs more than can ever be admitted."""
+
+    status_code = status.HTTP_422_UNPROCESSABLE_ENTITY
+    default_detail = _("The request asks for more than can ever be admitted.")
+    default_code = "too_much_at_once"
 
 
-class _Decided(dict[Key, Outcome | None]):
-    """What throttles were told of a request, by what they charge; None: it was admitted."""
+class Unavailable(APIException):
+    """503: the store of the limits is unavailable, and the policy says `block`; `wait` is in seconds."""
 
-    together = False
-    """Whether those of the view have decided as one, which they do once."""
+    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+    default_detail = _("Limits cannot be checked at the moment. Try again in a few seconds.")
+    default_code = "limits_unavailable"
+
+    def __init__(self, error: StoreUnavailable) -> None:
+        super().__init__()
+        self.wait = seconds_of(error)
 
 
 class LimitThrottle(BaseThrottle):
-    """Lets a view run as the limits of `resource` admit, or of what the view has as its `throttle_scope`.
+    """Lets a view run as the limits of `resource` admit, or of the `throttle_scope` of the view.
 
-    All throttles of this kind that a view has are acquired together, all or nothing, and a request is charged once
-    for a resource, however many ways in see it. `cost` is how much a request takes of each rate and of the calls;
-    `default_limits` hold where administrators have set nothing. A throttle without a resource throttles nothing.
+    All throttles of this kind that a view has are acquired together, all or nothing. A request is charged once for a
+    resource and an entity, however many integrations apply. `cost` is how much a request takes of each rate and of the
+    calls; `default_limits` apply where administrators have set none. Without a resource everything passes.
+    Raises TooMuchAtOnce for a cost that can never be admitted, and Unavailable while the store is unavailable and the
+    policy says `block`.
     """
 
     resource: str | None = None
@@ -69,192 +68,106 @@ class LimitThrottle(BaseThrottle):
     default_limits: Sequence[Limit] = ()
 
     _violations: tuple[LimitStatus, ...] = ()
-    _charges_site = True
-    """Whether the site itself is charged where `get_entity` gives None, and not nobody."""
 
     def get_resource(self, request: Request, view: APIView) -> str | None:
-        """The resource that a request uses; None: this throttle is not about it."""
+        """Return the resource that a request uses; None where this throttle does not apply."""
         return self.resource or getattr(view, "throttle_scope", None)
 
     def get_entity(self, request: Request, view: APIView) -> str | None:
-        """Who is charged; None is the site itself. By default whom LIMITS["ENTITY_OF_REQUEST"] names.
+        """Return the entity that is charged; None is the site itself. By default that of the request.
 
-        It is asked after the view has authenticated the request.
+        It is called after the view has authenticated the request.
         """
-        return identify(http(request))
+        return identify(django_request(request))
 
     def get_cost(self, request: Request, view: APIView) -> Amount:
-        """How much a request takes."""
+        """Return how much a request takes."""
         return self.cost
 
     def get_share(self, request: Request, view: APIView) -> Share | None:
-        """What the request is charged; None for nothing."""
+        """Return what the request is charged; None for nothing."""
         resource = self.get_resource(request, view)
         if not resource:
             return None
-        entity = self.get_entity(request, view)
-        if entity is None and not self._charges_site:
-            return None
-        cost = self.get_cost(request, view)
-        asked = None if cost == 1 else partial(so_much_of_each, cost)
-        return _share((resource_named(resource), entity, asked, tuple(self.default_limits)))
+        entity, cost = self.get_entity(request, view), self.get_cost(request, view)
+        requested = None if cost == 1 else partial(amount_of_each, cost)
+        return Share(resource_named(resource), entity, requested, tuple(self.default_limits))
 
-    def share_beside(self, request: Request, view: APIView) -> Share | None:
-        """`get_share` for a throttle that another one is charged together with, before it is asked itself."""
-        return self.get_share(request, view)
-
-    @decides_with_others
     def allow_request(self, request: Request, view: APIView) -> bool:
-        """Decide for all throttles of the view, when the first of them is asked: when one refuses, all do.
+        """Charge for all throttles of the view when the first of them is called: when one rejects, all do.
 
-        A class with an `allow_request` of its own decides for itself alone, when that one asks for it.
+        A class that overrides this decides by itself, when it calls this.
         """
         self._violations = ()
         share = self.get_share(request, view)
-        return share is None or self._is_admitted(request, view, share)
-
-    def _is_admitted(self, request: Request, view: APIView, share: Share) -> bool:
-        """Decide, once for a request, and note what refused it."""
-        whole: Any = getattr(request, "_request", request)
-        limits = getattr(whole, "limits", None)
-        if limits is None:  # `limits_of` what `http` gives, which is two calls more
-            limits = whole.limits = RequestLimits(whole)
-        try:
-            alone = len(view.throttle_classes) == 1 and type(view).get_throttles is _api_view().get_throttles
-        except (AttributeError, TypeError):  # whatever a test hands over instead of a view
-            alone = False
-        if not alone or limits.charges or limits.throttled:
-            return self._is_admitted_beside(limits, request, view, share)
-        try:
-            limits.take_new(share)
-        except _REFUSALS as error:
-            await_refusal(limits, view)
-            outcome = _outcome_of(error)
-            _note(request, [share[:2]], outcome)
-            return self._passes(share, outcome)
-        if not limits.guarded:  # no middleware tells what is left
-            await_response(limits, view)
-        return True
-
-    def _is_admitted_beside(self, limits: RequestLimits, request: Request, view: APIView, share: Share) -> bool:
-        """`_is_admitted` where something else may charge the request, or has done so."""
-        known, key = _noted(request), share[:2]
-        if key in known or limits.was_charged(*key):
-            return self._passes(share, known.get(key))
-        shares: dict[Key, Share] = {}
-        if not known.together and _is_one_of_several(self, view):
-            shares = _shares(self, request, view, share)
-        try:
-            if shares:
-                _charge(limits, [*shares.values()])
-            else:
-                limits.take_share(share)
-        except _REFUSALS as error:
-            await_refusal(limits, view)
-            outcome = _outcome_of(error)
-            _note(request, shares or [share[:2]], outcome, together=bool(shares))
-            return self._passes(share, outcome)
-        if shares:
-            _note(request, shares, None, together=True)
-        if not limits.guarded:
-            await_response(limits, view)
-        return True
-
-    def _passes(self, share: Share, outcome: Outcome | None) -> bool:
-        """Whether nothing has refused a share; notes what did."""
+        if share is None:
+            return True
+        limits = limits_of(django_request(request))
+        key = share.resource, share.entity
+        if key not in limits.throttled and not limits.was_charged(*key):
+            self._charge([share, *self._other_shares(request, view)], request)
+        outcome = limits.throttled.get(key)
         if outcome is None:
             return True
-        # What a pool refuses, or another throttle, has other names.
-        own = tuple(status for status in outcome.violations if status.resource == share.resource)
+        # The violations of a pool, or of another throttle, have other resources.
+        own = tuple(one for one in outcome.violations if one.resource == share.resource)
         self._violations = own or outcome.violations
         return False
 
     def wait(self) -> float | None:
-        """Seconds until it is worth trying again; None when that is never, or was not asked for."""
-        if any(status.capacity == 0 for status in self._violations):
+        """Return the seconds until the next attempt; None for a blocked entity, and where nothing was rejected."""
+        if any(one.capacity == 0 for one in self._violations):
             return None
         known = [_PERMIT_SECONDS if one.retry_after is None else one.retry_after for one in self._violations]
         return max(known, default=None)
 
+    def _charge(self, shares: Sequence[Share], request: Request) -> None:
+        """Charge the shares, and note a rejection for all of them."""
+        limits = limits_of(django_request(request))
+        unique: dict[tuple[str, str | None], Share] = {}
+        for share in shares:
+            unique.setdefault((share.resource, share.entity), share)
+        try:
+            limits.charge_all([*unique.values()])
+        except NeverAdmissible as error:
+            limits.refuse(error, TooMuchAtOnce.status_code)
+            raise TooMuchAtOnce from error
+        except StoreUnavailable as error:
+            limits.refuse(error, Unavailable.status_code)
+            raise Unavailable(error) from error
+        except LimitExceeded as error:
+            limits.refuse(error, status.HTTP_429_TOO_MANY_REQUESTS)
+            limits.throttled |= dict.fromkeys(unique, error.outcome)
 
-@cache
-def _api_view() -> type[APIView]:
-    """The framework's view, whose module imports this one where settings name throttles for all views."""
-    from rest_framework.views import APIView
-
-    return APIView
-
-
-def http(request: Request) -> HttpRequest:
-    """The request of Django; whatever a test hands over instead is taken as one."""
-    found: HttpRequest = getattr(request, "_request", request)
-    return found
-
-
-def decided(request: Request) -> Outcome | None:
-    """What refused a request, and for longest; None where no throttle of this kind did."""
-    refusals = [outcome for outcome in _noted(request).values() if outcome is not None]
-    return max(refusals, key=lambda outcome: outcome.retry_after or 0, default=None)
-
-
-def _noted(request: Request) -> _Decided:
-    """What throttles were told of a request, to add to it."""
-    # Not by getattr, which looks for what is not there in the request of Django as well.
-    known: _Decided = vars(request).setdefault(_DECIDED, _Decided())
-    return known
-
-
-def _note(request: Request, keys: Iterable[Key], outcome: Outcome | None, *, together: bool = False) -> None:
-    known = _noted(request)
-    limits_of(http(request)).throttled = True
-    known.together |= together
-    known.update(dict.fromkeys(keys, outcome))
+    def _other_shares(self, request: Request, view: APIView) -> list[Share]:
+        """Return what the other throttles of the view charge, of those that do not decide by themselves."""
+        if type(self).allow_request is not LimitThrottle.allow_request or not hasattr(view, "get_throttles"):
+            return []
+        others = [one for one in view.get_throttles() if isinstance(one, LimitThrottle) and type(one) is not type(self)]
+        shares = [
+            one.get_share(request, view) for one in others if type(one).allow_request is LimitThrottle.allow_request
+        ]
+        return [share for share in shares if share is not None]
 
 
-def _outcome_of(error: LimitExceeded | NeverAdmissible | StoreUnavailable) -> Outcome:
-    """The outcome of a refusal; raises what the view has to answer otherwise."""
-    if isinstance(error, NeverAdmissible):
-        raise TooMuchAtOnce from error
-    if isinstance(error, StoreUnavailable):
-        raise Unavailable(error) from error
-    return error.outcome
+class LimitsMixin:
+    """For views where there is no middleware: sets the headers, and releases permits when the response was sent.
+
+    Put it before `APIView`. Where there is a middleware it does nothing.
+    """
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Finish a response as the view does, and report what is left in its headers."""
+        finished = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]  # of the view
+        return report_response(limits_of(django_request(request)), finished, is_first=True)
 
 
-def _charge(limits: RequestLimits, shares: Sequence[Share]) -> None:
-    """Charge all or nothing; one after the other what is counted in several stores, or cannot be at all."""
-    try:
-        limits.take_all(shares)
-    except InvalidRequest:
-        limits.take_each(shares)
+def django_request(request: Request | HttpRequest) -> HttpRequest:
+    """Return the request of Django; another object that a test uses instead is taken as one."""
+    return request_among((request,)) or request
 
 
-def _is_one_of_several(throttle: LimitThrottle, view: APIView) -> bool:
-    """Whether the view may have others that this one is to be charged together with."""
-    usual = _api_view()
-    if isinstance(view, usual) and (
-        len(view.throttle_classes) != 1 or type(view).get_throttles is not usual.get_throttles
-    ):
-        return _is_like_all(type(throttle))
-    return False
-
-
-def _is_like_all(kind: object) -> TypeGuard[type[LimitThrottle]]:
-    """Whether it is a class of throttles that says nothing of its own when it is asked, or has decided."""
-    if not (isinstance(kind, type) and issubclass(kind, LimitThrottle)):
-        return False
-    return all(getattr(kind, name, None) in _OURS for name in _HOOKS)
-
-
-def _shares(throttle: LimitThrottle, request: Request, view: APIView, own: Share) -> dict[Key, Share]:
-    """The shares of all throttles of the view, the own one first; of those that are about the same the first counts."""
-    if type(view).get_throttles is not _api_view().get_throttles:
-        made = [one for one in view.get_throttles() if isinstance(one, LimitThrottle)]
-        others = [one for one in made if _is_like_all(type(one))]
-    else:  # making only those that are asked here
-        others = [kind() for kind in view.throttle_classes if kind is not type(throttle) and _is_like_all(kind)]
-    shares = {(own.resource, own.entity): own}
-    for one in others:
-        share = one.share_beside(request, view)
-        if share is not None:
-            shares.setdefault((share.resource, share.entity), share)
-    return shares
+def throttled_outcome(request: Request) -> Outcome | None:
+    """Return the outcome with which throttles rejected a request, of several the one with the longest wait."""
+    outcomes = limits_of(django_request(request)).throttled.values()
+    return max(outcomes, key=lambda outcome: outcome.retry_after or 0, default=None)

@@ -1,0 +1,390 @@
+"""`request.limits`: the verbs of the service for the entity of a request, and what the request was charged.
+
+Every integration charges a request through `RequestLimits.charge`, so that each resource is charged once, however many
+integrations apply. What a request holds is released when its response was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import nullcontext
+from threading import RLock
+from typing import Any, Final
+from weakref import ref
+
+from asgiref.sync import sync_to_async
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.http import Http404, HttpRequest
+from django.http.multipartparser import MultiPartParserError
+from django.http.response import HttpResponseBase
+
+from limits_app import services
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount
+from limits_app.core.errors import InvalidRequest, LimitExceeded, StoreUnavailable
+from limits_app.core.outcome import Outcome
+from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
+from limits_app.integrations.identity import aidentify, identify
+from limits_app.resolver import Limits
+from limits_app.services import Share
+from limits_app.services.asking import Asked, Resources
+
+__all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
+
+REFUNDS: Final = "limits_refunds"
+"""The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
+
+_UNKNOWN: Final = object()
+_ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
+"""Exceptions with which a view answers; amounts stay charged after them, or failed log-ins could not be limited."""
+
+
+class LimitedRequest(HttpRequest):
+    """The type of a request behind the middleware, for annotations."""
+
+    limits: RequestLimits
+
+
+def limits_of(request: HttpRequest) -> RequestLimits:
+    """Return the limits of a request, made when they are first needed."""
+    limits: RequestLimits | None = getattr(request, "limits", None)
+    if limits is None:
+        limits = request.limits = RequestLimits(request)  # type: ignore[attr-defined]  # it is there from now on
+    return limits
+
+
+class RequestLimits:
+    """What a request was charged, and the verbs of the service for the entity that makes it.
+
+    What is acquired here is released when the response was sent, at the latest. That needs the middleware, or a
+    decorated view.
+    """
+
+    def __init__(self, request: HttpRequest) -> None:
+        # The request refers to this: a strong reference would leave both to the garbage collector.
+        self._reference = ref(request)
+        self.acquired: list[Acquisition] = []
+        """What was admitted, in order."""
+        self.refused: tuple[Acquisition, ...] | None = None
+        """What rejected the request; None as long as nothing did."""
+        self.throttled: dict[Key, Outcome] = {}
+        """The outcomes with which throttles of the REST framework rejected the request."""
+        self.throttled_status: int | None = None
+        """The status of the response that a view of the REST framework makes of a rejection."""
+        self.guarded = False
+        """Whether a middleware releases what is held, and sets the headers."""
+        self.in_view = False
+        """Whether a decorated view releases what is held, and sets the headers."""
+        self.enforced = False
+        """Whether the endpoint of the request was charged."""
+        self.charges = Charges()
+        """What integrations charged."""
+        self._given: list[tuple[str, Acquisition]] = []
+        self._is_undone = False
+        self._entity: Any = _UNKNOWN
+        self._user: object = None
+        self._former_entities: tuple[str | None, ...] = ()
+        self._turns: dict[object, Any] = {}
+
+    # ---------------------------------------------------------------- the entity
+
+    @property
+    def request(self) -> HttpRequest:
+        """The request; RuntimeError when it is over."""
+        request = self._reference()
+        if request is None:
+            raise RuntimeError("the request is over, and so are its limits: keep the request as long as you need them")
+        return request
+
+    @property
+    def entity(self) -> str | None:
+        """The entity that makes the request (None: the site itself).
+
+        It is identified again when `request.user` changes, as when the REST framework authenticates inside the view.
+        """
+        if self._entity is _UNKNOWN or self._is_other_user():
+            self._identified(identify(self.request))
+        found: str | None = self._entity
+        return found
+
+    async def aentity(self) -> str | None:
+        """`entity` for asyncio."""
+        if self._entity is _UNKNOWN or self._is_other_user():
+            self._identified(await aidentify(self.request))
+        found: str | None = self._entity
+        return found
+
+    def _is_other_user(self) -> bool:
+        request = self._reference()
+        return request is not None and getattr(request, "user", None) is not self._user
+
+    def _identified(self, entity: str | None) -> None:
+        """Note the entity; what integrations charged to a former one is moved when it is charged next."""
+        self._user = getattr(self._reference(), "user", None)
+        if self._entity is not _UNKNOWN and entity != self._entity:
+            self._former_entities = (*self._former_entities, self._entity)
+        self._entity = entity
+
+    # ---------------------------------------------------------------- verbs for views
+
+    @property
+    def acquisitions(self) -> dict[str, Acquisition]:
+        """What was acquired, by resource; of several acquisitions of one resource the latest.
+
+        `request.limits.acquisitions["api"].update({"tpm": 312})` reports the amount that was used.
+        """
+        found: dict[str, Acquisition] = {}
+        for acquisition in self.acquired:
+            names = [name for name, one in self._given if one is acquisition]
+            found |= dict.fromkeys([*names, *self.charges.resources_of(acquisition)], acquisition)
+        return found
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The decisions that admitted the request, in order."""
+        return tuple(acquisition.outcome for acquisition in self.acquired)
+
+    @property
+    def degraded(self) -> bool:
+        """Whether anything was decided without the store, because that was unavailable."""
+        return any(outcome.degraded for outcome in self.outcomes)
+
+    def acquire(self, resource: Resources, **options: Any) -> Acquisition:
+        """`limits.acquire` for the entity of the request; charges each time."""
+        try:
+            return self._give(resource, services.acquire(resource, **self._with_entity(options)))
+        except LimitExceeded as error:
+            self._note_refused(error)
+            raise
+
+    def try_acquire(self, resource: Resources, **options: Any) -> Acquisition:
+        """`limits.try_acquire` for the entity of the request; charges each time."""
+        return self._give(resource, services.try_acquire(resource, **self._with_entity(options)))
+
+    def check(self, resource: str, **options: Any) -> Outcome:
+        """`limits.check` for the entity of the request; charges nothing."""
+        return services.check(resource, **self._with_entity(options))
+
+    async def aacquire(self, resource: Resources, **options: Any) -> Acquisition:
+        """`acquire` for asyncio."""
+        options.setdefault("entity", await self.aentity())
+        try:
+            return self._give(resource, await services.aacquire(resource, **options))
+        except LimitExceeded as error:
+            self._note_refused(error)
+            raise
+
+    async def atry_acquire(self, resource: Resources, **options: Any) -> Acquisition:
+        """`try_acquire` for asyncio."""
+        options.setdefault("entity", await self.aentity())
+        return self._give(resource, await services.atry_acquire(resource, **options))
+
+    async def acheck(self, resource: str, **options: Any) -> Outcome:
+        """`check` for asyncio."""
+        return await sync_to_async(self.check)(resource, **options)
+
+    def _give(self, resource: Resources, acquisition: Acquisition) -> Acquisition:
+        self._hold(acquisition)
+        names = (resource,) if isinstance(resource, str) else resource
+        self._given += [(name, acquisition) for name in names]
+        return acquisition
+
+    def _with_entity(self, options: dict[str, Any]) -> dict[str, Any]:
+        return options if "entity" in options else {**options, "entity": self.entity}
+
+    # ---------------------------------------------------------------- charges of integrations
+
+    def charge(
+        self,
+        resource: str,
+        entity: str | None,
+        named: Mapping[str, Amount] = NOTHING,
+        *,
+        timeout: float | None = 0,
+        requested: Asked = None,
+        default_limits: Limits = (),
+    ) -> Acquisition:
+        """Take the amounts that are named and 1 of every other limit, as far as the request was not charged before.
+
+        `requested` replaces `named` where nothing was charged before. Returns what was taken last of the resource.
+        Raises what `limits.acquire` raises.
+        """
+        with self._turn(RLock, timeout, resource, entity):  # reentrant: signal receivers may charge, too
+            self._move_charge(resource, entity, default_limits)
+            asked = self.charges.missing((resource, entity), named, requested)
+            if asked is not None:
+                try:
+                    acquisition = services.acquire(
+                        resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+                    )
+                except LimitExceeded as error:
+                    self._note_refused(error)
+                    raise
+                self._hold(acquisition)
+                self.charges.note((resource, entity), named, acquisition)
+            return self.charges.of((resource, entity))[-1]
+
+    async def acharge(
+        self,
+        resource: str,
+        entity: str | None,
+        named: Mapping[str, Amount] = NOTHING,
+        *,
+        timeout: float | None = 0,
+        requested: Asked = None,
+        default_limits: Limits = (),
+    ) -> Acquisition:
+        """`charge` for asyncio."""
+        async with self._turn(asyncio.Lock, timeout, resource, entity, asyncio.get_running_loop()):
+            if self.charges and await self.aentity() == entity and self._former_entities:
+                await sync_to_async(self._move_charge)(resource, entity, default_limits)
+            asked = self.charges.missing((resource, entity), named, requested)
+            if asked is not None:
+                try:
+                    acquisition = await services.aacquire(
+                        resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+                    )
+                except LimitExceeded as error:
+                    self._note_refused(error)
+                    raise
+                self._hold(acquisition)
+                self.charges.note((resource, entity), named, acquisition)
+            return self.charges.of((resource, entity))[-1]
+
+    def charge_all(self, shares: Sequence[Share]) -> None:
+        """Charge several resources, all or nothing, as far as the request was not charged before.
+
+        Resources in several stores are charged one after the other, and refunded when a later one rejects.
+        Raises what `limits.acquire` raises.
+        """
+        if len(shares) > 1:
+            for share in shares:
+                self._move_charge(share.resource, share.entity, share.default_limits)
+            new = [share for share in shares if not self.was_charged(share.resource, share.entity)]
+            shares = new or shares[:1]
+        if len(shares) > 1 and self._charged_together(shares):
+            return
+        before = len(self.acquired)
+        try:
+            for resource, entity, requested, default_limits in shares:
+                self.charge(resource, entity, requested=requested, default_limits=default_limits)
+        except (LimitExceeded, StoreUnavailable):
+            self.charges.refund(self.acquired[before:])
+            del self.acquired[before:]
+            raise
+
+    def was_charged(self, resource: str, entity: str | None) -> bool:
+        """Whether an integration has charged a resource for an entity, and that was not refunded."""
+        return self.charges.held((resource, entity)) is not None
+
+    def _charged_together(self, shares: Sequence[Share]) -> bool:
+        """Charge all shares in one step; False where they are in several stores."""
+        asked = [share if share.requested else share._replace(requested=ONE_OF_EACH) for share in shares]
+        try:
+            acquisition = services.try_acquire_all(asked)
+        except InvalidRequest:
+            return False
+        if not acquisition.successful:
+            self.refused = (acquisition,)
+            raise LimitExceeded.of(acquisition)
+        self._hold(acquisition)
+        for share in shares:
+            self.charges.note((share.resource, share.entity), NOTHING, acquisition)
+        return True
+
+    def _hold(self, acquisition: Acquisition) -> None:
+        acquisition.__enter__()  # so that nested requests of the view do not take its permits again
+        self.acquired.append(acquisition)
+
+    def _move_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
+        """Charge the entity of the request what a former one was charged, before the user was known."""
+        if not self.charges or entity != self.entity:
+            return
+        for former in self._former_entities:
+            charge = None if former == entity else self.charges.withdraw((resource, former))
+            if charge is None:
+                continue
+            self.acquired = [one for one in self.acquired if one not in charge.acquisitions]
+            for acquisition in charge.acquisitions:
+                acquisition.release()
+            try:
+                self.charge(resource, entity, charge.named, default_limits=default_limits)
+            except InvalidRequest:  # the amounts are of limits that only the former entity has
+                self.charge(resource, entity, default_limits=default_limits)
+            return
+
+    def _turn(self, make: Callable[[], Any], timeout: float | None, *key: object) -> Any:
+        """Let parts of a view that run concurrently charge a resource one after the other, so that it is charged once.
+
+        A part that may wait for a limit does not block the others.
+        """
+        return self._turns.setdefault(key, make()) if timeout == 0 else nullcontext()
+
+    # ---------------------------------------------------------------- rejections and the end
+
+    def refuse(self, error: BaseException, status: int | None = None) -> None:
+        """Note a rejection; `status` is that of the response which the REST framework makes of it."""
+        self._note_refused(error)
+        self.throttled_status = status
+
+    def refused_with(
+        self, response: HttpResponseBase, error: BaseException | None = None, *, refunds: bool
+    ) -> Sequence[Acquisition]:
+        """Note a response that was made of a rejection; return what it reports: only what rejected the request.
+
+        With `refunds` the request is refunded when this is its response: a view may drop it, and answer otherwise.
+        """
+        setattr(response, REFUNDS, refunds)
+        if error is not None:
+            self._note_refused(error)
+        return self.refused or ()
+
+    def reported(self, response: HttpResponseBase, *, final: bool = True) -> Sequence[Acquisition]:
+        """Return what a response reports in its headers; with a `final` refusal the request is refunded."""
+        if self.refused is None:
+            return self.acquired
+        refunds = getattr(response, REFUNDS, None)
+        found: Sequence[Acquisition] = ()
+        if refunds is None and response.status_code == self.throttled_status:
+            response.headers["Cache-Control"] = "no-store"
+            found, refunds = self.refused, True
+            setattr(response, REFUNDS, refunds)
+        elif refunds is None:
+            found = self.refused if self._is_undone else (*self.acquired, *self.refused)
+        if refunds and final:
+            self.undo()
+        return found
+
+    def end(self) -> None:
+        """Release what is held: amounts that were not reported count as used."""
+        for acquisition in self.acquired:
+            acquisition.release()
+
+    def fail(self, error: BaseException, *, but: Container[Acquisition] = (), ends: bool = False) -> None:
+        """Refund amounts that were not reported, after a view raised, unless the exception is an answer.
+
+        `but` is what was held before the view began, where it is called by another one. Where nothing else releases
+        permits, the view `ends` what it holds.
+        """
+        is_answer = isinstance(error, _ANSWERS)
+        for acquisition in self.acquired:
+            if acquisition in but:
+                continue
+            if not is_answer:
+                acquisition.cancel()
+            elif ends:
+                acquisition.release()
+
+    def undo(self) -> None:
+        """Refund what integrations charged, calls included, after the request was rejected.
+
+        What the code acquired itself is refunded as far as it was not reported. Call it when no view runs any more.
+        """
+        self.charges.refund(self.acquired)
+        self._is_undone = True
+        self.refused = self.refused or ()
+
+    def _note_refused(self, error: BaseException) -> None:
+        refused = error.refused if isinstance(error, LimitExceeded) else None
+        self.refused = (self.refused or ()) if refused is None else (refused,)
