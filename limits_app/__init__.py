@@ -1,8 +1,8 @@
 """Limits that an administrator sets and every process of a Django site obeys.
 
 Public names are resolved on first use, so that importing the package costs nothing and needs no Django.
-Of them `limits`, `limited`, `exempt`, `LimitedRequest` and `RequestLimits` need the settings of a Django site, and so does `from limits_app import *`,
-which asks for all.
+Of them `limits`, `limited`, `exempt`, `LimitedRequest` and `RequestLimits` need the settings of a Django site, and so
+does `from limits_app import *`, which asks for all.
 """
 
 from __future__ import annotations
