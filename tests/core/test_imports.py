@@ -27,7 +27,7 @@ FOREIGN = (
 )
 
 
-NEED_SETTINGS = {"limits", "limited", "exempt"}
+NEED_SETTINGS = {"limits", "limited", "exempt", "LimitedRequest", "RequestLimits"}
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -86,7 +86,7 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
 def test_every_public_name_of_the_engine_resolves(name: str) -> None:
     thing = getattr(limits_app, name)
     assert thing.__name__ == name
-    assert thing.__module__.startswith("limits_app.core.")
+    assert thing.__module__.startswith("limits_app.integrations." if name in NEED_SETTINGS else "limits_app.core.")
     assert getattr(limits_app, name) is thing
 
 
