@@ -207,3 +207,18 @@ def test_a_caller_that_looked_before_another_ended_settles_nothing() -> None:
     settling, late = Settling(), Late.__new__(Late)
     assert not settling.begin(late)
     assert not settling._claims
+
+
+def test_another_error_after_a_cancellation_releases_nothing(work: Work) -> None:
+    work.error = OSError("bug")  # type: ignore[assignment]  # not of a store
+
+    async def scenario() -> None:
+        task = work.task()
+        await asyncio.to_thread(work.begun.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        work.may_end.set()
+
+    asyncio.run(scenario())
+    assert work.told == []

@@ -178,3 +178,11 @@ def test_the_version_is_compared_before_a_record_is_rewritten(open_store: Open) 
         with pytest.raises(StaleConfiguration):
             verb(claim_of(stale))
     assert list(rows.all()) == before
+
+
+def test_a_closed_connection_is_not_alive(open_store: Open) -> None:
+    store = open_store()
+    if not store._pool.kind.is_local:
+        connection = store._pool.take()
+        connection.close()
+        assert not connection.is_alive()

@@ -177,7 +177,9 @@ def test_only_the_chosen_one_is_counted(store: RedisStore) -> None:
     quota = QuotaLimit.per_day("tokens", 10, soft=True)
     silent = in_scope(store, scope_of("conformance", "silent"), TOKENS, counts=False)
     sets = [LimitSet.composed([silent], store), counting(store, TOKENS, entity="first")]
-    sets.append(LimitSet.composed([in_scope(store, scope_of("conformance", "last"), quota, counts=True), silent], store))
+    sets.append(
+        LimitSet.composed([in_scope(store, scope_of("conformance", "last"), quota, counts=True), silent], store)
+    )
     for emptiest_first in (False, True):
         for limits in sets[:2]:
             taken(limits, {"tokens": 6})
