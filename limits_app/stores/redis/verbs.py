@@ -88,6 +88,8 @@ class Verbs:
         self._unfinished: InDoubt[Claim, Unfinished] = InDoubt()
 
     def _choose(self, claims: Sequence[Claim], *, emptiest_first: bool, failover: bool) -> Steps[Claim | None]:
+        if any(claim.plan.is_blocked for claim in claims):
+            return self._acquire_one_by_one(claims, emptiest_first=emptiest_first, failover=failover)
         if len(claims) == 1:
             return self._acquire_one(claims[0])
         acquire = self._choice(claims, emptiest_first=emptiest_first, failover=failover) if self.one_step else None
@@ -103,16 +105,18 @@ class Verbs:
                 yield from self._peek(claim)
             claims = sorted(claims, key=Claim.load)
         for claim in claims if failover else claims[:1]:
-            if (yield from self._acquire_one(claim)) is not None:
+            acquire = self._reject_blocked if claim.plan.is_blocked else self._acquire_one
+            if (yield from acquire(claim)) is not None:
                 return claim
         return None
 
     def _acquire_one(self, claim: Claim) -> Steps[Claim | None]:
-        if claim.plan.is_blocked:  # the records stay as they are, with the use that counts when the block ends
-            yield from self._peek(claim)
-            claim.admitted = False
-            return None
-        return (yield from self._decide((claim,), self._prepared(claim.plan).acquire))
+        return self._decide((claim,), self._prepared(claim.plan).acquire)
+
+    def _reject_blocked(self, claim: Claim) -> Steps[None]:
+        """Reject a claim; the records stay as they are, with the use that counts when the block ends."""
+        yield from self._peek(claim)
+        claim.admitted = False
 
     def _decide(
         self, claims: Sequence[Claim], acquire: AcquireCall, charged: Sequence[Charged] = ()
