@@ -23,6 +23,7 @@ from rest_framework.views import set_rollback
 from limits_app.core.errors import CannotRevert, LimitExceeded, LimitsError, StoreUnavailable
 from limits_app.integrations.drf.throttle import throttled_outcome
 from limits_app.integrations.refusals import PROBLEM, QUOTA_EXCEEDED, seconds_of, violated
+from limits_app.services.definitions import InvalidDefinition
 
 __all__ = ["PROBLEM", "Conflict", "PreconditionFailed", "PreconditionRequired", "TooLarge", "WrongQuery", "answer"]
 
@@ -88,7 +89,7 @@ def answer(error: Exception, context: Mapping[str, Any]) -> Response | None:
     if isinstance(known, exceptions.ValidationError):
         problem["detail"] = _("The request cannot be carried out as it stands; see the errors.")
         in_query = isinstance(known, WrongQuery)
-        problem["errors"] = [_named(where, what, in_query) for where, what in _listed(as_serializer_error(known))]
+        problem["errors"] = [_named(where, what, in_query) for where, what in _errors(error, known)]
     else:
         problem["detail"] = str(known.detail)
     if isinstance(known, exceptions.Throttled):
@@ -151,6 +152,15 @@ def _headers(error: exceptions.APIException) -> dict[str, str]:
     if (seconds := getattr(error, "wait", None)) is not None:
         headers["Retry-After"] = str(max(ceil(seconds), 1))
     return headers
+
+
+def _errors(error: Exception, known: exceptions.ValidationError) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every message with the path of what it is about."""
+    if not isinstance(error, InvalidDefinition):
+        yield from _listed(as_serializer_error(known))
+        return
+    for path, messages in error.errors.items():
+        yield from ((tuple(map(str, path)), message) for message in messages)
 
 
 def _listed(detail: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

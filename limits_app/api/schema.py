@@ -10,9 +10,10 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
-from limits_app.api.auditing import REASON_HEADER
+from limits_app.api.permissions import REASON_HEADER
 from limits_app.api.problems import PROBLEM
-from limits_app.api.serializers.strict import StrictSerializer
+from limits_app.api.serializers.configuration import DefinitionSerializer
+from limits_app.api.serializers.fields import StrictSerializer
 from limits_app.integrations.drf.schema import LimitsSchemaMixin
 
 __all__ = ["ApiSchema", "ProblemSerializer", "only_this_api"]
@@ -110,7 +111,7 @@ class Problems(AutoSchema):
 
     def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
         schema: Schema = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
-        if isinstance(serializer, StrictSerializer):
+        if isinstance(serializer, StrictSerializer | DefinitionSerializer):
             schema["additionalProperties"] = False
         return schema
 

@@ -39,10 +39,12 @@ from limits_app.models.fields import in_site_time
 
 __all__ = [
     "FIELDS",
+    "MOST_PARTS",
     "PARTS",
     "Definition",
     "InvalidDefinition",
     "Path",
+    "check_stored",
     "find_or_new",
     "find_stored",
     "moment",
@@ -114,7 +116,8 @@ _REFERENCES: Final[Mapping[type[Configuration], tuple[str, ...]]] = {
 }
 """The fields in which a definition names other rows."""
 
-_MOST_PARTS: Final = 100
+MOST_PARTS: Final = 100
+"""How many limits a policy or a member can have, and how many members a pool."""
 _NO_LIMITS: Final = "Add at least one limit, or choose the effect “unlimited” or “blocked”."
 _KEY_TWICE: Final = "Another limit has the key “{key}”: keep one of them."
 _NAME_TWICE: Final = "Another member has the name “{key}”: keep one of them."
@@ -162,6 +165,14 @@ def find_stored(model: type[Configuration], name: str) -> Configuration:
     if row is None:
         raise ValidationError(f"There is no {model._meta.verbose_name} {shown(name)}.")
     return row
+
+
+def check_stored(model: type[Configuration], name: str, path: Path) -> None:
+    """Raise InvalidDefinition, about the value at a path, where no row has a name."""
+    try:
+        find_stored(model, name)
+    except ValidationError as error:
+        raise InvalidDefinition({path: error.messages}) from error
 
 
 def find_or_new(model: type[Configuration], name: str) -> Configuration:
@@ -251,7 +262,7 @@ class _Reader:
         wrong = self._fill(row, data, path, partial=partial)
         self._check(row, path, wrong)
         inner, parts = (*path, part_name), None
-        if part_name in data or (part_name and not partial):
+        if part_name and (part_name in data or not partial):
             parts = self.parts(row, data.get(part_name, ()), inner)
         if isinstance(row, Policy):
             if parts is None:  # the stored limits have to go with the new fields
@@ -265,8 +276,8 @@ class _Reader:
         if not isinstance(data, list | tuple):
             self._wrong(path, f"Write a list, not {shown(data)}.")
             return []
-        if len(data) > _MOST_PARTS:
-            self._wrong(path, f"There can be at most {_MOST_PARTS}, not {len(data)}.")
+        if len(data) > MOST_PARTS:
+            self._wrong(path, f"There can be at most {MOST_PARTS}, not {len(data)}.")
             return []
         stored = {one.name: one for one in owner.members.all()} if isinstance(owner, Pool) and owner.pk else {}
         found: dict[str, Definition] = {}

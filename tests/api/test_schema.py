@@ -21,9 +21,14 @@ from rest_framework.serializers import DictField, ListField, ListSerializer, Ser
 from rest_framework.test import APIClient
 
 from limits_app import services
-from limits_app.api.serializers import changes, state
-from limits_app.api.serializers.configuration import EndpointSerializer, EntitySerializer, ResourceSerializer
-from limits_app.api.serializers.policies import PolicySerializer, PoolSerializer
+from limits_app.api.serializers import configuration, state
+from limits_app.api.serializers.configuration import (
+    EndpointSerializer,
+    EntitySerializer,
+    PolicySerializer,
+    PoolSerializer,
+    ResourceSerializer,
+)
 from limits_app.api.views.base import ApiView
 from limits_app.core.limits import CallLimit, QuotaLimit, QuotaPeriod, RateLimit, ResourceLimit
 from limits_app.models import Denial
@@ -88,7 +93,7 @@ def test_an_answer_has_just_the_fields_that_the_description_has(settings: Settin
         "usage/": state.UseSerializer(),
         "denials/": state.DenialSerializer(),
         "me/": state.MineSerializer(),
-        "audit-events/": changes.AuditEventSerializer(),
+        "audit-events/": configuration.AuditEventSerializer(),
         "policies/": PolicySerializer(),
         "pools/": PoolSerializer(),
         "resources/": ResourceSerializer(),

@@ -10,7 +10,7 @@ from django.http import QueryDict
 from rest_framework import serializers
 
 from limits_app.api.problems import WrongQuery
-from limits_app.api.serializers.strict import DateTimeField, Exact, StrictSerializer
+from limits_app.api.serializers.fields import DateTimeField, Exact, StrictSerializer
 from limits_app.models import Enforcement, Period, PolicyEffect, PolicyScope, Verb
 from limits_app.models.validators import validate_identifier, validate_resource_name
 from limits_app.usage import By

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from limits_app.api.serializers.strict import DateTimeField, StrictSerializer
+from limits_app.api.serializers.fields import DateTimeField, StrictSerializer
 from limits_app.models import Bucket
 
 __all__ = [
@@ -31,8 +31,8 @@ def _name() -> serializers.CharField:
     return serializers.CharField(allow_null=True)
 
 
-class StatsSerializer(StrictSerializer):
-    """The state of one limit."""
+class BucketSerializer(StrictSerializer):
+    """The state of one bucket."""
 
     type = _text()
     algorithm = _name()
@@ -45,6 +45,20 @@ class StatsSerializer(StrictSerializer):
     holders = serializers.IntegerField(required=False)
     period = serializers.CharField(required=False, allow_null=True)
     time_zone = serializers.CharField(required=False, allow_null=True)
+
+
+class OneOfSeveralSerializer(BucketSerializer):
+    """One of several buckets that a limit has for a caller, as of an entity and of its parent."""
+
+    resource = _name()
+    entity = _name()
+    level = _text()
+
+
+class StatsSerializer(BucketSerializer):
+    """The state of one limit: of its tightest bucket where it has several, which `buckets` lists."""
+
+    buckets = OneOfSeveralSerializer(many=True, required=False)
 
 
 class StatusSerializer(StrictSerializer):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+import json
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import IO, Any, ClassVar, Final
 
+from django.conf import settings
 from django.db import router
 from django.db.models import QuerySet
 from django.http import Http404
+from django.utils.http import parse_etags
+from django.utils.translation import gettext as _
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework import filters, generics, pagination, serializers, viewsets
+from rest_framework.exceptions import ParseError
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.parsers import JSONParser
 from rest_framework.permissions import BasePermission, IsAuthenticated
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -17,18 +25,62 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from limits_app.api import problems
-from limits_app.api.auditing import changing
-from limits_app.api.parsing import AlwaysJSON, BoundedJSONParser
-from limits_app.api.permissions import ModelPermission
+from limits_app.api.permissions import ModelPermission, changing
 from limits_app.api.schema import ApiSchema
 from limits_app.api.serializers.queries import MOST_ON_A_PAGE, ListQuery, read
-from limits_app.api.tags import check_match, is_known, tag_of
 from limits_app.api.throttle import ApiThrottle
 from limits_app.integrations.drf.throttle import LimitsMixin
 
-__all__ = ["ApiView", "ConfigurationView", "ListView", "NowhereView", "Page", "SchemaView"]
+__all__ = ["ApiView", "BoundedJSONParser", "ConfigurationView", "ListView", "NowhereView", "Page", "SchemaView"]
 
 _REVALIDATE: Final = "private, no-cache"
+
+
+class BoundedJSONParser(JSONParser):
+    """Reads no more than the site admits, and refuses numbers, text and nesting that could not be written back."""
+
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Give the body as plain data; ParseError where it is none."""
+        most: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        body: bytes = stream.read() if most is None else stream.read(most + 1)
+        if most is not None and len(body) > most:
+            raise problems.TooLarge(_("The body is longer than %(bytes)d bytes.") % {"bytes": most})
+        try:
+            parsed = json.loads(body)
+            json.dumps(parsed, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise ParseError(_("The body is no JSON, or has numbers or text that JSON cannot say.")) from error
+        return parsed
+
+
+class AlwaysJSON(DefaultContentNegotiation):
+    """There is one form of answer, whatever the client would like best."""
+
+    def select_renderer(self, request: Any, renderers: Any, format_suffix: str | None = None) -> Any:
+        """Give the only renderer."""
+        return renderers[0], renderers[0].media_type
+
+
+def tag_of(representation: Any) -> str:
+    """Give the strong tag of a representation: the same text as long as it is the same, whoever asks and when."""
+    return f'"{blake2b(JSONRenderer().render(representation), digest_size=16).hexdigest()}"'
+
+
+def is_known(request: Request, tag: str) -> bool:
+    """Whether a reader has this version already."""
+    known = [one.removeprefix("W/") for one in parse_etags(request.headers.get("If-None-Match", ""))]
+    return tag in known or "*" in known
+
+
+def check_match(request: Request, tag: str) -> None:
+    """Refuse a change that does not say which version it is about, or that is about another one than this."""
+    said = request.headers.get("If-Match", "").strip()
+    if not said:
+        raise problems.PreconditionRequired(_("Send the ETag of the version that you have read as If-Match."))
+    if said != "*" and tag not in parse_etags(said):
+        raise problems.PreconditionFailed(_("It has been changed since you have read it: read it again."))
 
 
 class Page(pagination.PageNumberPagination):
@@ -119,7 +171,7 @@ class ListView(ApiView, generics.GenericAPIView[Any]):
         return self.answered(request, self.get_paginated_response(self.get_serializer(page, many=True).data).data)
 
 
-class ConfigurationView(viewsets.ViewSetMixin, ListView):
+class ConfigurationView(ListView, viewsets.ModelViewSet[Any]):
     """All verbs on the rows of one model; changes name the version that they change, and are audited."""
 
     permission_classes: ClassVar[tuple[type[BasePermission], ...]] = (ModelPermission,)  # type: ignore[misc]

@@ -11,12 +11,18 @@ from rest_framework.response import Response
 
 from limits_app import audit
 from limits_app.api import permissions
-from limits_app.api.auditing import reason_of, who
+from limits_app.api.permissions import reason_of, who
 from limits_app.api.serializers import queries
-from limits_app.api.serializers.changes import AuditEventSerializer, RevertSerializer
-from limits_app.api.serializers.configuration import EndpointSerializer, EntitySerializer, ResourceSerializer
-from limits_app.api.serializers.policies import PolicySerializer, PoolSerializer
-from limits_app.api.serializers.strict import said
+from limits_app.api.serializers.configuration import (
+    AuditEventSerializer,
+    EndpointSerializer,
+    EntitySerializer,
+    PolicySerializer,
+    PoolSerializer,
+    ResourceSerializer,
+    RevertSerializer,
+)
+from limits_app.api.serializers.fields import said
 from limits_app.api.views.base import ApiView, ConfigurationView
 from limits_app.models import AuditEvent, Endpoint, Entity, Policy, Pool, Resource
 

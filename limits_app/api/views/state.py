@@ -14,11 +14,10 @@ from rest_framework.response import Response
 
 from limits_app import services
 from limits_app.api import permissions
-from limits_app.api.auditing import who
+from limits_app.api.permissions import who
 from limits_app.api.problems import WrongQuery
-from limits_app.api.serializers import changes, queries, state
-from limits_app.api.serializers.policies import PolicySerializer, definition_of
-from limits_app.api.serializers.strict import said
+from limits_app.api.serializers import configuration, queries, state
+from limits_app.api.serializers.fields import said
 from limits_app.api.views.base import ApiView, ListView
 from limits_app.audit import acting
 from limits_app.core.amounts import Amount
@@ -29,6 +28,7 @@ from limits_app.integrations.drf.throttle import django_request
 from limits_app.integrations.identity import identify
 from limits_app.models import Bucket, Denial, Policy, Resource, UsageSnapshot
 from limits_app.models.limit_rules import amount_of
+from limits_app.services import definitions
 from limits_app.services.usage import uses
 from limits_app.usage import Use, denied
 
@@ -164,10 +164,10 @@ class ResetView(ApiView):
     permission_classes = (permissions.Permission,)
     permission = permissions.RESET
 
-    @extend_schema(request=changes.ResetSerializer, responses=changes.DoneSerializer)
+    @extend_schema(request=configuration.ResetSerializer, responses=configuration.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Forget what an entity has used of a resource; permits stay with their holders."""
-        return Response({"done": services.reset(**said(changes.ResetSerializer, request.data), **who(request))})
+        return Response({"done": services.reset(**said(configuration.ResetSerializer, request.data), **who(request))})
 
 
 class TopUpView(ApiView):
@@ -176,10 +176,10 @@ class TopUpView(ApiView):
     permission_classes = (permissions.Permission,)
     permission = permissions.TOP_UP
 
-    @extend_schema(request=changes.TopUpSerializer, responses=changes.DoneSerializer)
+    @extend_schema(request=configuration.TopUpSerializer, responses=configuration.DoneSerializer)
     def post(self, request: Request) -> Response:
         """Give an entity credit of a limit, as much as fits into it."""
-        asked = said(changes.TopUpSerializer, request.data)
+        asked = said(configuration.TopUpSerializer, request.data)
         amount = amount_of(asked.pop("amount"))
         return Response({"done": services.top_up(**asked, amount=amount, **who(request))})
 
@@ -191,16 +191,17 @@ class BoostView(ApiView):
     permission = permissions.BOOST
     tagged = True
 
-    @extend_schema(request=changes.BoostSerializer, responses={201: PolicySerializer})
+    @extend_schema(request=configuration.BoostSerializer, responses={201: configuration.PolicySerializer})
     def post(self, request: Request) -> Response:
         """Grant a boost, which is a policy with dates; limits that are not named stay as they are."""
-        asked = said(changes.BoostSerializer, request.data)
-        limits = [definition_of(given, number) for number, given in enumerate(asked["limits"])]
-        resource = None if asked["resource"] is None else asked["resource"].name
+        asked = said(configuration.BoostSerializer, request.data)
+        limits = [row.definition() for row in definitions.read_limits(asked["limits"])]
+        if asked["resource"] is not None:
+            definitions.check_stored(Resource, asked["resource"], ("resource",))
         with acting(**who(request)):  # for the reason that the boost has
-            policy = services.grant_boost(asked["entity"], resource, limits, asked["until"], asked["reason"])
+            policy = services.grant_boost(asked["entity"], asked["resource"], limits, asked["until"], asked["reason"])
         granted = Policy.objects.using(policy._state.db).prefetch_related("limits").get(pk=policy.pk)
-        return self.answered(request, PolicySerializer(granted).data, 201)
+        return self.answered(request, configuration.PolicySerializer(granted).data, 201)
 
 
 def _now(data: Any) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive, make_aware, now
@@ -14,20 +14,18 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
 from limits_app.core.limit_checks import check_key
-from limits_app.core.limits import Limit
-from limits_app.core.notation import Noted, parse_amount, parse_limit, parse_seconds
+from limits_app.core.notation import parse_amount, parse_limit, parse_seconds
 from limits_app.models.fields import in_site_time
 
 __all__ = [
     "AGES",
-    "Holding",
     "age",
     "ahead",
     "amounts",
     "entity_name",
-    "holding",
     "key",
     "limit",
+    "limits_and_effect",
     "moment",
     "past",
     "percent",
@@ -46,14 +44,6 @@ EFFECTS: Final = ("blocked", "unlimited")
 AGES: Final = "as a moment (2026-01-31, or 2026-01-31T12:00), or how long ago (36h, 30d)"
 
 
-class Holding(NamedTuple):
-    """What a policy is to say: an effect, limits, and the keys of those that all share."""
-
-    effect: str
-    limits: tuple[Limit, ...]
-    shared: tuple[str, ...]
-
-
 def _read(read: Callable[[str], T]) -> Callable[[str], T]:
     """A reader whose InvalidLimit argparse understands."""
 
@@ -69,10 +59,6 @@ def _read(read: Callable[[str], T]) -> Callable[[str], T]:
 def _checked_key(text: str) -> str:
     check_key(text)
     return text
-
-
-def _limit_or_effect(text: str) -> Noted | str:
-    return text if text in EFFECTS else parse_limit(text)
 
 
 def _asked(text: str) -> tuple[str, Amount]:
@@ -162,8 +148,7 @@ def takes_limits(parser: ArgumentParser) -> None:
     """Take limits, or an effect in their place."""
     parser.add_argument(
         "limits",
-        type=_read(_limit_or_effect),
-        nargs="+",
+        nargs="*",
         metavar="LIMIT",
         help="such as rpm=1000/min, calls=30/10s:gcra, budget=5M/month@Europe/Berlin or connections=10; "
         "or the word blocked or unlimited",
@@ -184,22 +169,15 @@ def takes_requested(parser: ArgumentParser) -> None:
 
 def amounts(asked: Sequence[tuple[str, Amount]]) -> dict[str, Amount] | None:
     """What is requested, None where nothing is; InvalidLimit for a key that is there twice."""
-    _check_once([name for name, _ in asked])
+    keys = [name for name, _ in asked]
+    if twice := sorted({one for one in keys if keys.count(one) > 1}):
+        raise InvalidLimit(f"{', '.join(twice)} is there twice: say it once")
     return dict(asked) or None
 
 
-def holding(said: Sequence[Noted | str]) -> Holding:
-    """What limits and effects say together; InvalidLimit where they contradict each other."""
-    effects = [one for one in said if isinstance(one, str)]
-    noted = [one for one in said if isinstance(one, Noted)]
-    if effects and len(said) > 1:
-        raise InvalidLimit(f"{effects[0]} stands alone: it has no limits")
-    _check_once([one.limit.key for one in noted])
-    shared = tuple(one.limit.key for one in noted if one.shared)
-    return Holding(effects[0] if effects else "limits", tuple(one.limit for one in noted), shared)
-
-
-def _check_once(keys: Sequence[str]) -> None:
-    twice = sorted({one for one in keys if keys.count(one) > 1})
-    if twice:
-        raise InvalidLimit(f"{', '.join(twice)} is there twice: say it once")
+def limits_and_effect(said: Sequence[str]) -> tuple[list[str], str]:
+    """Tell limits, which are read with the policy, from an effect that stands in their place."""
+    effects = [one for one in said if one in EFFECTS]
+    if len(effects) > 1:
+        raise InvalidLimit(f"{' and '.join(effects)} are two effects: choose one")
+    return [one for one in said if one not in EFFECTS], effects[0] if effects else "limits"

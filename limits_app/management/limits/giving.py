@@ -6,13 +6,10 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from limits_app import services as limits
-from limits_app.core.notation import Noted
 from limits_app.management.limits.arguments import (
     ahead,
     entity_name,
-    holding,
     key,
-    limit,
     moment,
     resource_name,
     takes_entity,
@@ -35,11 +32,8 @@ def _boost(options: Namespace, out: Output) -> ExitCode:
         fail("Say what is to be boosted, such as tpm=1M/min.", ExitCode.USAGE)
     if not options.reason:
         fail("Say why with --reason: others will want to know.", ExitCode.USAGE)
-    given = holding(options.limits)
-    if given.shared:
-        fail(f"{', '.join(given.shared)} cannot be shared: a boost is for one entity.", ExitCode.USAGE)
     with changing(options, out):
-        limits.grant_boost(options.entity, options.resource, given.limits, options.until, options.reason)
+        limits.grant_boost(options.entity, options.resource, options.limits, options.until, options.reason)
     return ExitCode.OK
 
 
@@ -92,10 +86,7 @@ def _would_reset(options: Namespace, out: Output) -> ExitCode:
 
 def _takes_boost(parser: ArgumentParser) -> None:
     parser.add_argument("entity", type=entity_name, metavar="ENTITY", help="such as user:42")
-    limits_of: type[Noted] = limit  # type: ignore[assignment]  # argparse calls it
-    parser.add_argument(
-        "limits", type=limits_of, nargs="*", default=[], metavar="LIMIT", help="those not named stay as they are"
-    )
+    parser.add_argument("limits", nargs="*", default=[], metavar="LIMIT", help="those not named stay as they are")
     parser.add_argument("--on", dest="resource", type=resource_name, metavar="RESOURCE", help="on this resource alone")
     end = parser.add_mutually_exclusive_group(required=True)
     end.add_argument("--for", dest="until", type=ahead, metavar="TIME", help="how long, such as 2h or 7d")

@@ -12,6 +12,7 @@ from limits_app.management.limits.changing import changing
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand
 from limits_app.models import Resource
+from limits_app.services import definitions
 
 __all__ = ["STORE"]
 
@@ -20,9 +21,7 @@ def _set(options: Namespace, out: Output) -> ExitCode:
     with changing(options, out):
         home = router.db_for_write(Resource)
         resource = Resource.objects.using(home).filter(name=options.resource).first() or Resource(name=options.resource)
-        resource.store = options.alias
-        resource.full_clean()
-        resource.save()
+        definitions.save(definitions.read(resource, {"store": options.alias}, partial=True))
     return ExitCode.OK
 
 

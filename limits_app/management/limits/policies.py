@@ -14,7 +14,7 @@ from limits_app.conf import OnUnavailable
 from limits_app.core.notation import limit_text
 from limits_app.management.limits.arguments import (
     entity_name,
-    holding,
+    limits_and_effect,
     moment,
     percent,
     resource_name,
@@ -44,12 +44,12 @@ def _names(options: Namespace) -> dict[str, str]:
 
 
 def _set(options: Namespace, out: Output, *, write: Callable[..., Policy]) -> ExitCode:
-    effect, definitions, shared = holding(options.limits)
+    given, effect = limits_and_effect(options.limits)
     said = {name: getattr(options, name) for name in _OPTIONS}
     about = _names(options)
     first = about.pop("entity", None) or about.pop("resource", None)
     with changing(options, out):
-        write(*filter(None, [first]), definitions, **about, effect=effect, shared=shared, reason=options.reason, **said)
+        write(*filter(None, [first]), given, **about, effect=effect, reason=options.reason, **said)
     return ExitCode.OK
 
 
@@ -138,12 +138,12 @@ _OPTIONS: Final = (
 def _takes_policy(parser: ArgumentParser) -> None:
     takes_limits(parser)
     parser.add_argument("--extends", action="store_true", help="add to the next broader policy, do not replace it")
-    parser.add_argument("--enforcement", choices=Enforcement.values, default=Enforcement.ENFORCE.value)
+    parser.add_argument("--enforcement", metavar="|".join(Enforcement.values), default=Enforcement.ENFORCE.value)
     parser.add_argument(
         "--rollout", dest="rollout_percent", type=percent, default=100, metavar="PERCENT", help="of the entities"
     )
     parser.add_argument(
-        "--on-unavailable", choices=[*map(str, OnUnavailable)], default="", help="what happens while the store is down"
+        "--on-unavailable", metavar="|".join(OnUnavailable), default="", help="what happens while the store is down"
     )
     parser.add_argument("--from", dest="valid_from", type=moment, metavar="MOMENT", help="from when on it holds")
     parser.add_argument("--until", dest="valid_until", type=moment, metavar="MOMENT", help="until when it holds")

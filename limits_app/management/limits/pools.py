@@ -11,14 +11,14 @@ from django.db import router
 from django.db.models import ProtectedError, QuerySet
 
 from limits_app.core.errors import UnknownPool
-from limits_app.core.notation import Noted
-from limits_app.management.limits.arguments import holding, limit, positive, resource_name
+from limits_app.management.limits.arguments import positive, resource_name
 from limits_app.management.limits.changing import changing
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.policies import notation_of
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 from limits_app.management.limits.tables import Table
-from limits_app.models import Configuration, Limit, LoadBalancing, Pool, PoolMember, Resource
+from limits_app.models import Configuration, LoadBalancing, Pool, PoolMember, Resource
+from limits_app.services import definitions
 
 __all__ = ["POOL"]
 
@@ -58,21 +58,16 @@ def _set(options: Namespace, out: Output) -> ExitCode:
         _save(pool, given)
         for name in options.serves:
             resource = _first(Resource, name=name) or Resource(name=name)
-            _save(resource, {"pool": pool})
+            _save(resource, {"pool": pool.name})
     return ExitCode.OK
 
 
 def _set_member(options: Namespace, out: Output) -> ExitCode:
-    limits = holding(options.limits)
-    given = {name: getattr(options, name) for name in ("weight", "order", "config")}
+    given = {name: getattr(options, name) or None for name in ("weight", "order", "config", "limits")}
     with changing(options, out):
         pool = _found(options.pool)
         member = pool.members.filter(name=options.member).first() or PoolMember(pool=pool, name=options.member)
         _save(member, given)
-        if limits.limits:
-            member.limits.all().delete()
-        for definition in limits.limits:
-            _save(Limit.from_definition(member, definition, shared=definition.key in limits.shared), {})
     return ExitCode.OK
 
 
@@ -125,12 +120,9 @@ def _first(model: type[R], **named: str) -> R | None:
 
 
 def _save(row: Configuration, given: dict[str, Any]) -> None:
-    """Save a row with what was given; ValidationError where it cannot be so."""
-    for name, value in given.items():
-        if value is not None:
-            setattr(row, name, value)
-    row.full_clean()
-    row.save()
+    """Save a row with what was given; InvalidDefinition where that is wrong."""
+    said = {name: value for name, value in given.items() if value is not None}
+    definitions.save(definitions.read(row, said, partial=True))
 
 
 def _config(text: str) -> dict[str, Any]:
@@ -149,7 +141,7 @@ def _takes_pool(parser: ArgumentParser) -> None:
 
 def _takes_settings(parser: ArgumentParser) -> None:
     _takes_pool(parser)
-    parser.add_argument("--load-balancing", choices=LoadBalancing.values, help="which member is asked first")
+    parser.add_argument("--load-balancing", metavar="|".join(LoadBalancing.values), help="which member is asked first")
     parser.add_argument("--failover", action=BooleanOptionalAction, help="ask the others when that one is full")
     parser.add_argument("--description", help="what it is, for other administrators")
     parser.add_argument(
@@ -160,8 +152,7 @@ def _takes_settings(parser: ArgumentParser) -> None:
 def _takes_member(parser: ArgumentParser) -> None:
     _takes_pool(parser)
     parser.add_argument("member", metavar="MEMBER", help="such as us-east-1/1")
-    limits: type[Noted] = limit  # type: ignore[assignment]  # argparse calls it
-    parser.add_argument("limits", type=limits, nargs="*", default=[], metavar="LIMIT", help="replace those that it has")
+    parser.add_argument("limits", nargs="*", default=[], metavar="LIMIT", help="replace those that it has")
     parser.add_argument("--weight", type=positive, help="how often it is asked first, in a weighted pool")
     parser.add_argument("--order", type=positive, help="members stand from the lowest number up")
     parser.add_argument("--config", type=_config, metavar="JSON", help="what whoever it serves has to know")
