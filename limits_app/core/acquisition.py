@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import getpid
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -17,6 +16,7 @@ from limits_app.core.limits import MeteredLimit
 from limits_app.core.modes import HOOKS
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit, parts_of
+from limits_app.core.runtime import PROCESS
 from limits_app.core.store import is_remote
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Acquisition:
     __slots__ = (
         "__weakref__",
         "_cancelled",
+        "_forks",
         "_outcome",
-        "_process",
         "_settling",
         "_used",
         "claim",
@@ -65,7 +65,7 @@ class Acquisition:
         self._outcome: tuple[object, Outcome] | None = None
         self._cancelled = False
         self._settling = False
-        self._process = getpid()
+        self._forks = PROCESS.forks
         self.lost_lease = False
         """Whether a lease ran out while it was held, so that others may hold the permits."""
 
@@ -241,7 +241,7 @@ class Acquisition:
         A forked child has nothing to do: its parent holds the amounts and releases them.
         """
         claim = self.claim
-        if claim.settled or not claim.admitted or self._settling or self._process != getpid():
+        if claim.settled or not claim.admitted or self._settling or self._forks != PROCESS.forks:
             return None
         plan = claim.plan
         changes = plan.changes(self._used, claim.amounts, give_back=give_back)

@@ -56,6 +56,16 @@ class WeakRegistry(Generic[T]):
         self._references.clear()
 
 
+class Process:
+    """The running process; `forks` is how many forks lie between it and the first process that imported this module."""
+
+    def __init__(self) -> None:
+        self.forks = 0
+
+
+PROCESS: Final = Process()
+
+
 class Forked(Protocol):
     """An object with locks, threads or handles of its process."""
 
@@ -122,6 +132,7 @@ def _release() -> None:
 
 
 def _in_child() -> None:
+    PROCESS.forks += 1
     _release()
     for forked in _FORKED.all():
         forked.after_fork()
