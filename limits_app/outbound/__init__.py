@@ -1,33 +1,33 @@
-"""Work that goes out: clients, turns, executors and queues for asyncio, without Django.
+"""Outbound calls for asyncio, without Django: clients, paces, circuit breakers, retries, executors and queues.
 
-Clients are put around each other, each with one task: see docs/outbound.md.
+See docs/outbound.md.
 """
 
 from __future__ import annotations
 
-from limits_app.outbound.breaker import Breaker, BreakerClient, BreakerRules, BreakerState
+from limits_app.core.breaker import BreakerState
+from limits_app.core.retry import Retrier, RetryPolicy
+from limits_app.outbound.breaker import Breaker, BreakerClient, BreakerRules
 from limits_app.outbound.cache import CachingClient
-from limits_app.outbound.client import Limits, ResourceClient
+from limits_app.outbound.client import HttpClient, ResourceClient
 from limits_app.outbound.errors import (
     CircuitOpen,
     Closed,
-    NotNow,
-    NoTurnInTime,
     OutboundError,
+    QueueTimeout,
+    Unavailable,
     Unsendable,
     UpstreamFailed,
     UpstreamTimeout,
 )
 from limits_app.outbound.events import Event, LogObserver, Observer, Observers
-from limits_app.outbound.executor import Executor, RateLimitedExecutor
+from limits_app.outbound.executor import Executor
 from limits_app.outbound.hints import Hints, Quota, hints_of
-from limits_app.outbound.http import HttpClient
-from limits_app.outbound.limited import LimitedClient, PooledClient
+from limits_app.outbound.limited import LimitedClient, Limits, PooledClient
 from limits_app.outbound.messages import Request, Response
-from limits_app.outbound.pace import Pace
-from limits_app.outbound.paced import PacedClient
-from limits_app.outbound.retries import RetryingClient, RetryRules
-from limits_app.outbound.schedule import Schedule
+from limits_app.outbound.pace import Pace, PacedClient
+from limits_app.outbound.retry import RequestRetryPolicy, RetryingClient, UnsuccessfulResponse
+from limits_app.outbound.service import OutboundService
 from limits_app.outbound.work_queue import FailedItem, FailurePolicy, LeftItem, WorkQueue
 
 __all__ = [
@@ -48,23 +48,25 @@ __all__ = [
     "LimitedClient",
     "Limits",
     "LogObserver",
-    "NoTurnInTime",
-    "NotNow",
     "Observer",
     "Observers",
     "OutboundError",
+    "OutboundService",
     "Pace",
     "PacedClient",
     "PooledClient",
+    "QueueTimeout",
     "Quota",
-    "RateLimitedExecutor",
     "Request",
+    "RequestRetryPolicy",
     "ResourceClient",
     "Response",
-    "RetryRules",
+    "Retrier",
+    "RetryPolicy",
     "RetryingClient",
-    "Schedule",
+    "Unavailable",
     "Unsendable",
+    "UnsuccessfulResponse",
     "UpstreamFailed",
     "UpstreamTimeout",
     "WorkQueue",

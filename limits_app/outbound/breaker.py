@@ -1,27 +1,32 @@
-"""Circuit breaker of an upstream: one that fails is not called for a while, and then called carefully.
-
-The state machine is `limits_app.core.breaker.CircuitBreaker`; this module gives it seconds, events and errors.
-"""
+"""Circuit breakers of upstreams: `core.breaker`, with seconds, events and errors."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
-from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker, Entry
+from limits_app.core.breaker import BreakerPolicy, BreakerState, CircuitBreaker
 from limits_app.core.clock import Clock
-from limits_app.outbound.bounds import check_counts, check_durations, check_periods
-from limits_app.outbound.client import ResourceClient
-from limits_app.outbound.errors import CircuitOpen, UpstreamFailed
-from limits_app.outbound.events import BreakerTurned, Observer, silent
+from limits_app.core.errors import LimitsError
+from limits_app.outbound.client import ResourceClient, WrappingClient
+from limits_app.outbound.errors import CircuitOpen, UpstreamFailed, check_counts, check_durations, check_periods
+from limits_app.outbound.events import BreakerChanged, Observer, silent
 from limits_app.outbound.messages import Request, Response
 
-__all__ = ["Breaker", "BreakerClient", "BreakerRules", "BreakerState"]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _SECOND: Final = 1_000_000
 _LONGEST_SECONDS: Final = 1e9
-"""Stands for longer times, and for infinity."""
+"""Used for longer times, and for infinity."""
+
+
+def loop_us() -> int:
+    """Return microseconds of the clock of the running event loop."""
+    return round(asyncio.get_running_loop().time() * _SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class BreakerRules:
         check_durations(cool_down_seconds=self.cool_down_seconds, most_cool_down_seconds=self.most_cool_down_seconds)
 
     def policy(self) -> BreakerPolicy:
-        """The same for the state machine, in microseconds."""
+        """Return the rules in microseconds."""
         return BreakerPolicy(
             failure_ratio=self.failure_ratio,
             min_calls=self.min_calls,
@@ -76,11 +81,10 @@ class Breaker:
         clock: Clock | None = None,
     ) -> None:
         self.name = name
-        loop_clock = Clock(lambda: round(asyncio.get_running_loop().time() * _SECOND))
         self._circuit = CircuitBreaker(
             (rules or BreakerRules()).policy(),
-            clock=loop_clock if clock is None else clock,
-            on_change=lambda _, state: observer.note(BreakerTurned(name, state)),
+            clock=Clock(loop_us) if clock is None else clock,
+            on_change=lambda _, state: observer.note(BreakerChanged(name, state)),
         )
 
     @property
@@ -88,39 +92,43 @@ class Breaker:
         """The current state."""
         return self._circuit.state
 
-    def enter(self) -> Entry:
-        """Let a request pass; returns what `leave` needs. Raises CircuitOpen when it must not pass."""
+    async def call(self, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call any coroutine function; raises CircuitOpen instead while the circuit breaker is open.
+
+        Failures are exceptions, and responses with a status of 500 or more. A cancelled call, and an error of this
+        package that says nothing about the upstream, such as LimitExceeded or Unavailable, is not counted.
+        """
         entry = self._circuit.enter()
         if entry is None:
             raise CircuitOpen(self.name, self._circuit.retry_after_us() / _SECOND)
-        return entry
+        failed: bool | None = None
+        try:
+            result = await function(*args, **kwargs)
+            failed = isinstance(result, Response) and result.failed
+        except Exception as error:
+            failed = True if isinstance(error, UpstreamFailed) or not isinstance(error, LimitsError) else None
+            raise
+        finally:
+            self._circuit.leave(entry, failed=failed)
+        return result
 
-    def leave(self, entry: Entry, *, failed: bool | None) -> None:
-        """Count a request that has ended; None for one that says nothing, for example because it was cancelled."""
-        self._circuit.leave(entry, failed=failed)
+    def wrap(self, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        """Return a coroutine function that calls `function` through this circuit breaker."""
+
+        @wraps(function)
+        async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+            return await self.call(function, *args, **kwargs)
+
+        return guarded
 
 
-class BreakerClient:
-    """Sends a request if the breaker lets it pass; no answer, and a status of 500 or more, are failures."""
+class BreakerClient(WrappingClient):
+    """Sends requests through a circuit breaker."""
 
     def __init__(self, client: ResourceClient, breaker: Breaker) -> None:
+        super().__init__(client)
         self.breaker = breaker
-        self._client = client
 
     async def send(self, request: Request) -> Response:
         """See `ResourceClient.send`; raises CircuitOpen while the circuit breaker is open."""
-        entry = self.breaker.enter()
-        failed: bool | None = None
-        try:
-            response = await self._client.send(request)
-            failed = response.failed
-        except UpstreamFailed:
-            failed = True
-            raise
-        finally:
-            self.breaker.leave(entry, failed=failed)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the client behind it."""
-        await self._client.aclose()
+        return await self.breaker.call(self._client.send, request)

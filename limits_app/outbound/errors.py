@@ -1,39 +1,28 @@
-"""What can go wrong on the way to an upstream.
+"""Errors of outbound calls, and checks of the numbers that outbound objects are made with.
 
 LimitsError
 └── OutboundError
-    ├── NotNow                              not sent; `retry_after` says in how many seconds it may be worth it
-    │   ├── NoTurnInTime  (TimeoutError)    its turn does not come before the timeout
-    │   └── CircuitOpen                     the upstream failed too often and is left alone for now
-    ├── UpstreamFailed                      no answer; `maybe_sent` says whether the upstream may have seen the request
-    │   └── UpstreamTimeout (TimeoutError)  no answer in time
-    ├── Unsendable        (ValueError)      a request that nobody can be sent: the caller's fault, so never tried again
-    └── Closed            (RuntimeError)    a client, an executor or a queue that takes nothing any more
+    ├── Unavailable                         not sent; `retry_after` is in how many seconds a retry is useful
+    │   ├── QueueTimeout  (TimeoutError)    the turn of the request does not come before its timeout
+    │   └── CircuitOpen                     the circuit breaker of the upstream is open
+    ├── UpstreamFailed                      no response; `maybe_sent`: the upstream may have received the request
+    │   └── UpstreamTimeout (TimeoutError)  no response in time
+    ├── Unsendable        (ValueError)      an invalid request, which is never retried
+    └── Closed            (RuntimeError)    the client, executor or queue was closed
 
-An answer is no error, whatever its status.
+A response is not an error, whatever its status.
 """
 
 from __future__ import annotations
 
 from limits_app.core.errors import LimitsError
 
-__all__ = [
-    "CircuitOpen",
-    "Closed",
-    "NoTurnInTime",
-    "NotNow",
-    "OutboundError",
-    "Unsendable",
-    "UpstreamFailed",
-    "UpstreamTimeout",
-]
-
 
 class OutboundError(LimitsError):
     """The root of the tree."""
 
 
-class NotNow(OutboundError):
+class Unavailable(OutboundError):
     """The request was not sent."""
 
     def __init__(self, upstream: str, retry_after: float) -> None:
@@ -42,18 +31,18 @@ class NotNow(OutboundError):
         self.retry_after = retry_after
 
 
-class NoTurnInTime(NotNow, TimeoutError):
-    """The turn of the request would have come, or came, too late."""
+class QueueTimeout(Unavailable, TimeoutError):
+    """The request would have waited, or has waited, longer than its timeout."""
 
     def __str__(self) -> str:
-        return f"{self.upstream} has no turn in time: the next may be free in {self.retry_after:.3g} s"
+        return f"{self.upstream}: the timeout ends before the request can be sent; retry in {self.retry_after:.3g} s"
 
 
-class CircuitOpen(NotNow):
-    """The breaker before the upstream is open."""
+class CircuitOpen(Unavailable):
+    """The circuit breaker of the upstream is open."""
 
     def __str__(self) -> str:
-        return f"{self.upstream} failed too often and is left alone: try again in {self.retry_after:.3g} s"
+        return f"{self.upstream} failed too often and its circuit breaker is open; retry in {self.retry_after:.3g} s"
 
 
 class UpstreamFailed(OutboundError):
@@ -66,15 +55,15 @@ class UpstreamFailed(OutboundError):
         self.maybe_sent = maybe_sent
 
     def __str__(self) -> str:
-        return f"{self.upstream} did not answer: {self.reason}"
+        return f"{self.upstream} did not respond: {self.reason}"
 
 
 class UpstreamTimeout(UpstreamFailed, TimeoutError):
-    """The upstream did not answer in time."""
+    """The upstream did not respond in time."""
 
 
 class Unsendable(OutboundError, ValueError):
-    """The request cannot be sent as it is, whatever the upstream does."""
+    """The request is invalid and cannot be sent."""
 
     def __init__(self, upstream: str, reason: str) -> None:
         super().__init__(upstream, reason)
@@ -82,8 +71,29 @@ class Unsendable(OutboundError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.upstream} cannot be asked that: {self.reason}"
+        return f"the request to {self.upstream} is invalid: {self.reason}"
 
 
 class Closed(OutboundError, RuntimeError):
-    """It was closed, and takes nothing any more."""
+    """The object was closed and takes no more work."""
+
+
+def check_counts(**counts: int) -> None:
+    """Raise ValueError for a count below 1."""
+    for name, count in counts.items():
+        if not count >= 1:
+            raise ValueError(f"{name} must be at least 1, not {count}")
+
+
+def check_durations(**durations: float) -> None:
+    """Raise ValueError for negative seconds, and for NaN."""
+    for name, seconds in durations.items():
+        if not seconds >= 0:
+            raise ValueError(f"{name} must be 0 or more, not {seconds}")
+
+
+def check_periods(**periods: float) -> None:
+    """Raise ValueError for seconds that are not more than 0."""
+    for name, seconds in periods.items():
+        if not seconds > 0:
+            raise ValueError(f"{name} must be more than 0, not {seconds}")

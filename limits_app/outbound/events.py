@@ -1,4 +1,4 @@
-"""What happens on the way out, told as values to whoever watches: logs, metrics, traces."""
+"""Events of outbound calls, as values that observers receive for logs, metrics and traces."""
 
 from __future__ import annotations
 
@@ -6,28 +6,12 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-__all__ = [
-    "BreakerTurned",
-    "Called",
-    "Depth",
-    "Event",
-    "ItemFailed",
-    "Learned",
-    "LogObserver",
-    "Observer",
-    "Observers",
-    "Refused",
-    "Retrying",
-    "Waited",
-    "silent",
-]
-
 logger = logging.getLogger("limits_app.outbound")
 
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """A request has had its turn, after so many seconds."""
+    """A request has waited `seconds` for its turn."""
 
     upstream: str
     seconds: float
@@ -35,7 +19,7 @@ class Waited:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A request was sent; `status` is 0 when there was no answer."""
+    """A request was sent; `status` is 0 when there was no response."""
 
     upstream: str
     method: str
@@ -45,7 +29,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The upstream refused, and is left alone for so many seconds."""
+    """The upstream responded with 429; no request is sent for `hold_seconds`."""
 
     upstream: str
     hold_seconds: float
@@ -53,7 +37,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The upstream was found to allow so many calls per window; `quota` is its name for that, or empty for a guess."""
+    """The upstream has reported a new quota."""
 
     upstream: str
     quota: str
@@ -63,7 +47,7 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """Attempt number `attempt` was in vain, and the next one comes in so many seconds."""
+    """Attempt number `attempt` failed; the next one begins in `wait_seconds`."""
 
     upstream: str
     attempt: int
@@ -71,8 +55,8 @@ class Retrying:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerTurned:
-    """A breaker turned to a state."""
+class BreakerChanged:
+    """A circuit breaker has changed its state."""
 
     upstream: str
     state: str
@@ -80,7 +64,7 @@ class BreakerTurned:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many wait in an executor or a queue, and how many are being worked on."""
+    """How many calls or items of an executor or a queue wait, and how many run."""
 
     queue: str
     waiting: int
@@ -89,30 +73,30 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class ItemFailed:
-    """An item of a queue failed for good."""
+    """An item of a queue has failed in all its attempts."""
 
     queue: str
     error: str
 
 
-Event = Waited | Called | Refused | Learned | Retrying | BreakerTurned | Depth | ItemFailed
+Event = Waited | Called | Refused | Learned | Retrying | BreakerChanged | Depth | ItemFailed
 
 
 class Observer(Protocol):
-    """Whoever watches; called in the task in which it happened, so it must not block."""
+    """Receives events, in the task in which they occur; must not block."""
 
     def note(self, event: Event) -> None:
-        """Something happened."""
+        """Receive an event."""
 
 
 class Observers:
-    """Several observers as one; what fails in one of them is logged, and harms neither the others nor the call."""
+    """Several observers as one. An exception of one of them is logged, and does not affect the others or the call."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
     def note(self, event: Event) -> None:
-        """Tell everybody."""
+        """Pass an event to all observers."""
         for observer in self._observers:
             try:
                 observer.note(event)
@@ -121,19 +105,19 @@ class Observers:
 
 
 silent = Observers()
-"""Nobody watches."""
+"""No observer."""
 
 
 class LogObserver:
     """Writes every event to the log `limits_app.outbound`, with its fields as attributes of the record.
 
-    What a site should look at are warnings: refusals, retries, breakers, failed items. The rest is on level debug.
+    Refusals, retries, changes of circuit breakers and failed items are warnings; other events have the level debug.
     """
 
     def note(self, event: Event) -> None:
         """Write one event."""
-        trouble = isinstance(event, Refused | Retrying | BreakerTurned | ItemFailed)
-        level = logging.WARNING if trouble else logging.DEBUG
+        is_warning = isinstance(event, Refused | Retrying | BreakerChanged | ItemFailed)
+        level = logging.WARNING if is_warning else logging.DEBUG
         if logger.isEnabledFor(level):
             fields = asdict(event)
             text = " ".join(f"{key}={value}" for key, value in fields.items())

@@ -1,34 +1,43 @@
-"""Executors: so much at the same time, and an end that is in order."""
+"""Executors: run a bounded number of coroutines at the same time, and close in an orderly way."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from types import TracebackType
-from typing import Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
-from limits_app.outbound.bounds import check_counts, check_durations
-from limits_app.outbound.errors import Closed
+from limits_app.outbound.client import Closable
+from limits_app.outbound.errors import Closed, check_counts, check_durations
 from limits_app.outbound.events import Depth, Observer, silent
 from limits_app.outbound.pace import Pace
 
-__all__ = ["Executor", "RateLimitedExecutor"]
-
 T = TypeVar("T")
+A = TypeVar("A")
 
 
-class Executor:
-    """Runs at most `concurrency` calls at the same time, the others in the order in which they came.
+class Executor(Closable):
+    """Runs at most `concurrency` calls at the same time, in the order in which they were submitted.
 
-    As a context manager it ends as `aclose` does, with what `grace_seconds` says.
+    With a `pace`, each call also waits for its turn there, for at most `wait_seconds`: then it raises QueueTimeout.
+    The end of an `async with` block closes the executor with `grace_seconds`.
     """
 
     def __init__(
-        self, concurrency: int, *, grace_seconds: float = 30.0, name: str = "executor", observer: Observer = silent
+        self,
+        concurrency: int,
+        *,
+        pace: Pace | None = None,
+        wait_seconds: float | None = None,
+        grace_seconds: float = 30.0,
+        name: str | None = None,
+        observer: Observer = silent,
     ) -> None:
         check_counts(concurrency=concurrency)
-        check_durations(grace_seconds=grace_seconds)
-        self.name = name
+        check_durations(grace_seconds=grace_seconds, wait_seconds=0.0 if wait_seconds is None else wait_seconds)
+        self.name = name or ("executor" if pace is None else pace.name)
+        self._pace = pace
+        self._wait_seconds = wait_seconds
         self._grace_seconds = grace_seconds
         self._observer = observer
         self._room = asyncio.Semaphore(concurrency)
@@ -38,7 +47,7 @@ class Executor:
 
     @property
     def running(self) -> int:
-        """How many calls are under way."""
+        """How many calls run."""
         return self._running
 
     @property
@@ -47,23 +56,35 @@ class Executor:
         return len(self._tasks) - self._running
 
     def submit(self, call: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
-        """Run `call` when there is room, and return the task that does; Closed after `aclose`."""
+        """Run `call` when there is room, and return its task; raises Closed after `aclose`."""
         if self._closed:
-            raise Closed(f"{self.name} was closed and runs nothing more")
+            raise Closed(f"{self.name} was closed and runs no more calls")
         task = asyncio.create_task(self._run(call))
         self._tasks.add(task)
-        task.add_done_callback(self._gone)
-        self._tell()
+        task.add_done_callback(self._done)
+        self._report()
         return task
 
     async def run(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Run `call` when there is room, and return its result; cancelled together with its caller."""
+        """Run `call` when there is room, and return its result; it is cancelled together with the caller."""
         return await self.submit(call)
 
-    async def aclose(self, *, grace_seconds: float | None = None) -> int:
-        """Take nothing more, wait for what is there, and cancel what is not done in time; returns how many that were.
+    async def map(self, function: Callable[[A], Awaitable[T]], items: Iterable[A]) -> list[T]:
+        """Call a coroutine function for each item; returns the results in the order of the items.
 
-        Whoever waits for a cancelled call gets CancelledError: nothing ends unheard.
+        When a call raises, the others are cancelled, and the exception is raised.
+        """
+        tasks = [self.submit(partial(function, item)) for item in items]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def aclose(self, *, grace_seconds: float | None = None) -> int:
+        """Take no more calls, wait, and cancel what is not done in time; returns how many calls that were.
+
+        The tasks of cancelled calls raise CancelledError.
         """
         self._closed = True
         grace = self._grace_seconds if grace_seconds is None else grace_seconds
@@ -78,55 +99,21 @@ class Executor:
             await asyncio.gather(*left, return_exceptions=True)
         return len(late)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     async def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         async with self._room:
             self._running += 1
-            self._tell()
+            self._report()
             try:
-                return await self._call(call)
+                if self._pace is None:
+                    return await call()
+                async with self._pace.turn(timeout=self._wait_seconds):
+                    return await call()
             finally:
                 self._running -= 1
 
-    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await call()
-
-    def _gone(self, task: asyncio.Task[T]) -> None:
+    def _done(self, task: asyncio.Task[T]) -> None:
         self._tasks.discard(task)
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._observer.note(Depth(self.name, self.waiting, self._running))
-
-
-class RateLimitedExecutor(Executor):
-    """An executor whose calls each reserve a place at a pace, and begin at the moment that this gives them.
-
-    A call whose turn does not come within `wait_seconds` is a NoTurnInTime, at once where that is known beforehand.
-    """
-
-    def __init__(
-        self,
-        concurrency: int,
-        pace: Pace,
-        *,
-        wait_seconds: float | None = None,
-        grace_seconds: float = 30.0,
-        observer: Observer = silent,
-    ) -> None:
-        if wait_seconds is not None:
-            check_durations(wait_seconds=wait_seconds)
-        super().__init__(concurrency, grace_seconds=grace_seconds, name=pace.name, observer=observer)
-        self._pace = pace
-        self._wait_seconds = wait_seconds
-
-    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        async with self._pace.turn(timeout=self._wait_seconds):
-            return await call()

@@ -1,7 +1,8 @@
-"""What an upstream tells about its limits, read from the headers of its answers.
+"""The limits of an upstream, as its responses report them.
 
-Read are `Retry-After` (seconds or a date), the fields of draft-ietf-httpapi-ratelimit-headers (`RateLimit-Policy` and
-`RateLimit`, also as of draft 7), and the older `RateLimit-*` and `X-RateLimit-*`. What cannot be read is passed over.
+These headers are read: `Retry-After` (seconds or a date), `RateLimit-Policy` and `RateLimit` of
+draft-ietf-httpapi-ratelimit-headers (also of draft 7), and the older `RateLimit-*` and `X-RateLimit-*`. Invalid values
+are ignored.
 """
 
 from __future__ import annotations
@@ -14,32 +15,29 @@ from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Final
 
-from limits_app.outbound.bounds import check_counts, check_periods
+from limits_app.outbound.errors import check_counts, check_periods
 from limits_app.outbound.messages import Response
-
-__all__ = ["Hints", "Quota", "hints_of"]
 
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*+(?:"|\\?$)'
 _ITEM: Final = re.compile(rf'(?:[^",]|{_QUOTED})++', re.DOTALL)
 _PART: Final = re.compile(rf'(?:[^";]|{_QUOTED})++', re.DOTALL)
-"""Text up to a comma, or a semicolon, that is in no quotes; without an end, those end with the field."""
+"""Text up to a comma, or a semicolon, outside of quotes; a missing closing quote is assumed at the end."""
 _NUMBER: Final = re.compile(r"\d{1,12}(\.\d{1,6})?")
 _WINDOW: Final = re.compile(r";\s*w=(\d{1,12})")
 _MOST_QUOTAS: Final = 8
 _MOST_ITEMS: Final = 64
-"""How many items of a field are read; what an upstream says may be any length."""
+"""How many items of a field are read, since a field may have any length."""
 _EPOCH: Final = 1_000_000_000
-"""A reset of more seconds than this is a moment, and not a duration."""
+"""A reset of more seconds than this is a timestamp, not a duration."""
 _MOST_SECONDS: Final = 366 * 86_400.0
 
-
-_Told = Mapping[str, Mapping[str, str]]
-"""What a field tells of each limit, by its name."""
+_Parameters = Mapping[str, Mapping[str, str]]
+"""The parameters of a field by the name of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One limit of an upstream: `capacity` calls per `window_seconds`, of which `remaining` are left (None: unsaid)."""
+    """A limit of an upstream: `capacity` calls per `window_seconds`, of which `remaining` are left (None: unknown)."""
 
     name: str
     capacity: int
@@ -55,9 +53,9 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What one answer tells.
+    """The limits that one response reports.
 
-    `empty_seconds` is for how long nothing is left of a limit of which nothing more is told; None where something is.
+    `empty_seconds` is for how long a limit without a known quota has nothing left; None when it has.
     """
 
     refused: bool = False
@@ -67,13 +65,13 @@ class Hints:
 
 
 def hints_of(response: Response, *, unix_seconds: float) -> Hints:
-    """Read an answer that came at `unix_seconds`, the time of day that dates are measured against."""
+    """Read a response that arrived at `unix_seconds`, a Unix timestamp to which dates are compared."""
     left, policies = dict(_items(response.header("RateLimit"))), dict(_items(response.header("RateLimit-Policy")))
     quotas = list(_draft(policies, left)) or list(_legacy(response, unix_seconds))
     retry_after = _retry_after(response.header("Retry-After"), unix_seconds)
     if response.refused and retry_after is None:
         retry_after = _empty_seconds(left)
-    unexplained = _empty_seconds({name: told for name, told in left.items() if name not in policies})
+    unexplained = _empty_seconds({name: one for name, one in left.items() if name not in policies})
     return Hints(response.refused, retry_after, tuple(quotas[:_MOST_QUOTAS]), unexplained)
 
 
@@ -83,30 +81,30 @@ def _retry_after(value: str | None, unix_seconds: float) -> float | None:
         return seconds
     try:
         moment = parsedate_to_datetime(value)
-        if moment.tzinfo is None:  # as of asctime, which is of Greenwich all the same
+        if moment.tzinfo is None:  # the asctime format has no zone and means UTC
             moment = moment.replace(tzinfo=UTC)
         return min(max(moment.timestamp() - unix_seconds, 0.0), _MOST_SECONDS)
     except (ValueError, OverflowError):
         return None
 
 
-def _empty_seconds(left: _Told) -> float | None:
-    """Until when all limits have something left again of which nothing is."""
-    times = [_seconds(told.get("t")) for told in left.values() if _number(told.get("r")) == 0]
+def _empty_seconds(left: _Parameters) -> float | None:
+    """Return the seconds until every empty limit has something left again."""
+    times = [_seconds(one.get("t")) for one in left.values() if _number(one.get("r")) == 0]
     return max([seconds for seconds in times if seconds is not None], default=None)
 
 
-def _draft(policies: _Told, left: _Told) -> Iterator[Quota]:
-    for name, told in policies.items():
+def _draft(policies: _Parameters, left: _Parameters) -> Iterator[Quota]:
+    for name, policy in policies.items():
         # Until draft 7 the name of a policy was its capacity.
-        capacity, window = _number(told.get("q", name)), _seconds(told.get("w"))
-        # Quotas of other things than requests are for those who know their amounts: limit sets.
-        if capacity and window and told.get("qu", "requests") == "requests":
+        capacity, window = _number(policy.get("q", name)), _seconds(policy.get("w"))
+        # Quotas in other units than requests need a limit set, which knows the amounts.
+        if capacity and window and policy.get("qu", "requests") == "requests":
             yield Quota(name, capacity, window, _number(left.get(name, {}).get("r")))
 
 
 def _legacy(response: Response, unix_seconds: float) -> Iterator[Quota]:
-    """Fields that name one limit; where they do not tell its window, the time until it ends is taken for that."""
+    """Read fields of one limit; without a window, the time until the reset is taken as the window."""
     found = dict(_pair(item) for item in (response.header("RateLimit") or "").split(",") if "=" in item)
     for prefix in ("RateLimit-", "X-RateLimit-"):
         for name in ("limit", "remaining", "reset"):

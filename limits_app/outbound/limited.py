@@ -1,4 +1,4 @@
-"""Clients that ask limits first: a limit set, or a pool that also says whom to send to."""
+"""Clients that acquire limits for each request: from a limit set, or from a pool that also chooses the client."""
 
 from __future__ import annotations
 
@@ -10,27 +10,34 @@ from typing import Protocol
 
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
-from limits_app.outbound.client import Limits, ResourceClient
-from limits_app.outbound.errors import Closed, NotNow, Unsendable
+from limits_app.outbound.client import Closable, ResourceClient, WrappingClient
+from limits_app.outbound.errors import Closed, Unavailable, Unsendable
 from limits_app.outbound.events import Observer, Waited, silent
 from limits_app.outbound.hints import hints_of
 from limits_app.outbound.messages import Request, Response
 
-__all__ = ["LimitedClient", "Pool", "PooledClient", "Usage", "as_requested"]
-
 Usage = Callable[[Request, Response], Mapping[str, Amount]]
-"""Reads from an answer what was really used, by key."""
+"""Returns the amounts that a request has used, by key."""
 
 
 def as_requested(request: Request, response: Response) -> Mapping[str, Amount]:
-    """What was requested was used, unless the upstream refused: then nothing was."""
+    """Return the requested amounts, or zeros when the upstream refused the request."""
     return dict.fromkeys(dict(request.amounts), 0) if response.refused else dict(request.amounts)
 
 
-class LimitedClient:
-    """Acquires what a request takes, sends it, and reports what it used.
+class Limits(Protocol):
+    """A limit set or a limit pool."""
 
-    The observer is told how long each request waited for the limits, which it calls `name`.
+    async def aacquire(
+        self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None
+    ) -> Acquisition:
+        """Acquire, and wait up to `timeout` seconds."""
+
+
+class LimitedClient(WrappingClient):
+    """Acquires the amounts of a request from limits, sends it, and updates the acquisition with the used amounts.
+
+    The observer receives how long each request waited for the limits, under `name`.
     """
 
     def __init__(
@@ -42,23 +49,19 @@ class LimitedClient:
         name: str = "limits",
         observer: Observer = silent,
     ) -> None:
+        super().__init__(client)
         self.name = name
-        self._client = client
         self._limits = limits
         self._usage = usage
         self._observer = observer
 
     async def send(self, request: Request) -> Response:
-        """See `ResourceClient.send`; also raises LimitTimeout when the limits have no room in time."""
+        """See `ResourceClient.send`; also raises LimitTimeout when the limits do not allow the request in time."""
         async with _acquired(self._limits, request) as (acquisition, waited):
             self._observer.note(Waited(self.name, waited))
             response = await self._client.send(request)
             acquisition.update(self._usage(request, response))
             return response
-
-    async def aclose(self) -> None:
-        """Close the client behind it."""
-        await self._client.aclose()
 
 
 class _Configured(Protocol):
@@ -67,24 +70,24 @@ class _Configured(Protocol):
 
 
 class Pool(Limits, Protocol):
-    """A limit pool, as far as it matters here."""
+    """The part of a limit pool that a PooledClient uses."""
 
     def __len__(self) -> int:
-        """How many limit sets it has."""
+        """Return the number of limit sets."""
 
     def __getitem__(self, index: int, /) -> _Configured:
-        """A limit set of the pool."""
+        """Return a limit set."""
 
     def cool_down(self, index: int, seconds: float) -> None:
-        """Put a set aside for a while."""
+        """Do not choose a set for some seconds."""
 
 
-class PooledClient:
-    """Sends through the client of whichever limit set of a pool admits: a region, an account, a key.
+class PooledClient(Closable):
+    """Acquires from a limit pool, and sends through the client of the chosen limit set: a region, account or key.
 
-    `members` are the clients by name, in the order of the pool, whose sets say in `config[label]` which one is theirs.
-    A member whose breaker is open, or that has no turn, is put aside and the next one is tried; one that refused for
-    a time is put aside for that long. The observer is told who was chosen, and after what wait.
+    `members` are the clients by name, in the order of the pool; `config[label]` of each set is the name of its client.
+    A member whose circuit breaker is open, or whose line is too long, is not chosen for that time, and the next one is
+    tried; so is a member that refused with a time. The observer receives the chosen member and the wait.
     Raises ValueError when members and sets do not match.
     """
 
@@ -101,8 +104,8 @@ class PooledClient:
         names = [pool[index].config.get(label) for index in range(len(pool))]
         if names != list(members):
             raise ValueError(
-                "members must be one for each limit set of the pool, in its order, named as config "
-                f"[{label!r}] of the set says: {names}, not {list(members)}"
+                f"members must be one for each limit set, in the order of the pool, named as config[{label!r}] of the "
+                f"set: {names}, not {list(members)}"
             )
         self._pool = pool
         self._members = dict(members)
@@ -113,13 +116,13 @@ class PooledClient:
         self._unix_seconds = unix_seconds
 
     async def send(self, request: Request) -> Response:
-        """See `ResourceClient.send`; raises NotNow when no member can be asked."""
-        clock, refusals, patience = asyncio.get_running_loop().time, list[NotNow](), request.wait_seconds
+        """See `ResourceClient.send`; raises Unavailable when no member is available."""
+        clock, refusals, patience = asyncio.get_running_loop().time, list[Unavailable](), request.wait_seconds
         start = clock()
         for _ in self._members:
             try:
                 return await self._send(request)
-            except NotNow as error:
+            except Unavailable as error:
                 refusals.append(error)
             if patience is not None:  # for all members together
                 left = max(start + patience - clock(), 0.0)
@@ -137,7 +140,7 @@ class PooledClient:
             self._observer.note(Waited(name, waited))
             try:
                 response = await self._members[name].send(request)
-            except NotNow as error:
+            except Unavailable as error:
                 self._pool.cool_down(self._indices[name], error.retry_after)
                 raise
             retry_after = hints_of(response, unix_seconds=self._unix_seconds()).retry_after
@@ -149,12 +152,12 @@ class PooledClient:
 
 @asynccontextmanager
 async def _acquired(limits: Limits, request: Request) -> AsyncIterator[tuple[Acquisition, float]]:
-    """What a request takes, for as long as it is sent, and how long it waited; what was not sent used nothing."""
+    """Acquire the amounts of a request, yield the acquisition and the wait; a request that was not sent uses none."""
     clock = asyncio.get_running_loop().time
     start = clock()
     async with await limits.aacquire(dict(request.amounts) or None, timeout=request.wait_seconds) as acquisition:
         try:
             yield acquisition, clock() - start
-        except (NotNow, Unsendable, Closed):
+        except (Unavailable, Unsendable, Closed):
             acquisition.update(dict.fromkeys(acquisition.acquisitions, 0))
             raise

@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from limits_app.core.breaker import BreakerState
 from limits_app.outbound.events import (
-    BreakerTurned,
+    BreakerChanged,
     Called,
     Depth,
     Event,
@@ -81,12 +81,12 @@ def measures_of(event: Event) -> tuple[Measure, ...]:
             return _states_of(event)
 
 
-def _states_of(event: Learned | BreakerTurned | Depth | ItemFailed) -> tuple[Measure, ...]:
+def _states_of(event: Learned | BreakerChanged | Depth | ItemFailed) -> tuple[Measure, ...]:
     match event:
         case Learned():
             rate = event.capacity / event.window_seconds
             return (Measure("capacity_per_second", rate, (event.upstream, event.quota)),)
-        case BreakerTurned():
+        case BreakerChanged():
             return (Measure("breaker_state", BreakerState(event.state).level, (event.upstream,)),)
         case Depth():
             queue = (event.queue,)

@@ -9,16 +9,14 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt
 
-__all__ = ["HEADER_NAME", "HEADER_VALUE", "Request", "Response"]
-
 HEADER_NAME: Final = r"^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$"
 HEADER_VALUE: Final = r"^([!-~]([\t -~]*[!-~])?)?$"
-"""What may be in a header: nothing that ends it, or that a library would have to guess the encoding of."""
+"""Valid header values: ASCII without line breaks, so that no other header can be injected."""
 _OF_CONNECTIONS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "upgrade"})
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE", "OPTIONS"})
 _NOT_IN_PATHS: Final = r"\s\\?#\x00-\x1f\x7f\ud800-\udfff"
 _PATH: Final = re.compile(rf"/([^/{_NOT_IN_PATHS}][^{_NOT_IN_PATHS}]*)?")
-# A server may decode more than it should before it looks for these, and cut a name at more than slashes.
+# Servers differ in how often they decode a path, and in the characters at which they split it.
 _UPWARDS: Final = re.compile(
     r"(?:/|%(?:25)*(?:2f|5c))(?:\.|%(?:25)*2e){1,2}(?:$|[/;]|%(?:25)*(?:[01][0-9a-f]|2[03f]|3[bf]|5c))", re.IGNORECASE
 )
@@ -28,30 +26,26 @@ def _pairs(value: object) -> object:
     return tuple(value.items()) if isinstance(value, Mapping) else value
 
 
-def _below(path: str) -> str:
+def _checked_path(path: str) -> str:
     if not _PATH.fullmatch(path):
-        raise ValueError(
-            "a path begins with one slash, and has no space, '\\', '?' or '#': for a query there is params"
-        )
+        raise ValueError("a path must begin with one slash, without a space, '\\', '?' or '#'; use params for a query")
     if _UPWARDS.search(path):
-        raise ValueError("a path must stay below the address of the client: it cannot have '.' or '..' between slashes")
+        raise ValueError("a path must stay below the address of the client, without '.' or '..' between slashes")
     return path
 
 
-def _of_requests(name: str) -> str:
+def _checked_header(name: str) -> str:
     if name.lower() in _OF_CONNECTIONS:
-        raise ValueError(
-            f"the header {name} is set by the client: a request cannot say where it goes or how long it is"
-        )
+        raise ValueError(f"the header {name} is set by the client; leave it out of requests")
     return name
 
 
 Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_pairs)]
-"""Names and values; a mapping is taken, too."""
+"""Names and values; a mapping is converted."""
 Headers = Annotated[
     tuple[
         tuple[
-            Annotated[str, Field(pattern=HEADER_NAME), AfterValidator(_of_requests)],
+            Annotated[str, Field(pattern=HEADER_NAME), AfterValidator(_checked_header)],
             Annotated[str, Field(pattern=HEADER_VALUE)],
         ],
         ...,
@@ -68,22 +62,22 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
-    # What is refused may hold a secret.
+    # Errors do not show invalid values, which may be secrets.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Request(_Frozen):
-    """What is asked of an upstream.
+    """A request to an upstream.
 
-    `path` begins with one slash and is below the address of the client: a request cannot lead a key astray. So it has
-    no `.` or `..` between slashes, however these are written.
-    `amounts` is what it takes from a limit set, by key; calls and permits need not be named.
-    `timeout_seconds` is for one answer, and `wait_seconds` for the turn before it (None: as long as it takes).
-    `repeatable` says that the upstream may get it twice; by default that depends on the method.
+    - `path` begins with one slash and stays below the address of the client, so that a key is not sent elsewhere: it
+      has no `.` or `..` between slashes, also when they are encoded.
+    - `amounts` are acquired from a limit set, by key; calls and permits need not be named.
+    - `timeout_seconds` is for one response, `wait_seconds` for the wait before it is sent (None: not bounded).
+    - `repeatable`: the upstream may receive it twice; by default that depends on the method.
     """
 
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] = "GET"
-    path: Annotated[str, AfterValidator(_below)]
+    path: Annotated[str, AfterValidator(_checked_path)]
     params: Pairs = ()
     headers: Headers = Field(default=(), repr=False)
     content: bytes = Field(default=b"", repr=False)
@@ -94,24 +88,24 @@ class Request(_Frozen):
 
     @classmethod
     def with_json(cls, path: str, value: object, *, method: str = "POST", **fields: Any) -> Self:
-        """A request whose content is `value` as JSON."""
+        """Return a request whose content is `value` as JSON."""
         headers = {"Content-Type": "application/json"} | dict(fields.pop("headers", {}))
         return cls.model_validate(
             {"method": method, "path": path, "content": json.dumps(value).encode(), "headers": headers, **fields}
         )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002
-        """A copy with other fields, which are checked like those of any request."""
+        """Return a copy with other fields, which are validated."""
         return self.model_validate(dict(self) | dict(update or {}))
 
     @property
     def may_repeat(self) -> bool:
-        """Whether the upstream may get it twice."""
+        """Whether the upstream may receive it twice."""
         return self.method in _REPEATABLE if self.repeatable is None else self.repeatable
 
 
 class Response(_Frozen):
-    """What an upstream answered, whatever the status; `seconds` is how long that took."""
+    """A response of an upstream, whatever its status; `seconds` is how long it took."""
 
     status: int
     headers: Pairs = Field(default=(), repr=False)
@@ -122,24 +116,24 @@ class Response(_Frozen):
 
     @property
     def ok(self) -> bool:
-        """Whether the upstream did what it was asked."""
+        """Whether the status is a success."""
         return 200 <= self.status < 300
 
     @property
     def refused(self) -> bool:
-        """Whether the upstream refused because of a limit of its own, without doing anything."""
+        """Whether the upstream rejected the request because of its own limit, without processing it."""
         return self.status == 429
 
     @property
     def failed(self) -> bool:
-        """Whether the upstream says that it is at fault."""
+        """Whether the status is an error of the upstream."""
         return self.status >= 500
 
     def header(self, name: str) -> str | None:
-        """The value of a header; several of one name are joined by commas."""
+        """Return the value of a header; several of the same name are joined by commas."""
         values = [value for key, value in self.headers if key.lower() == name.lower()]
         return ", ".join(values) if values else None
 
     def json_value(self) -> Any:
-        """The content read as JSON; ValueError when it is none."""
+        """Return the content parsed as JSON; raises ValueError when it is not valid."""
         return json.loads(self.content)

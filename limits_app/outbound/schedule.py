@@ -1,89 +1,79 @@
-"""When requests may leave, so that an upstream never has to refuse one: pure decisions, time is an argument.
+"""When requests may be sent, so that an upstream need not refuse any: pure decisions, with time as an argument.
 
-Times are seconds of any clock that does not go back.
+Times are seconds of any clock that does not go back. Windows are the sliding windows of `core.algorithms`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import Final
 
-from limits_app.outbound.bounds import check_durations
+from limits_app.core.algorithms.windows import SlidingWindow
+from limits_app.core.limits import CallLimit, RateLimitAlgorithm
+from limits_app.outbound.errors import check_durations
 from limits_app.outbound.hints import Hints, Quota
 
-__all__ = ["Departure", "Lesson", "Schedule", "Window"]
-
-_UNLIMITED: Final = 10**12
-_STEPS: Final = 1000
-_MOST_WINDOWS: Final = 8
-_BRISK: Final = 0.8
-"""Calls leave a little faster than evenly, so that time lost on a busy machine can be made good for in each window."""
+_SECOND: Final = 1_000_000
+_MAX_QUOTAS: Final = 8
+_MAX_CAPACITY: Final = 10**12
+_MAX_SECONDS: Final = 366 * 86_400.0
+_OVERSHOOT_FACTOR: Final = 0.8
+"""Requests are sent a little faster than evenly, so that time lost on a busy machine is made up in each window."""
 _GUESS: Final = ""
-"""The name of the window that is guessed; those that an upstream tells have names."""
+"""The name of the guessed quota; quotas of an upstream have names."""
 
 
 class Window:
-    """At most `capacity` calls in any `seconds`, as the upstream counts them.
+    """At most `capacity` requests in any `seconds`, as the upstream counts them.
 
-    A call counts from when it leaves until `seconds` after its answer came. The upstream saw it somewhere in between,
-    so whatever delays there are on the way, it never sees too many. The price is one round trip per window.
-    Answers are merged in steps of a thousandth of the window, at the later moment.
+    A request counts from when it is sent until `seconds` after its response. The upstream received it at some time in
+    between, so whatever the delays of the network are, it never receives too many. The price is one round trip per
+    window.
     """
 
-    __slots__ = ("_answered", "_log", "capacity", "counted", "seconds")
+    def __init__(self, quota: Quota) -> None:
+        self.change(quota.capacity, quota.window_seconds)
+        self._state = self._rule.start
+        self.charged = 0
+        """How many requests were charged to this window, those of others included."""
 
-    def __init__(self, capacity: int, seconds: float) -> None:
-        self.capacity = capacity
-        self.seconds = seconds
-        self.counted = 0
-        self._answered = 0
-        self._log: deque[list[float]] = deque()  # begin of the step, when it is forgotten, how many
+    def change(self, capacity: int, seconds: float) -> None:
+        """Replace the quota; the recorded use stays."""
+        self.capacity = min(capacity, _MAX_CAPACITY)
+        # Limits have whole milliseconds.
+        self.seconds = min(ceil(seconds * 1000) / 1000, _MAX_SECONDS)
+        self._rule = SlidingWindow(CallLimit(self.capacity, self.seconds, algorithm=RateLimitAlgorithm.SLIDING_WINDOW))
 
-    def answered(self, now: float) -> int:
-        """How many calls are counted although they have their answers."""
-        while self._log and self._log[0][1] <= now:
-            self._answered -= int(self._log.popleft()[2])
-        return self._answered
+    def responded(self, now: float) -> int:
+        """How many requests count although they have their responses."""
+        return self._rule.used(self._state, floor(now * _SECOND))
 
-    def note(self, now: float, count: int = 1) -> None:
-        """So many calls have had their answers."""
-        step = self.seconds / _STEPS
-        until = now + self.seconds + step
-        if self._log and now < self._log[-1][0] + step:
-            self._log[-1][1] = until
-            self._log[-1][2] += count
-        else:
-            self._log.append([now, until, count])
-        self._answered += count
+    def record(self, now: float, count: int = 1) -> None:
+        """Record `count` requests that have their responses now."""
+        self._state = self._rule.settle(self._state, ceil(now * _SECOND), count)
 
-    def opens_at(self, now: float, in_flight: int, place: int) -> float:
-        """The earliest moment at which the caller with `place` others before it can leave."""
-        missing = in_flight + self.answered(now) + place + 1 - self.capacity
-        if missing <= 0:
-            return now
-        for _, until, count in self._log:
-            missing -= int(count)
-            if missing <= 0:
-                return until
-        # The others have no answer yet, or have not even left: a window, and one more for each full capacity.
-        rounds = 1 + max(0, ceil((missing - max(in_flight, self.capacity)) / self.capacity))
-        return now + rounds * self.seconds
+    def opens_at(self, now: float, before: int) -> float:
+        """Return the earliest time at which a request can be sent when `before` others are sent or under way."""
+        full_windows, rest = divmod(before, self.capacity)
+        wait_us = self._rule.wait(self._state, floor(now * _SECOND), rest + 1)
+        return now + wait_us / _SECOND + full_windows * self.seconds
 
 
 @dataclass(slots=True)
 class Departure:
-    """A call that has left; `hints` are what its answer told, if it had one."""
+    """A request that was sent; set `hints` to those of its response."""
 
     lesson: int
-    ours: dict[str, int]
+    """The number of changes that the schedule had learned by then."""
+    expected: dict[str, int]
+    """By quota: how many requests the upstream has counted by then, less those charged before."""
     hints: Hints | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What an answer taught: quotas that are new or different, and for how long the upstream is left alone."""
+class RateLimitUpdate:
+    """New facts of a response: quotas that are new or changed, and for how long no request is sent."""
 
     quotas: tuple[Quota, ...] = ()
     hold_seconds: float | None = None
@@ -91,125 +81,142 @@ class Lesson:
 
 @dataclass(slots=True)
 class Schedule:
-    """The limits of one upstream as far as they are known, and who is under way.
+    """The quotas of one upstream as far as they are known, and the requests that are under way.
 
-    Known limits are kept exactly. Calls that wait for each other leave one by one, at most `longest_gap` apart, so
-    that nobody gets a burst; that one was late is made good for. After a refusal nothing leaves for as long as the
-    upstream said, nor where an answer says that nothing is left of a limit that is not known. A refusal that no known
-    limit explains makes a guess, of nine tenths of what was admitted in the second before, which then grows by one a
-    second.
+    - Without a known quota the schedule starts slowly: one request at a time, and one more with each round trip, until
+      a response names a quota or the upstream refuses a request (additive increase, as in RFC 5681, section 3.1).
+    - Known quotas are never exceeded. Waiting requests are sent one by one, at most `max_gap` seconds apart.
+    - After a refusal no request is sent for as long as the upstream demands, at most `max_hold` seconds. So it is when
+      a response reports that a limit with an unknown quota has nothing left.
+    - A refusal without a known quota leads to a guess: nine tenths of the requests that were answered in the last
+      second. The guess grows by one each second.
     """
 
-    longest_gap: float = 0.05
-    most_hold_seconds: float = 3600.0
+    max_gap: float = 0.05
+    max_hold: float = 3600.0
     in_flight: int = 0
-    _windows: dict[str, Window] = field(default_factory=lambda: {_GUESS: Window(_UNLIMITED, 1.0)})
+    _windows: dict[str, Window] = field(default_factory=dict)
     _next: float = -inf
     _held_until: float = -inf
     _lesson: int = 0
-    _in_vain: int = 0
-    _grown: int = 0
+    _refusals: int = 0
+    _concurrency: int = 1
+    _responses: int = 0
+    _answered: Window = field(default_factory=lambda: Window(Quota("answered", _MAX_CAPACITY, 1.0)))
 
     def __post_init__(self) -> None:
-        check_durations(longest_gap=self.longest_gap, most_hold_seconds=self.most_hold_seconds)
+        check_durations(max_gap=self.max_gap, max_hold=self.max_hold)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the slow start allows another request; if not, the next response may."""
+        return bool(self._windows) or self.in_flight < self._concurrency
 
     def opens_at(self, now: float, place: int = 0) -> float:
-        """The earliest moment at which the caller with `place` others before it can leave."""
+        """Return the earliest time at which the request with `place` others before it can be sent."""
         evenly = max(self._next, now) + place * self._gap()
-        windows = [window.opens_at(now, self.in_flight, place) for window in self._windows.values()]
+        windows = [window.opens_at(now, self.in_flight + place) for window in self._windows.values()]
         return max(evenly, self._held_until, *windows)
 
     def depart(self, now: float) -> Departure:
-        """Somebody leaves."""
-        self._next = max(self._next, now - self.longest_gap) + self._gap()
+        """Record that a request is sent."""
+        self._next = max(self._next, now - self.max_gap) + self._gap()
         self.in_flight += 1
-        ours = {}
+        expected = {}
         for name, window in self._windows.items():
-            window.counted += 1
-            ours[name] = self.in_flight + window.answered(now) - window.counted
-        return Departure(self._lesson, ours)
+            window.charged += 1
+            expected[name] = self.in_flight + window.responded(now) - window.charged
+        return Departure(self._lesson, expected)
 
     def withdraw(self) -> None:
-        """Somebody who was to leave has not."""
+        """Record that a request was not sent after all."""
         self.in_flight -= 1
         for window in self._windows.values():
-            window.counted -= 1
+            window.charged -= 1
 
-    def arrive(self, now: float, departure: Departure) -> Lesson:
-        """Somebody has an answer, or will have none; returns what that taught."""
+    def arrive(self, now: float, departure: Departure) -> RateLimitUpdate:
+        """Record a response, or that there will be none; returns what is new."""
         hints = departure.hints or Hints()
-        learned = tuple(quota for quota in hints.quotas if self._learn(quota))
+        quotas = tuple(quota for quota in hints.quotas if self.learn(quota))
         for quota in hints.quotas:
-            self._count_others(now, departure, quota)
+            self._charge_others(now, departure, quota)
         self.in_flight -= 1
         if hints.refused:
-            return Lesson(learned, self._refused(now, departure, hints, told=bool(learned)))
-        for window in self._windows.values():
-            window.note(now)
+            return RateLimitUpdate(quotas, self._refused(now, departure, hints, has_quota=bool(quotas)))
+        for window in (self._answered, *self._windows.values()):
+            window.record(now)
         if departure.hints is not None:
-            self._in_vain = 0
+            self._refusals = 0
             self._grow()
         if hints.empty_seconds is not None:
-            self._held_until = max(self._held_until, now + min(hints.empty_seconds, self.most_hold_seconds))
-        if learned:
-            self._lesson += 1
-        return Lesson(learned)
+            self._held_until = max(self._held_until, now + min(hints.empty_seconds, self.max_hold))
+        self._lesson += bool(quotas)
+        return RateLimitUpdate(quotas)
 
-    def learn(self, quota: Quota) -> None:
-        """A limit that is known beforehand."""
-        self._learn(quota)
-
-    def _gap(self) -> float:
-        evenly = max(one.seconds / one.capacity for one in self._windows.values())
-        return min(self.longest_gap, evenly * _BRISK)
-
-    def _learn(self, quota: Quota) -> bool:
-        """Take a quota over; says whether it is new or different."""
+    def learn(self, quota: Quota) -> bool:
+        """Adopt a quota; returns whether it is new or changed."""
         window = self._windows.get(quota.name)
         if window is None:
-            if len(self._windows) > _MOST_WINDOWS:
-                del self._windows[next(name for name in self._windows if name != _GUESS)]
-            self._windows[quota.name] = Window(quota.capacity, quota.window_seconds)
-            self._windows[_GUESS].capacity = _UNLIMITED
+            self._windows.pop(_GUESS, None)
+            if len(self._windows) >= _MAX_QUOTAS:
+                del self._windows[next(iter(self._windows))]
+            self._windows[quota.name] = Window(quota)
             return True
-        # The end of a window that is not told by itself comes closer and closer.
-        longer = quota.window_seconds > window.seconds
-        if quota.capacity == window.capacity and not longer:
+        # Upstreams that report the time to the end of a window report less and less of it.
+        seconds = max(quota.window_seconds, window.seconds)
+        if (quota.capacity, seconds) == (window.capacity, window.seconds):
             return False
-        window.seconds = max(quota.window_seconds, window.seconds)
-        window.capacity = quota.capacity
+        window.change(quota.capacity, seconds)
         return True
 
-    def _count_others(self, now: float, departure: Departure, quota: Quota) -> None:
-        """What the upstream has counted beyond what came from here came from others, and counts as well."""
-        window = self._windows.get(quota.name)  # another quota of the same answer may have taken its place
+    def _gap(self) -> float:
+        evenly = max((one.seconds / one.capacity for one in self._windows.values()), default=0.0)
+        return min(self.max_gap, evenly * _OVERSHOOT_FACTOR)
+
+    def _charge_others(self, now: float, departure: Departure, quota: Quota) -> None:
+        """Charge what the upstream has counted in addition to the requests of this schedule, for other clients."""
+        window = self._windows.get(quota.name)  # None: replaced by another quota of the same response
         if quota.remaining is None or window is None:
             return
-        known = departure.ours.get(quota.name)
-        ours = self.in_flight + window.answered(now) if known is None else known + window.counted
+        expected = departure.expected.get(quota.name)
+        ours = self.in_flight + window.responded(now) if expected is None else expected + window.charged
         others = min(quota.capacity, quota.capacity - quota.remaining) - ours
         if others > 0:
-            window.note(now, others)
-            window.counted += others
+            window.record(now, others)
+            window.charged += others
 
-    def _refused(self, now: float, departure: Departure, hints: Hints, *, told: bool) -> float:
-        """Hold everybody; returns for how long from now."""
-        fresh = departure.lesson == self._lesson
-        if fresh:
-            self._in_vain += 1
+    def _refused(self, now: float, departure: Departure, hints: Hints, *, has_quota: bool) -> float:
+        """Send nothing for a while; returns for how many seconds."""
+        is_first = departure.lesson == self._lesson
+        if is_first:
+            self._refusals += 1
             self._lesson += 1
-            if not told:
-                guess = self._windows[_GUESS]
-                guess.capacity = max(1, min(guess.answered(now), guess.capacity) * 9 // 10)
-                self._grown = 0
-        patience = 2.0 ** min(self._in_vain - 1, 6) if hints.retry_after is None else hints.retry_after
-        hold = min(patience, self.most_hold_seconds) if fresh or hints.retry_after is not None else 0.0
+            if not has_quota:
+                self._guess(now)
+        wait = 2.0 ** min(self._refusals - 1, 6) if hints.retry_after is None else hints.retry_after
+        hold = min(wait, self.max_hold) if is_first or hints.retry_after is not None else 0.0
         self._held_until = max(self._held_until, now + hold)
         return self._held_until - now
 
+    def _guess(self, now: float) -> None:
+        answered = self._answered.responded(now)
+        guess = self._windows.get(_GUESS)
+        if guess is None:
+            capacity = max(1, answered * 9 // 10)
+            guess = self._windows[_GUESS] = Window(Quota("guess", capacity, 1.0))
+            if answered:
+                guess.record(now, answered)
+        else:
+            guess.change(max(1, min(answered, guess.capacity) * 9 // 10), 1.0)
+        self._responses = 0
+
     def _grow(self) -> None:
-        guess = self._windows[_GUESS]
-        self._grown += 1
-        if guess.capacity < _UNLIMITED and self._grown >= guess.capacity:
-            guess.capacity += 1
-            self._grown = 0
+        """Allow one more request per round trip, or per second of a guess."""
+        guess = self._windows.get(_GUESS)
+        self._responses += 1
+        if self._responses >= (self._concurrency if guess is None else guess.capacity):
+            self._responses = 0
+            if guess is None:
+                self._concurrency += 1
+            else:
+                guess.change(guess.capacity + 1, 1.0)

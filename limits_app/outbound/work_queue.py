@@ -1,4 +1,4 @@
-"""A queue of work that is bounded, and loses nothing."""
+"""A bounded queue whose items are processed by a number of workers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from limits_app.outbound.bounds import check_counts, check_durations
-from limits_app.outbound.errors import Closed
+from limits_app.core.retry import Retrier, RetryPolicy
+from limits_app.outbound.client import Closable
+from limits_app.outbound.errors import Closed, check_counts, check_durations
 from limits_app.outbound.events import Depth, ItemFailed, Observer, silent
-
-__all__ = ["FailedItem", "FailurePolicy", "LeftItem", "WorkQueue"]
 
 logger = logging.getLogger("limits_app.outbound")
 
@@ -24,19 +22,19 @@ U = TypeVar("U")
 
 
 class FailurePolicy(StrEnum):
-    """What becomes of an item that failed as often as it was tried."""
+    """What happens to an item that has failed in all its attempts."""
 
     KEEP = "keep"
-    """It is kept among the failures."""
+    """Keep it in `failures`."""
     DROP = "drop"
-    """It is forgotten; the observer is told."""
+    """Drop it; the observer receives an event."""
     STOP = "stop"
-    """It is kept, and the queue takes and works on nothing more: what waits is left."""
+    """Keep it in `failures`, and stop the queue: waiting items are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedItem(Generic[T]):
-    """An item that failed for good, and how."""
+    """An item that has failed in all its attempts, and the last exception."""
 
     item: T
     error: Exception
@@ -44,20 +42,20 @@ class FailedItem(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class LeftItem(Generic[T]):
-    """An item that was not done when the queue closed; `begun` says whether somebody was at it."""
+    """An item that was not done when the queue closed; `begun`: a worker had begun with it."""
 
     item: T
     begun: bool
 
 
-class WorkQueue(Generic[T]):
-    """`workers` take items in order and hand each to `handle`; up to `capacity` wait, and then whoever brings more.
+class WorkQueue(Closable, Generic[T]):
+    """`workers` take items in order and pass each to `handle`; `put` waits while `capacity` items wait.
 
-    An item that fails is tried again by the same worker, `tries` times in all, after a pause of `pause_seconds` that
-    doubles; then `on_failure` is for it: a policy, or a coroutine function that takes it off the queue's hands.
-    Each item that was taken is done, or among `failures`, or among what is `left` at the end (or was dropped, where
-    that is the policy). An item that was begun and left may have had its effect.
-    As a context manager it starts, and ends as `aclose` does with `grace_seconds`.
+    A worker retries an item that fails, under the policy `retry`. After the last attempt `on_failure` decides: a
+    FailurePolicy, or a coroutine function that takes the FailedItem over.
+    Each item that was taken is done, in `failures`, in `left` (or was dropped by the policy). An item that was begun
+    and left may have had its effect.
+    An `async with` block starts the workers, and closes the queue with `grace_seconds`.
     """
 
     def __init__(
@@ -66,23 +64,21 @@ class WorkQueue(Generic[T]):
         *,
         workers: int = 4,
         capacity: int = 100,
-        tries: int = 1,
-        pause_seconds: float = 1.0,
+        retry: RetryPolicy | None = None,
         on_failure: str | Callable[[FailedItem[T]], Awaitable[None]] = FailurePolicy.KEEP,
         grace_seconds: float = 30.0,
         name: str = "queue",
         observer: Observer = silent,
     ) -> None:
-        check_counts(workers=workers, capacity=capacity, tries=tries)
-        check_durations(pause_seconds=pause_seconds, grace_seconds=grace_seconds)
+        check_counts(workers=workers, capacity=capacity)
+        check_durations(grace_seconds=grace_seconds)
         self.name = name
         self.done = 0
         self.failures: list[FailedItem[T]] = []
         self.left: list[LeftItem[T]] = []
         self._handle = handle
         self._workers = workers
-        self._tries = tries
-        self._pause_seconds = pause_seconds
+        self._retrier = Retrier(retry or RetryPolicy())
         self._on_failure = on_failure if callable(on_failure) else _policy_of(on_failure)
         self._grace_seconds = grace_seconds
         self._observer = observer
@@ -95,7 +91,7 @@ class WorkQueue(Generic[T]):
         self._stopped = False
         self._tasks: list[asyncio.Task[None]] = []
         self.running = 0
-        """How many items are being worked on."""
+        """How many items are processed now."""
 
     @property
     def waiting(self) -> int:
@@ -103,34 +99,34 @@ class WorkQueue(Generic[T]):
         return len(self._line)
 
     async def put(self, item: T) -> None:
-        """Bring an item, waiting for room; Closed when the queue closes first, and then the item was not taken."""
+        """Add an item, and wait for room; raises Closed, without taking the item, when the queue is closed."""
         await self._room.acquire()
         if self._closed:
-            self._room.release()  # so that whoever else waits for room finds out
-            raise Closed(f"{self.name} was closed and takes nothing more")
+            self._room.release()  # wakes the next caller that waits for room
+            raise Closed(f"{self.name} was closed and takes no more items")
         self._line.append(item)
         self._items.release()
-        self._tell()
+        self._report()
 
     async def offer(self, item: T) -> bool:
-        """Bring an item if there is room now, without giving way to anybody; says whether it was taken."""
+        """Add an item if there is room now; returns whether it was taken."""
         if self._closed or self._room.locked():
             return False
         await self.put(item)
         return True
 
     async def join(self) -> None:
-        """Wait until nothing waits and nobody works, or until nobody works when a failure stopped the queue."""
+        """Wait until no item waits or is processed; after a failure that stopped the queue, until none is processed."""
         await self._idle.wait()
 
     async def aclose(self, *, grace_seconds: float | None = None) -> list[LeftItem[T]]:
-        """Take nothing more, work off what is there, and stop what is not done in time; returns what is left."""
+        """Take no more items, process those that wait, and cancel what is not done in time; returns what is left."""
         self._refuse_more()
         try:
             if self._tasks:
                 await asyncio.wait_for(self.join(), self._grace_seconds if grace_seconds is None else grace_seconds)
         except TimeoutError:
-            logger.warning("%s: not everything was done in time, and is left", self.name)
+            logger.warning("%s: some items were not done in time, and are left", self.name)
         finally:
             tasks, self._tasks = self._tasks, []
             for task in tasks:
@@ -138,21 +134,16 @@ class WorkQueue(Generic[T]):
             await asyncio.gather(*tasks, return_exceptions=True)
             self.left += [LeftItem(item, begun=False) for item in self._line]
             self._line.clear()
-            self._tell()
+            self._report()
         return self.left
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._work()) for _ in range(self._workers)]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
     def _refuse_more(self) -> None:
         self._closed = True
-        self._room.release()  # whoever waits for room finds out, one after the other
+        self._room.release()  # wakes the callers that wait for room, one after the other
 
     async def _work(self) -> None:
         while True:
@@ -162,7 +153,7 @@ class WorkQueue(Generic[T]):
             item = self._line.popleft()
             self._room.release()
             self.running += 1
-            self._tell()
+            self._report()
             try:
                 await self._do(item)
             except asyncio.CancelledError:
@@ -170,36 +161,33 @@ class WorkQueue(Generic[T]):
                 raise
             finally:
                 self.running -= 1
-                self._tell()
+                self._report()
 
     async def _do(self, item: T) -> None:
-        error, pause = await _failure_of(self._handle, item), self._pause_seconds
-        for _ in range(self._tries - 1):
-            if error is None or self._stopped:
-                break
-            await asyncio.sleep(pause)
-            pause *= 2.0
-            error = await _failure_of(self._handle, item)
-        if error is None:
-            self.done += 1
-        else:
+        try:
+            await self._retrier.acall(lambda: _call(self._handle, item), {"item": item})
+        except Exception as error:  # noqa: BLE001 - the policy is for every exception
             await self._failed(FailedItem(item, error))
+        else:
+            self.done += 1
 
     async def _failed(self, failed: FailedItem[T]) -> None:
         self._observer.note(ItemFailed(self.name, f"{type(failed.error).__name__}: {failed.error}"))
         if callable(self._on_failure):
-            failure = await _failure_of(self._on_failure, failed)
-            if failure is not None:
-                logger.error("%s: a failed item could not be handed over, and is kept", self.name, exc_info=failure)
+            try:
+                await _call(self._on_failure, failed)
+            except Exception:
+                logger.exception("%s: on_failure has failed, and the item is kept in failures", self.name)
                 self.failures.append(failed)
             return
         if self._on_failure is not FailurePolicy.DROP:
             self.failures.append(failed)
         if self._on_failure is FailurePolicy.STOP:
             self._stopped = True
+            self._retrier.pauses.end()
             self._refuse_more()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if not self.running and (self._stopped or not self._line):
             self._idle.set()
         else:
@@ -207,20 +195,15 @@ class WorkQueue(Generic[T]):
         self._observer.note(Depth(self.name, self.waiting, self.running))
 
 
-async def _failure_of(work: Callable[[U], Awaitable[None]], item: U) -> Exception | None:
-    """What came up; only the worker's own cancellation ends the worker."""
+async def _call(function: Callable[[U], Awaitable[None]], item: U) -> None:
+    """Call a function; a CancelledError that is not the cancellation of the worker becomes a RuntimeError."""
     try:
-        await work(item)
+        await function(item)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        failure = RuntimeError("the work was cancelled from within")
-        failure.__cause__ = error
-        return failure
-    except Exception as error:  # noqa: BLE001 - whatever it is, the policy is for it
-        return error
-    return None
+        raise RuntimeError("the processing of the item was cancelled") from error
 
 
 def _policy_of(name: str) -> FailurePolicy:

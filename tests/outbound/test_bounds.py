@@ -15,9 +15,6 @@ from limits_app.outbound import (
     Pace,
     PacedClient,
     Quota,
-    RateLimitedExecutor,
-    RetryRules,
-    Schedule,
 )
 from tests.outbound.timelines import Scripted, answer
 
@@ -34,9 +31,6 @@ CACHING: Callable[..., Any] = partial(CachingClient, CLIENT)
         *[(lambda capacity: Quota("rps", capacity, 1.0), "capacity", number) for number in (0, -1)],
         *[(lambda window_seconds: Quota("rps", 1, window_seconds), "window_seconds", n) for n in (0, -1.0, NAN)],
         *[(partial(Quota, "rps", 1, 1.0), "remaining", number) for number in (-1,)],
-        *[(RetryRules, "attempts", number) for number in (0, -1)],
-        *[(RetryRules, name, -1.0) for name in ("within_seconds", "first_seconds", "most_seconds", "jitter_seconds")],
-        (RetryRules, "first_seconds", NAN),
         *[(BreakerRules, name, 0) for name in ("min_calls", "probes", "interval_seconds")],
         *[(BreakerRules, name, -1.0) for name in ("cool_down_seconds", "most_cool_down_seconds")],
         *[(BreakerRules, "failure_ratio", number) for number in (-0.1, 1.5, NAN)],
@@ -45,8 +39,8 @@ CACHING: Callable[..., Any] = partial(CachingClient, CLIENT)
         (CACHING, "seconds", -1),
         (partial(Executor, 1), "grace_seconds", -1),
         (Executor, "concurrency", 0),
-        (partial(RateLimitedExecutor, 1, Pace()), "wait_seconds", NAN),
-        *[(Schedule, name, NAN) for name in ("longest_gap", "most_hold_seconds")],
+        (partial(Executor, 1, pace=Pace()), "wait_seconds", NAN),
+        *[(Pace, name, NAN) for name in ("max_gap", "max_hold")],
     ],
 )
 def test_a_number_that_cannot_be_is_refused_by_name(make: Callable[..., Any], name: str, number: float) -> None:
@@ -56,6 +50,4 @@ def test_a_number_that_cannot_be_is_refused_by_name(make: Callable[..., Any], na
 
 def test_bounds_themselves_are_numbers_that_can_be() -> None:
     assert Quota("rps", 1, 0.001, 0).remaining == 0
-    assert RetryRules(1, 0, 0, 0, 0).attempts == 1
-    assert RetryRules(within_seconds=float("inf")).within_seconds == float("inf")
     assert BreakerRules(1.0, 1, 0.1, 0, 0, 1).failure_ratio == 1.0

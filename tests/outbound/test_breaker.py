@@ -6,9 +6,19 @@ import asyncio
 
 import pytest
 
-from limits_app.outbound import Breaker, BreakerClient, BreakerRules, BreakerState, CircuitOpen, Request, UpstreamFailed
-from limits_app.outbound.events import BreakerTurned
-from limits_app.testing import FakeClock
+from limits_app.outbound import (
+    Breaker,
+    BreakerClient,
+    BreakerRules,
+    BreakerState,
+    CircuitOpen,
+    Closed,
+    Request,
+    Unavailable,
+    Unsendable,
+    UpstreamFailed,
+)
+from limits_app.outbound.events import BreakerChanged
 from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, started, steps
 
 RULES = BreakerRules(
@@ -17,124 +27,56 @@ RULES = BreakerRules(
 BROKEN = UpstreamFailed("eu", "ConnectError", maybe_sent=False)
 
 
-class Course:
-    """A breaker with a clock that stands still between the calls."""
-
-    def __init__(self, rules: BreakerRules = RULES, watch: Recorder | None = None) -> None:
-        self.clock = FakeClock()
-        self.breaker = Breaker(rules, name="eu", observer=watch or Recorder(), clock=self.clock)
-
-    def call(self, *, failed: bool | None) -> None:
-        """Make a call that ends at once."""
-        self.breaker.leave(self.breaker.enter(), failed=failed)
-
-    def opened(self) -> Course:
-        """Open the breaker."""
-        for _ in range(4):
-            self.call(failed=True)
-        return self
-
-
-def test_it_stays_closed_while_few_calls_fail() -> None:
-    course = Course()
-    for number in range(100):
-        course.call(failed=number % 3 == 2)
-        course.clock.advance(0.1)
-    assert course.breaker.state is BreakerState.CLOSED
-
-
-def test_it_opens_when_half_of_at_least_four_have_failed() -> None:
-    course = Course()
-    for failed in (False, False, True):
-        course.call(failed=failed)
-        course.clock.advance(1)
-    assert course.breaker.state is BreakerState.CLOSED
-    course.call(failed=True)
-    assert course.breaker.state is BreakerState.OPEN
-
-
-def test_failures_that_are_older_than_the_interval_do_not_count() -> None:
-    course = Course()
-    for _ in range(3):
-        course.call(failed=True)
-    course.clock.advance(11)
-    course.call(failed=True)
-    assert course.breaker.state is BreakerState.CLOSED
-
-
-def test_cancelled_calls_do_not_count() -> None:
-    course = Course()
-    for _ in range(10):
-        course.call(failed=None)
-    course.call(failed=True)
-    assert course.breaker.state is BreakerState.CLOSED
-
-
-def test_an_open_breaker_says_when_to_come_back() -> None:
-    course = Course().opened()
-    course.clock.advance(2)
-    with pytest.raises(CircuitOpen, match="eu failed too often and is left alone: try again in 3 s") as caught:
-        course.breaker.enter()
-    assert caught.value.retry_after == 3.0
-
-
-def test_after_its_cool_down_one_call_passes_and_success_closes_it() -> None:
+@on_a_fake_clock
+async def test_any_coroutine_function_can_be_called_through_it() -> None:
     watch = Recorder()
-    course = Course(watch=watch).opened()
-    course.clock.advance(5)
-    probe = course.breaker.enter()
-    with pytest.raises(CircuitOpen) as caught:
-        course.breaker.enter()
+    breaker = Breaker(RULES, name="eu", observer=watch)
+
+    @breaker.wrap
+    async def divide(one: int, by: int) -> float:
+        return one / by
+
+    assert await divide(6, by=3) == 2
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            await breaker.call(divide.__wrapped__, 1, by=0)  # type: ignore[attr-defined]
+    with pytest.raises(
+        CircuitOpen, match="eu failed too often and its circuit breaker is open; retry in 5 s"
+    ) as caught:
+        await divide(6, by=3)
     assert caught.value.retry_after == 5.0
-    course.breaker.leave(probe, failed=False)
-    course.call(failed=True)
-    assert course.breaker.state is BreakerState.CLOSED
-    assert watch.events == [BreakerTurned("eu", state) for state in ("open", "half_open", "closed")]
+    await asyncio.sleep(5)
+    assert await divide(6, by=3) == 2
+    assert watch.events == [BreakerChanged("eu", state) for state in ("open", "half_open", "closed")]
 
 
-def test_each_probe_that_fails_doubles_the_cool_down_up_to_a_bound() -> None:
-    course, waits = Course().opened(), []
-    for _ in range(4):
-        with pytest.raises(CircuitOpen) as caught:
-            course.breaker.enter()
-        waits.append(caught.value.retry_after)
-        course.clock.advance(waits[-1])
-        course.call(failed=True)
-    assert waits == [5.0, 10.0, 15.0, 15.0]
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("eu", 1.0), Closed("eu was closed"), Unsendable("eu", "URL too long"), asyncio.CancelledError()],
+)
+def test_what_says_nothing_about_the_upstream_does_not_count(error: BaseException) -> None:
+    @on_a_fake_clock
+    async def scenario() -> None:
+        breaker = Breaker(RULES)
+
+        async def fail() -> None:
+            raise error
+
+        for _ in range(10):
+            with pytest.raises(type(error)):
+                await breaker.call(fail)
+        assert breaker.state is BreakerState.CLOSED
+
+    scenario()
 
 
-def test_a_cancelled_probe_lets_another_call_pass() -> None:
-    course = Course().opened()
-    course.clock.advance(5)
-    course.call(failed=None)
-    course.call(failed=False)
-    assert course.breaker.state is BreakerState.CLOSED
-
-
-def test_several_probes_must_all_succeed() -> None:
-    course = Course(BreakerRules(min_calls=4, cool_down_seconds=5, probes=2)).opened()
-    course.clock.advance(5)
-    probes = [course.breaker.enter(), course.breaker.enter()]
-    course.breaker.leave(probes[0], failed=False)
-    assert course.breaker.state is BreakerState.HALF_OPEN
-    course.breaker.leave(probes[1], failed=False)
-    assert course.breaker.state is BreakerState.CLOSED
-
-
-def test_a_call_that_began_before_a_change_of_state_does_not_count() -> None:
-    course = Course()
-    slow = course.breaker.enter()
-    course.opened().clock.advance(5)
-    probe = course.breaker.enter()
-    course.breaker.leave(slow, failed=True)
-    course.breaker.leave(probe, failed=False)
-    assert course.breaker.state is BreakerState.CLOSED
-
-
-def test_endless_times_are_possible() -> None:
-    course = Course(BreakerRules(min_calls=4, interval_seconds=float("inf"), cool_down_seconds=float("inf"))).opened()
+@on_a_fake_clock
+async def test_endless_times_are_possible() -> None:
+    breaker = Breaker(BreakerRules(min_calls=1, interval_seconds=float("inf"), cool_down_seconds=float("inf")))
+    guarded = BreakerClient(Scripted([answer(500)]), breaker)
+    await guarded.send(Request(path="/"))
     with pytest.raises(CircuitOpen):
-        course.breaker.enter()
+        await guarded.send(Request(path="/"))
 
 
 # --------------------------------------------------------------------------------------------- the client

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from limits_app.outbound import Closed, Executor, NoTurnInTime, Pace, Quota, RateLimitedExecutor, Schedule
+from limits_app.outbound import Closed, Executor, Pace, QueueTimeout, Quota
 from limits_app.outbound.events import Depth
 from tests.outbound.timelines import Recorder, on_a_fake_clock, started, steps
 
@@ -113,9 +113,35 @@ async def test_its_depth_is_told() -> None:
     assert watch.events[-1] == Depth("calls", 0, 0)
 
 
-def test_a_concurrency_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1, not 0"):
-        Executor(0)
+@on_a_fake_clock
+async def test_a_function_is_mapped_over_items_with_results_in_their_order() -> None:
+    work = Work()
+
+    async def double(number: int) -> int:
+        await work.call(number, takes=3 - number)()
+        return 2 * number
+
+    async with Executor(2) as executor:
+        assert await executor.map(double, range(3)) == [0, 2, 4]
+        assert await executor.map(double, []) == []
+    assert work.most == 2
+
+
+@on_a_fake_clock
+async def test_an_error_in_a_map_cancels_the_other_calls() -> None:
+    work = Work()
+
+    async def only_even(number: int) -> None:
+        await work.call(number)()
+        if number % 2:
+            raise ValueError(number)
+
+    async with Executor(2) as executor:
+        with pytest.raises(ValueError, match="1"):
+            await executor.map(only_even, range(100))
+        await steps()
+        assert (executor.running, executor.waiting) == (0, 0)
+    assert work.ended == [0, 1]
 
 
 # --------------------------------------------------------------------------------------------- at a pace
@@ -124,29 +150,29 @@ def test_a_concurrency_of_nothing_is_refused() -> None:
 @on_a_fake_clock
 async def test_calls_reserve_their_places_and_begin_one_by_one() -> None:
     work = Work()
-    pace = Pace(Quota("rps", 4, 1.0), schedule=Schedule(longest_gap=0.25))
-    async with RateLimitedExecutor(100, pace) as executor:
+    pace = Pace(Quota("rps", 4, 1.0), max_gap=0.25)
+    async with Executor(100, pace=pace) as executor:
         await asyncio.gather(*[executor.run(work.call(number, takes=0)) for number in range(10)])
     assert [number for number, _ in work.begun] == list(range(10))
-    assert all(later - earlier >= 1.0 for (_, earlier), (_, later) in zip(work.begun, work.begun[4:], strict=False))
+    assert all(later - earlier >= 0.999 for (_, earlier), (_, later) in zip(work.begun, work.begun[4:], strict=False))
     assert work.begun[-1][1] < 2.6
 
 
 @on_a_fake_clock
 async def test_a_call_that_cannot_have_its_turn_in_time_is_told_so() -> None:
     work = Work()
-    async with RateLimitedExecutor(100, Pace(Quota("rps", 1, 10.0)), wait_seconds=12) as executor:
+    async with Executor(100, pace=Pace(Quota("rps", 1, 10.0)), wait_seconds=12) as executor:
         calls = [executor.run(work.call(number, takes=0)) for number in range(3)]
         results = await asyncio.gather(*calls, return_exceptions=True)
     assert results[:2] == [0, 1]
-    assert isinstance(results[2], NoTurnInTime)
-    assert work.begun == [(0, 0.0), (1, 10.01)]
+    assert isinstance(results[2], QueueTimeout)
+    assert work.begun == [(0, 0.0), (1, 10.0)]
 
 
 @on_a_fake_clock
 async def test_closing_gives_back_the_places_of_those_who_did_not_begin() -> None:
     work, pace = Work(), Pace(Quota("rps", 1, 10.0))
-    executor = RateLimitedExecutor(100, pace)
+    executor = Executor(100, pace=pace)
     for number in range(5):
         executor.submit(work.call(number, takes=0))
     assert await executor.aclose(grace_seconds=11) == 3

@@ -35,10 +35,8 @@ def asked(client: HttpClient, request: Request) -> Response:
     """One answer."""
 
     async def ask() -> Response:
-        try:
+        async with client:
             return await client.send(request)
-        finally:
-            await client.aclose()
 
     return asyncio.run(ask())
 
@@ -72,7 +70,7 @@ def test_a_redirect_is_an_answer_and_nobody_follows_it_with_the_key(server: Limi
 
 def test_an_upstream_that_is_silent_is_given_up_in_time(server: LimitedServer) -> None:
     watch = Recorder()
-    with pytest.raises(UpstreamTimeout, match="did not answer: no answer in time") as caught:
+    with pytest.raises(UpstreamTimeout, match="did not respond: no response in time") as caught:
         asked(HttpClient(server.url, observer=watch), Request(path="/silent", timeout_seconds=0.1))
     assert caught.value.maybe_sent
     assert isinstance(caught.value, TimeoutError)
@@ -111,7 +109,7 @@ def test_a_connection_that_breaks_may_have_brought_the_request() -> None:
     ],
 )
 def test_a_path_that_leads_elsewhere_is_no_path(path: str) -> None:
-    with pytest.raises(ValidationError, match="a path begins with one slash"):
+    with pytest.raises(ValidationError, match="a path must begin with one slash"):
         Request(path=path)
 
 
@@ -210,7 +208,7 @@ def test_what_an_upstream_says_is_taken_as_it_is() -> None:
 )
 def test_what_no_upstream_can_be_sent_is_an_error_of_the_caller(server: LimitedServer, text: str, reason: str) -> None:
     watch = Recorder()
-    with pytest.raises(Unsendable, match=rf"127.0.0.1 cannot be asked that: .*{reason}") as caught:
+    with pytest.raises(Unsendable, match=rf"the request to 127.0.0.1 is invalid: .*{reason}") as caught:
         asked(HttpClient(server.url, observer=watch), Request(path="/", params={"q": text}))
     assert isinstance(caught.value, OutboundError)
     assert isinstance(caught.value, ValueError)

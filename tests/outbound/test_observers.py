@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from limits_app.outbound.events import (
-    BreakerTurned,
+    BreakerChanged,
     Called,
     Depth,
     Event,
@@ -37,7 +37,7 @@ EVENTS: list[Event] = [
     Refused("eu", 2.0),
     Learned("eu", "rpm", 120, 60.0),
     Retrying("eu", 1, 0.5),
-    BreakerTurned("eu", "open"),
+    BreakerChanged("eu", "open"),
     Depth("calls", 3, 2),
     ItemFailed("calls", "ValueError: no"),
 ]
@@ -148,7 +148,7 @@ def test_traces_have_a_span_for_each_wait_and_call_and_events_for_the_rest() -> 
         "outbound Refused",
         "outbound Learned",
         "outbound Retrying",
-        "outbound BreakerTurned",
+        "outbound BreakerChanged",
         "outbound ItemFailed",
     ]
     provider.shutdown()

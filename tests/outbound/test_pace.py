@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from limits_app.outbound import NoTurnInTime, Pace, PacedClient, Quota, Request, Response, Schedule
+from limits_app.outbound import Pace, PacedClient, QueueTimeout, Quota, Request, Response
 from limits_app.outbound.events import Depth, Learned, Refused, Waited
 from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, refusal, started, steps
 
@@ -26,13 +26,13 @@ async def leave(pace: Pace, left: list[tuple[int, float]], number: int, *, takes
 
 @on_a_fake_clock
 async def test_thirty_callers_leave_one_by_one_in_the_order_in_which_they_came() -> None:
-    pace, left = Pace(TEN, schedule=Schedule(longest_gap=0.1)), []
+    pace, left = Pace(TEN, max_gap=0.1), []
     async with asyncio.TaskGroup() as group:
         for number in range(30):
             group.create_task(leave(pace, left, number))
     assert [number for number, _ in left] == list(range(30))
     moments = [moment for _, moment in left]
-    assert moments[:11] == pytest.approx([0, 0, 0.06, 0.14, 0.22, 0.3, 0.38, 0.46, 0.54, 0.62, 1.001], abs=0.002)
+    assert moments[:11] == pytest.approx([0, 0, 0.06, 0.14, 0.22, 0.3, 0.38, 0.46, 0.54, 0.62, 1.0], abs=0.002)
     assert moments[-1] < 3.0
     assert (pace.waiting, pace.in_flight) == (0, 0)
 
@@ -45,7 +45,7 @@ async def test_a_caller_that_gives_up_makes_room_for_the_next() -> None:
     tasks[1].cancel()
     tasks[2].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert left == [(0, 0.0), (3, 1.001)]
+    assert left == [(0, 0.0), (3, 1.0)]
 
 
 @on_a_fake_clock
@@ -83,7 +83,7 @@ def test_a_caller_that_is_cancelled_in_the_moment_of_its_turn_passes_it_on(first
             loop.call_at(moment + 5e-10, cancel)
         await asyncio.gather(*callers, return_exceptions=True)
         assert callers[0].cancelled()
-        assert left == [(0, 0.0), (2, 1.001)]
+        assert left == [(0, 0.0), (2, 1.0)]
         assert (pace.waiting, pace.in_flight) == (0, 0)
 
     scenario()
@@ -94,10 +94,10 @@ async def test_a_turn_that_cannot_come_in_time_is_refused_at_once() -> None:
     pace = Pace(Quota("rps", 1, 10.0))
     async with pace.turn():
         pass
-    with pytest.raises(NoTurnInTime, match=r"upstream has no turn in time: the next may be free in 10 s") as caught:
+    with pytest.raises(QueueTimeout, match=r"upstream: the timeout ends before .* sent; retry in 10 s") as caught:
         async with pace.turn(timeout=5):
             pass
-    assert caught.value.retry_after == pytest.approx(10.01)
+    assert caught.value.retry_after == pytest.approx(10.0)
     assert now() == 0.0
     assert isinstance(caught.value, TimeoutError)
 
@@ -107,7 +107,7 @@ async def test_a_turn_that_does_not_come_in_time_is_given_up_then() -> None:
     pace, left = Pace(Quota("rps", 1, 1.0)), []
     holder = started(leave(pace, left, 0, takes=3.0))
     await steps()
-    with pytest.raises(NoTurnInTime):
+    with pytest.raises(QueueTimeout):
         async with pace.turn(timeout=2):
             pass
     assert now() == 2.0
@@ -124,7 +124,7 @@ async def test_a_refused_call_keeps_its_place() -> None:
     answers = [started(paced.send(Request(path=f"/{number}"))) for number in range(5)]
     assert [(await one).status for one in answers] == [200] * 5
     paths = [request.path for _, request in client.sent]
-    assert paths == ["/0", "/1", "/2", "/3", "/4", "/1", "/2"]
+    assert paths == ["/0", "/1", "/2", "/1", "/2", "/3", "/4"]
     assert client.moments[-1] == pytest.approx(2.0, abs=1.2)
     assert watch.of(Refused)[0] == Refused("upstream", 2.0)
 
@@ -163,7 +163,7 @@ async def test_time_that_was_waited_is_gone() -> None:
 async def test_who_comes_while_an_upstream_is_held_hears_when_to_come_back() -> None:
     paced = PacedClient(Scripted([refusal(Retry_After="30")]), Pace(name="eu"), tries=1)
     await paced.send(Request(path="/"))
-    with pytest.raises(NoTurnInTime, match="eu"):
+    with pytest.raises(QueueTimeout, match="eu"):
         await paced.send(Request(path="/", wait_seconds=10))
 
 
@@ -232,9 +232,10 @@ def test_a_limit_is_used_to_97_percent_and_never_exceeded_once_it_is_known(
         for caller in callers:
             caller.cancel()
         await asyncio.gather(*callers, return_exceptions=True)
-        # Those who left before anybody had an answer are refused at once; after that nobody is.
-        assert [moment for moment in upstream.refused if moment > 0.041] == []
-        assert bool(upstream.refused) is not bool(known)
+        # Requests that were under way when the limit was learned may be refused; none that left later, and few at all.
+        assert [moment for moment in upstream.refused if moment > 0.2] == []
+        assert len(upstream.refused) <= 5
+        assert bool(upstream.refused) is not (always or bool(known))
         assert len([moment for moment in upstream.admitted if moment > 2.0]) >= 0.97 * 10 * 58
         assert (paced.pace.waiting, paced.pace.in_flight) == (0, 0)
 

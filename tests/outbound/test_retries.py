@@ -9,16 +9,17 @@ import pytest
 from limits_app.outbound import (
     CircuitOpen,
     Request,
+    RequestRetryPolicy,
     RetryingClient,
-    RetryRules,
     Unsendable,
+    UnsuccessfulResponse,
     UpstreamFailed,
     UpstreamTimeout,
 )
 from limits_app.outbound.events import Retrying
 from tests.outbound.timelines import Recorder, Scripted, answer, on_a_fake_clock, refusal, started, steps
 
-RULES = RetryRules(attempts=5, within_seconds=60, first_seconds=1, most_seconds=4, jitter_seconds=0)
+RULES = RequestRetryPolicy(num_retries=4, within=60, wait=1, max_wait=4, jitter=0)
 UNREACHABLE = UpstreamFailed("eu", "ConnectError", maybe_sent=False)
 BROKEN_OFF = UpstreamFailed("eu", "ReadError", maybe_sent=True)
 GET = Request(path="/")
@@ -29,7 +30,7 @@ POST = Request(method="POST", path="/")
 async def test_waits_double_up_to_a_bound() -> None:
     watch = Recorder()
     client = Scripted([UNREACHABLE])
-    with pytest.raises(UpstreamFailed, match="eu did not answer: ConnectError"):
+    with pytest.raises(UpstreamFailed, match="eu did not respond: ConnectError"):
         await RetryingClient(client, RULES, name="eu", observer=watch).send(POST)
     assert client.moments == [0.0, 1.0, 3.0, 7.0, 11.0]
     assert watch.events == [Retrying("eu", attempt, wait) for attempt, wait in [(1, 1), (2, 2), (3, 4), (4, 4)]]
@@ -37,12 +38,12 @@ async def test_waits_double_up_to_a_bound() -> None:
 
 @on_a_fake_clock
 async def test_jitter_spreads_those_who_failed_together() -> None:
-    rules = RetryRules(attempts=2, first_seconds=1, jitter_seconds=1)
+    rules = RequestRetryPolicy(num_retries=1, wait=1.5, jitter=0.3)
     clients = [Scripted([UNREACHABLE, answer()]) for _ in range(20)]
     await asyncio.gather(*[RetryingClient(client, rules).send(GET) for client in clients])
     waits = [client.moments[1] for client in clients]
     assert len(set(waits)) > 10
-    assert all(1.0 <= wait <= 2.0 for wait in waits)
+    assert all(1.05 <= wait <= 1.95 for wait in waits)
 
 
 @on_a_fake_clock
@@ -81,6 +82,21 @@ def test_what_is_tried_again(request_: Request, step: object, times: int) -> Non
         assert len(client.sent) == times
 
     scenario()
+
+
+@on_a_fake_clock
+async def test_a_callable_decides_with_the_request_and_the_response() -> None:
+    seen = []
+
+    def rule(*, exception: Exception, attempt: int, request: object = None, **context: object) -> bool:
+        assert isinstance(exception, UnsuccessfulResponse)
+        seen.append((exception.response.status, attempt, request))
+        return attempt < 2
+
+    client = Scripted([answer(503)])
+    policy = RequestRetryPolicy(num_retries=9, retry_on=rule, wait=0)
+    assert (await RetryingClient(client, policy).send(GET)).status == 503
+    assert seen == [(503, 1, GET), (503, 2, GET)]
 
 
 @on_a_fake_clock

@@ -12,8 +12,8 @@ from limits_app.outbound.schedule import Departure, Schedule, Window
 FIVE = Quota("rps", 5, 1.0)
 
 
-def scheduled(*quotas: Quota, longest_gap: float = 0.0) -> Schedule:
-    schedule = Schedule(longest_gap=longest_gap)
+def scheduled(*quotas: Quota, max_gap: float = 0.0) -> Schedule:
+    schedule = Schedule(max_gap=max_gap)
     for quota in quotas:
         schedule.learn(quota)
     return schedule
@@ -24,11 +24,37 @@ def told(departure: Departure, *quotas: Quota, refused: bool = False, retry_afte
     return departure
 
 
-def test_nothing_is_held_back_as_long_as_nothing_is_known() -> None:
+def test_without_a_known_quota_one_request_leaves_and_one_more_with_each_round_trip() -> None:
+    schedule, rounds = scheduled(), []
+    for _ in range(6):
+        left = []
+        while schedule.has_room:
+            assert schedule.opens_at(7.0) == 7.0
+            left.append(schedule.depart(7.0))
+        rounds.append(len(left))
+        for departure in left:
+            schedule.arrive(7.0, told(departure))
+    assert rounds == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_request_without_a_response_does_not_let_the_start_grow() -> None:
     schedule = scheduled()
-    for _ in range(1000):
-        assert schedule.opens_at(7.0) == 7.0
-        schedule.depart(7.0)
+    for _ in range(5):
+        assert schedule.has_room
+        departure = schedule.depart(0.0)
+        assert not schedule.has_room
+        schedule.arrive(1.0, departure)
+
+
+def test_a_quota_that_is_learned_ends_the_slow_start() -> None:
+    schedule = scheduled()
+    schedule.arrive(0.0, told(schedule.depart(0.0), Quota("rps", 5, 1.0, remaining=4)))
+    left = 0
+    while schedule.opens_at(0.0) == 0.0:
+        assert schedule.has_room
+        schedule.depart(0.0)
+        left += 1
+    assert left == 4
 
 
 def test_a_call_counts_until_a_window_after_its_answer_since_nobody_knows_when_it_was_seen() -> None:
@@ -36,21 +62,21 @@ def test_a_call_counts_until_a_window_after_its_answer_since_nobody_knows_when_i
     left = [schedule.depart(0.0) for _ in range(5)]
     assert schedule.opens_at(0.5) == 1.5  # not earlier, since nobody has an answer
     schedule.arrive(0.7, left[0])
-    assert schedule.opens_at(0.8) == pytest.approx(1.701)
+    assert schedule.opens_at(0.8) == pytest.approx(1.7)
     assert schedule.opens_at(1.6999) > 1.6999
     assert schedule.opens_at(1.702) == 1.702
 
 
 def test_everybody_in_line_has_a_moment_of_its_own() -> None:
-    schedule = scheduled(FIVE, longest_gap=0.05)
+    schedule = scheduled(FIVE, max_gap=0.05)
     moments = [schedule.opens_at(10.0, place) for place in range(12)]
     assert moments[:5] == pytest.approx([10.0, 10.05, 10.1, 10.15, 10.2])
-    assert moments[5:10] == [11.0] * 5  # the earliest that can be said before there are answers
+    assert moments[5:10] == [11.0] * 5  # the earliest that is known before there are responses
     assert moments[10:] == [12.0] * 2
 
 
 def test_being_late_is_made_good_for() -> None:
-    schedule = scheduled(Quota("rps", 100, 1.0), longest_gap=0.05)
+    schedule = scheduled(Quota("rps", 100, 1.0), max_gap=0.05)
     schedule.depart(1.0)
     assert schedule.opens_at(1.03) == 1.03
     for _ in range(6):
@@ -97,7 +123,7 @@ def test_what_others_used_counts_as_well_and_only_once() -> None:
     for _ in range(4):
         assert schedule.opens_at(0.2) == 0.2
         schedule.depart(0.2)
-    assert schedule.opens_at(0.2) == pytest.approx(1.101)
+    assert schedule.opens_at(0.2) == pytest.approx(1.1)
 
 
 def test_an_upstream_that_counts_less_than_we_do_teaches_nothing() -> None:
@@ -115,7 +141,7 @@ def test_a_quota_is_learned_once_and_again_when_it_changes() -> None:
     assert schedule.arrive(0.0, told(schedule.depart(0.0), FIVE)).quotas == ()
     tighter = Quota("rps", 2, 1.0)
     assert schedule.arrive(0.0, told(schedule.depart(0.0), tighter)).quotas == (tighter,)
-    assert schedule.opens_at(0.5) > 1.0
+    assert schedule.opens_at(0.5) == 1.0
     longer = Quota("rps", 2, 9.0)
     assert schedule.arrive(0.0, told(schedule.depart(0.0), longer)).quotas == (longer,)
     shorter = Quota("rps", 2, 4.0)
@@ -124,7 +150,7 @@ def test_a_quota_is_learned_once_and_again_when_it_changes() -> None:
 
 def test_only_so_many_quotas_are_remembered() -> None:
     schedule = scheduled(*(Quota(f"n{number}", 1, 1.0) for number in range(50)))
-    assert len(schedule._windows) == 9
+    assert len(schedule._windows) == 8
 
 
 def test_a_quota_that_made_way_for_another_of_the_same_answer_counts_nothing() -> None:
@@ -216,19 +242,19 @@ def test_a_refusal_in_spite_of_what_is_known_is_learned_from() -> None:
     assert schedule._windows[""].capacity == 4
     # What the upstream tells then is worth more than the guess.
     schedule.arrive(0.2, told(schedule.depart(0.2), Quota("other", 10, 1.0)))
-    assert schedule._windows[""].capacity == 10**12
+    assert list(schedule._windows) == ["rps", "other"]
 
 
 def test_a_call_without_an_answer_counts_since_the_upstream_may_have_seen_it() -> None:
     schedule = scheduled(Quota("rps", 1, 1.0))
     schedule.arrive(0.5, schedule.depart(0.0))
-    assert schedule.opens_at(0.6) == pytest.approx(1.501)
+    assert schedule.opens_at(0.6) == pytest.approx(1.5)
 
 
-def test_a_window_remembers_a_thousand_steps_and_no_more() -> None:
-    window = Window(10**9, 1.0)
-    for number in range(10_000):
-        window.note(number / 10_000)
-    assert len(window._log) <= 1001
-    assert window.answered(0.9999) == 10_000
-    assert window.answered(2.1) == 0
+def test_windows_of_any_length_can_be_learned() -> None:
+    for seconds in (0.0001, 0.0123456, 1e12):
+        window = Window(Quota("rps", 10**15, seconds))
+        assert window.seconds >= min(seconds, 366 * 86_400)
+        window.record(0.0, 5)
+        assert window.responded(window.seconds - 1e-5) == 5
+        assert window.responded(window.seconds) == 0
