@@ -90,7 +90,7 @@ def _memory(effort: Effort) -> Iterable[Line]:
         before, grown = _resident_bytes(), dict[int, int]()
         with _without_queries():
             for number in range(many):
-                resolver.limit_set(_RESOURCE, f"user:{number}")
+                resolver.get(_RESOURCE, f"user:{number}")
                 if number + 1 in {few, many}:
                     gc.collect()
                     grown[number + 1] = _resident_bytes() - before
@@ -105,7 +105,7 @@ def _without_queries() -> Iterator[None]:
     from django.utils import timezone
 
     from limits_app.resolver import source
-    from limits_app.resolver.resolving import home
+    from limits_app.resolver.resolution import home
 
     read, told = source.read, source.read(_RESOURCE, _ENTITY, home(), timezone.now())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, Self
 from weakref import ref
@@ -65,10 +65,18 @@ class LimitSet:
         *,
         config: Mapping[str, object] | None = None,
         version: int | None = None,
+        resource: str | None = None,
+        identity: Hashable = None,
+        changes_at: float | None = None,
     ) -> Self:
-        """Make a set of the limits of several scopes; `version` is the configuration that they come from."""
+        """Make a set of the limits of several scopes; `version` is the configuration that they come from.
+
+        `changes_at` and `resource` are those of the class. Sets of one store with the same `identity` are one set to a
+        nested acquire: permits of the one are not taken again from the other.
+        """
         limit_set = cls.__new__(cls)
         limit_set._compose(scoped, store, config, version)
+        limit_set.resource, limit_set.identity, limit_set.changes_at = resource, identity, changes_at
         return limit_set
 
     def _compose(
@@ -83,6 +91,7 @@ class LimitSet:
         self.version = version
         self.changes_at: float | None = None
         self.resource: str | None = None
+        self.identity: Hashable = None
         self._config: dict[str, object] = {} if config is None else _copied_config(config)
         self._warned: set[object] = set()
         self._plans = Plans(self.scoped, version, self.skip_unknown)
@@ -133,6 +142,8 @@ class LimitSet:
 
     def is_same(self, other: LimitSet) -> bool:
         """Return whether permits of this set need not be taken again from the other one."""
+        if self.identity is not None:
+            return (other.store, other.identity) == (self.store, self.identity)
         # Only copies of a set with private scopes have the same ones.
         is_private = all(scope.resource is None for scope in self.scopes)
         return other is self or (is_private and (other.store, other.scopes) == (self.store, self.scopes))

@@ -11,8 +11,8 @@ from typing import Final
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.amounts import Amount
 from limits_app.integrations.amounts import amounts_taken, one_of_each, remaining_amounts
-from limits_app.services.asking import Asked
-from limits_app.services.shadowing import ShadowedAcquisition
+from limits_app.services.amounts import Asked
+from limits_app.services.shadow import ShadowedAcquisition
 
 __all__ = ["NOTHING", "ONE_OF_EACH", "Charge", "Charges", "Key"]
 

@@ -23,9 +23,9 @@ from limits_app.core.store import Store
 from limits_app.integrations.amounts import one_of_each
 from limits_app.integrations.routes import Route, RouteTree
 from limits_app.models import Endpoint, changes
-from limits_app.resolver import ResolvedSet
-from limits_app.services.asking import Asked, Requested
+from limits_app.services.amounts import Asked, Requested
 from limits_app.stores.registry import resilient_store
+from limits_app.stores.resilient import ResilientStore
 
 __all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "Rule", "endpoints"]
 
@@ -140,8 +140,9 @@ class EndpointTable:
         store, version = self._moment or (None, None)
 
         def first(found: LimitSet) -> Requested:
-            # What decides in place of a store has its own version.
-            if (found.store is not store or found.version != version) and isinstance(found, ResolvedSet):
+            is_other = found.store is not store or found.version != version
+            # The limits that decide in place of an unavailable store are in another kind of store.
+            if is_other and isinstance(found.store, ResilientStore):
                 raise OutdatedEndpoints
             return one_of_each(amounts, found) if amounts else found.ones
 

@@ -28,7 +28,7 @@ from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
 from limits_app.integrations.identity import aidentify, identify
 from limits_app.resolver import Limits
 from limits_app.services import Share
-from limits_app.services.asking import Asked, Resources
+from limits_app.services.amounts import Asked, Resources
 
 __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 

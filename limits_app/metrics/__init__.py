@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from limits_app import conf
 from limits_app.conf import Exporter
 from limits_app.metrics.tallies import tallies
-from limits_app.services.watching import WATCHERS
+from limits_app.services.notify import OBSERVERS
 from limits_app.stores.resilient import TIMERS
 
 __all__ = ["install"]
@@ -26,8 +26,8 @@ def install() -> None:
     Raises ImproperlyConfigured where the package of one is missing.
     """
     chosen = () if conf.problems() else conf.get(conf.METRICS)
-    if chosen and tallies not in WATCHERS:
-        WATCHERS.append(tallies)
+    if chosen and tallies not in OBSERVERS:
+        OBSERVERS.append(tallies)
         TIMERS.append(tallies.store_called)
     for exporter in chosen:
         try:

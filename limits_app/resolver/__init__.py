@@ -1,49 +1,52 @@
-"""The resolver: which limits hold for an entity on a resource, compiled and kept until something changes.
+"""The resolver: the effective limits of an entity on a resource, compiled and cached until something changes.
 
-The way of an answer: the models find candidates, `chosen` says which of them hold, `compiled` makes a limit set of
-them, with what the members of a pool `supply` where one serves the resource, and the `cache` keeps it.
+The models read the candidates, `policies` chooses those that apply, `resolved_set` compiles them together with the
+members of a pool where one serves the resource, and `cache` keeps the result.
 """
 
 from __future__ import annotations
 
-from limits_app.resolver.cache import Key, PoolResolver, Resolver, ResolverInfo, pool_resolver, resolver
-from limits_app.resolver.chosen import CALL, Choice, Held, Standing, Verdict
-from limits_app.resolver.compiled import Resolution
-from limits_app.resolver.joined import joined_supply
-from limits_app.resolver.pooled import MemberSet, PooledSet
-from limits_app.resolver.present import Place, Present
-from limits_app.resolver.resolved import ResolvedSet
-from limits_app.resolver.resolving import Limits, check_names, home, resolve
-from limits_app.resolver.source import source
-from limits_app.resolver.supply import MEMBER_LEVEL, Supply
-from limits_app.resolver.surveying import Pair, choices, scopes
-from limits_app.resolver.versions import advance_version
+from limits_app.resolver.bulk import Pair, choices, scopes
+from limits_app.resolver.cache import (
+    Key,
+    PoolResolver,
+    Resolver,
+    ResolverInfo,
+    advance_version,
+    pool_resolver,
+    resolver,
+)
+from limits_app.resolver.policies import CALL, Choice, Held, Standing, Verdict
+from limits_app.resolver.pools import MEMBER_LEVEL, MemberSet, PooledSet, PoolMembers
+from limits_app.resolver.resolution import Limits, check_names, home, resolve, source
+from limits_app.resolver.resolved_set import Resolution, ResolvedSet
+from limits_app.resolver.store_versions import UNAVAILABLE, StoreVersion, StoreVersions
 
 __all__ = [
     "CALL",
     "MEMBER_LEVEL",
+    "UNAVAILABLE",
     "Choice",
     "Held",
     "Key",
     "Limits",
     "MemberSet",
     "Pair",
-    "Place",
+    "PoolMembers",
     "PoolResolver",
     "PooledSet",
-    "Present",
     "Resolution",
     "ResolvedSet",
     "Resolver",
     "ResolverInfo",
     "Standing",
-    "Supply",
+    "StoreVersion",
+    "StoreVersions",
     "Verdict",
     "advance_version",
     "check_names",
     "choices",
     "home",
-    "joined_supply",
     "pool_resolver",
     "resolve",
     "resolver",

@@ -1,4 +1,4 @@
-"""The cache: compiled limit sets of this process, kept until something changes."""
+"""The cache of resolved sets of this process."""
 
 from __future__ import annotations
 
@@ -13,200 +13,209 @@ from typing import Final, NamedTuple
 from django.db import InterfaceError, OperationalError
 
 from limits_app import conf
+from limits_app.core.errors import StoreUnavailable
 from limits_app.core.runtime import on_fork
-from limits_app.core.store import Store
 from limits_app.models import changes
-from limits_app.resolver.pooled import PooledSet
-from limits_app.resolver.present import NOWHERE
-from limits_app.resolver.resolved import ResolvedSet
-from limits_app.resolver.resolving import Limits, check_names, checked_defaults, home, resolve, resolve_pool
-from limits_app.resolver.supplies import supplies
-from limits_app.stores.registry import resilient_store
+from limits_app.resolver.pools import pool_cache
+from limits_app.resolver.resolution import Limits, check_names, checked_defaults, home, resolve, resolve_pool
+from limits_app.resolver.resolved_set import ResolvedSet
+from limits_app.stores.registry import aliases, resilient_store
 
-__all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "pool_resolver", "resolver"]
+__all__ = ["Key", "PoolResolver", "Resolver", "ResolverInfo", "advance_version", "pool_resolver", "resolver"]
 
 logger = logging.getLogger("limits_app")
 
 Key = tuple[str, str | None, Limits]
+"""A resource, an entity, and the limits that the call brings."""
 
-_BLIND_SECONDS: Final = 1.0
-"""How long what is known is used without asking a database that is down again."""
+_DATABASE_RETRY_SECONDS: Final = 1.0
+"""How long an expired set is used again after the database failed."""
 
 
 class ResolverInfo(NamedTuple):
-    """How the cache of this process is doing."""
+    """Numbers of the cache of this process."""
 
     hits: int
     misses: int
     size: int
 
 
-class _Kept(NamedTuple):
-    """A limit set, until when it is kept (by the monotonic clock), and when a date changes it (by the system's)."""
+class _Entry(NamedTuple):
+    """A resolved set; it expires by the monotonic clock, and at `changes_at` by the system's clock."""
 
-    limit_set: ResolvedSet
-    until: float
+    resolved: ResolvedSet
+    expires_at: float
     changes_at: float | None
-    default_limits: Limits
-    """What it was asked for with: to see that they are the same takes less than to find them by what they say."""
 
 
-class _Flight:
-    """One thread asks the database for a key; others who need the same wait for it."""
+class _KeyLock:
+    """The lock under which one thread resolves a key, while other threads wait for its result."""
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.passengers = 0
+        self.users = 0
 
 
 class Resolver:
-    """Keeps compiled limit sets, at most RESOLVER_MAX_ENTRIES, each for RESOLVER_TTL_SECONDS.
+    """Caches resolved sets, at most RESOLVER_MAX_ENTRIES, each for RESOLVER_TTL_SECONDS.
 
-    A set that is older than the configuration is found out by its store when it is used, and then forgotten here;
-    one for which a date or an hour has come, by `clock`, which gives seconds since 1970.
+    A store rejects a set that is older than the configuration; the caller then calls `forget`.
+    A set is resolved again when a date or an hour of its policies comes, by `clock`, in seconds since 1970.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time) -> None:
         self.clock = clock
-        self._kept: dict[Key, _Kept] = {}
-        self._last: dict[tuple[str, str | None], _Kept] = {}  # of each resource and entity
+        self._entries: dict[Key, _Entry] = {}
         self._hits = 0
         self._misses = 0
         self.after_fork()
         on_fork(self)
 
     def after_fork(self) -> None:
-        """A child asks for itself; what is kept stays."""
+        """Make new locks in a child process, which keeps the cached sets."""
         self._lock = Lock()
-        self._flights: dict[Key, _Flight] = {}
+        self._key_locks: dict[Key, _KeyLock] = {}
 
-    def kept(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet | None:
-        """The limit set if it is there and fresh."""
+    def cached(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet | None:
+        """The cached set; None where it is missing, outdated, or its store may be available again."""
         try:
-            entry = self._kept.get((resource, entity, default_limits))
-        except TypeError:  # a name that cannot be, which resolving will say
+            entry = self._entries.get((resource, entity, default_limits))
+        except TypeError:  # an unhashable argument: `get` raises the error for it
             return None
-        if entry is None or entry[1] < monotonic() or (entry[2] is not None and entry[2] <= self.clock()):
+        if entry is None:
+            return None
+        resolved, expires_at, changes_at = entry
+        if expires_at < monotonic() or (changes_at is not None and changes_at <= self.clock()):
+            return None
+        if not resolved.available and _can_open(resolved.alias):
             return None
         self._hits += 1
-        return entry[0]
+        return resolved
 
-    def limit_set(
-        self, resource: str, entity: str | None, default_limits: Limits = (), *, store: Store | None = None
-    ) -> ResolvedSet:
-        """The limit set, compiled and kept where it is not there yet; threads that need the same ask only once.
+    def get(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
+        """The cached set, else a new one; threads that need the same set read the database once.
 
-        What a transaction reads that has changed limits itself, or that may not see what others have committed, is used
-        once and not kept.
-        While the database is down, what was kept last is good enough; OperationalError or InterfaceError without that.
-        Raises StoreUnavailable where the store of the resource cannot be asked for its version.
+        The set is not `available` while its store is down. Rows that a transaction has changed, or that it may not see
+        as others have committed them, are not cached. While the database is down the last set is used, even if expired;
+        OperationalError or InterfaceError where there is none. Raises InvalidLimit for invalid arguments.
         """
-        # As `kept` does, which is a call more.
-        try:
-            entry = self._last.get((resource, entity))
-            if entry is None or entry[3] is not default_limits:
-                entry = self._kept.get((resource, entity, default_limits))
-        except TypeError:
-            entry = None
-        if entry is not None and entry[1] >= monotonic() and (entry[2] is None or entry[2] > self.clock()):
-            self._hits += 1
-            return entry[0]
+        found = self.cached(resource, entity, default_limits)
+        if found is not None:
+            return found
         check_names(resource, entity)
-        key = (resource, entity, checked_defaults(default_limits))
-        with self._alone(key):
-            # Whoever had to wait finds what the first one kept, unless that was for itself alone.
-            kept = self.kept(*key)
-            return self._resolved(key, store) if kept is None else kept
+        key = resource, entity, checked_defaults(default_limits)
+        with self._locked(key):
+            # Another thread may have resolved it in the meantime.
+            return self.cached(*key) or self._resolved(key)
 
-    def without_store(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
-        """`limit_set` while nobody can ask the store; stale as soon as somebody can, where it is not kept already."""
-        return self.limit_set(resource, entity, default_limits, store=NOWHERE)
+    def latest(self, resource: str, entity: str | None, default_limits: Limits = ()) -> ResolvedSet:
+        """`get` for the current version of the configuration; StoreUnavailable while the store is down."""
+        while True:
+            found = self.get(resource, entity, default_limits)
+            limit_set = found.in_store()
+            if limit_set.version == limit_set.store.version():
+                return found
+            self.forget(resource, entity, default_limits, found)
 
     def forget(
         self, resource: str, entity: str | None, default_limits: Limits = (), stale: ResolvedSet | None = None
     ) -> None:
-        """Resolve anew next time, unless somebody has done so since `stale` was kept."""
+        """Drop a set from the cache, unless it was resolved again since `stale`."""
         key = (resource, entity, tuple(default_limits))
         with self._lock:
-            entry = self._kept.get(key)
-            if entry is not None and stale in {None, entry.limit_set}:
-                self._drop(key)
+            entry = self._entries.get(key)
+            if entry is not None and stale in {None, entry.resolved}:
+                del self._entries[key]
 
     def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:  # what is found first goes first, here and below, or nothing would make it forgotten
-            forgotten = self._last, self._kept
-            self._last, self._kept = {}, {}
-        del forgotten  # which may run finalizers, without the lock
-        supplies.clear()
+        """Drop all sets."""
+        with self._lock:
+            dropped, self._entries = self._entries, {}
+        del dropped  # outside the lock, since finalizers may run
+        pool_cache.clear()
         if self is resolver:
             pool_resolver.clear()
 
     def info(self) -> ResolverInfo:
         """Hits, misses and size."""
-        return ResolverInfo(self._hits, self._misses, len(self._kept))
+        return ResolverInfo(self._hits, self._misses, len(self._entries))
 
     @contextmanager
-    def _alone(self, key: Key) -> Iterator[None]:
-        """Let one thread at a time in for a key."""
+    def _locked(self, key: Key) -> Iterator[None]:
+        """Resolve a key in one thread at a time."""
         with self._lock:
-            flight = self._flights.setdefault(key, _Flight())
-            flight.passengers += 1
+            key_lock = self._key_locks.setdefault(key, _KeyLock())
+            key_lock.users += 1
         try:
-            with flight.lock:
+            with key_lock.lock:
                 yield
         finally:
             with self._lock:
-                flight.passengers -= 1
-                if not flight.passengers:
-                    self._flights.pop(key, None)
+                key_lock.users -= 1
+                if not key_lock.users:
+                    self._key_locks.pop(key, None)
 
-    def _resolved(self, key: Key, store: Store | None) -> ResolvedSet:
+    def _resolved(self, key: Key) -> ResolvedSet:
         self._misses += 1
         try:
-            resolved = self._asked(key, store)
+            resolved = self._resolve(key)
         except (OperationalError, InterfaceError) as error:
-            known = self._kept.get(key)
-            if known is None:
+            last = self._entries.get(key)
+            if last is None:
                 raise
-            logger.warning("the database is down, limits on %s are those known last: %s", key[0], error)
-            self._keep(key, _Kept(known.limit_set, monotonic() + _BLIND_SECONDS, None, key[2]))
-            return known.limit_set
+            logger.warning("the database is down: the last known limits on %s are used: %s", key[0], error)
+            self._add(key, _Entry(last.resolved, monotonic() + _DATABASE_RETRY_SECONDS, None))
+            return last.resolved
         if changes.may_be_kept(home()):
-            until = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
-            self._keep(key, _Kept(resolved, until, resolved.changes_at, key[2]))
-        if resolved.store is NOWHERE and store is None:  # kept all the same, for who decides without the store
-            raise resilient_store(resolved.alias).unavailable()
+            expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
+            self._add(key, _Entry(resolved, expires_at, resolved.limit_set.changes_at))
         return resolved
 
-    def _asked(self, key: Key, store: Store | None) -> ResolvedSet:
-        """Ask the database, and compile the answer."""
-        return resolve(*key, store=store, now=self.clock()).limit_set
+    def _resolve(self, key: Key) -> ResolvedSet:
+        return resolve(*key, now=self.clock()).resolved
 
-    def _keep(self, key: Key, entry: _Kept) -> None:
+    def _add(self, key: Key, entry: _Entry) -> None:
         most = conf.get(conf.RESOLVER_MAX_ENTRIES)
         with self._lock:
-            self._last.pop(key[:2], None)
-            self._kept.pop(key, None)
-            self._kept[key] = self._last[key[:2]] = entry
-            for oldest in list(islice(self._kept, max(len(self._kept) - most, 0))):
-                self._drop(oldest)
-
-    def _drop(self, key: Key) -> None:
-        """Forget what is kept, with the lock."""
-        self._last.pop(key[:2], None)
-        del self._kept[key]
+            self._entries.pop(key, None)
+            self._entries[key] = entry
+            for oldest in list(islice(self._entries, max(len(self._entries) - most, 0))):
+                del self._entries[oldest]
 
 
 class PoolResolver(Resolver):
-    """A Resolver of pools by name, without the limits of any resource.
+    """A resolver of pools by name, without the limits of any resource.
 
-    In the place of an entity stands the alias of the store in which a pool is counted (None: the default one).
+    A key has the name of the pool, and the alias of a store (None: the default one) in place of an entity.
     """
 
-    def _asked(self, key: Key, store: Store | None) -> PooledSet:
-        return resolve_pool(*key[:2], store=store)
+    def _resolve(self, key: Key) -> ResolvedSet:
+        return resolve_pool(*key[:2])
+
+
+def _can_open(alias: str) -> bool:
+    try:
+        resilient_store(alias).open()
+    except StoreUnavailable:
+        return False
+    return True
 
 
 resolver: Final = Resolver()
 pool_resolver: Final = PoolResolver()
+
+
+def advance_version(**details: object) -> None:  # noqa: ARG001 - a receiver of a signal
+    """Make all sets that were resolved before stale, in every process that shares a store.
+
+    A store that is unavailable receives the new version when it is back. Until then this process resolves again, and
+    others use their sets until these expire.
+    """
+    for alias in aliases():
+        store = resilient_store(alias)
+        try:
+            store.open().advance_version()
+        except StoreUnavailable:
+            logger.exception("the store %r does not know yet that limits have changed", alias)
+            store.advance_version_later()
+            resolver.clear()

@@ -7,13 +7,11 @@ from enum import StrEnum
 from typing import cast
 
 from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Requested
 from limits_app.core.limit_pool import Foreseen
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import MemberDefinition
-from limits_app.models.validators import MEMBER_KEY
-from limits_app.resolver import PooledSet, Supply
-from limits_app.services.asking import Requested
-from limits_app.services.shadowing import beside
+from limits_app.resolver import MemberSet, PooledSet
 
 __all__ = ["ExplainedMember", "ExplainedPool", "MemberStanding", "explained_pool"]
 
@@ -76,16 +74,13 @@ class ExplainedPool:
         }
 
 
-def explained_pool(found: PooledSet, requested: Requested) -> tuple[Outcome, ExplainedPool]:
-    """What would be decided, and by whom; nothing requested shows all limits of each member."""
-    asked = (found.ones or {}) if requested is None else requested
-    foreseen = found.pool.foresee(asked)
-    definition = cast("Supply", found.supply).definition  # of one resource, so that it is no joined one
-    asides = {str(name): found.pool.cooling_seconds(place) for place, name in enumerate(found.supply.scoped)}
-    whole = requested is None
-    members = tuple(_member(one, foreseen, asides.get(one.name, 0), whole=whole) for one in definition.members)
-    pool = ExplainedPool(definition.name, definition.load_balancing, definition.failover, members)
-    return beside(foreseen.outcome, found, asked), pool
+def explained_pool(limits: PooledSet, requested: Requested, *, whole: bool) -> tuple[Outcome, ExplainedPool]:
+    """The outcome of a request, and the state of each member; `whole` shows all limits of each member."""
+    foreseen = limits.pool.foresee(requested)
+    definition = limits.members.definition
+    cooling = {name: limits.pool.cooling_seconds(index) for index, name in enumerate(limits.members.scoped)}
+    members = tuple(_member(one, foreseen, cooling.get(one.name, 0), whole=whole) for one in definition.members)
+    return foreseen.outcome, ExplainedPool(definition.name, definition.load_balancing, definition.failover, members)
 
 
 def _member(member: MemberDefinition, foreseen: Foreseen, cooling_seconds: float, *, whole: bool) -> ExplainedMember:
@@ -120,4 +115,4 @@ def _standing(claim: Acquisition, outcome: Outcome, foreseen: Foreseen, cooling_
 
 
 def _name_of(claim: Acquisition) -> object:
-    return claim.limit_set._config[MEMBER_KEY]
+    return cast("MemberSet", claim.limit_set).member

@@ -9,8 +9,9 @@ from typing import Final
 from asgiref.sync import sync_to_async
 
 from limits_app import conf
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import NeverAdmissible, StaleConfiguration
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Candidate
@@ -21,18 +22,14 @@ from limits_app.resolver import (
     Limits,
     PooledSet,
     Resolution,
-    ResolvedSet,
     Standing,
     Verdict,
     resolve,
     resolver,
 )
-from limits_app.resolver.present import NOWHERE
-from limits_app.services.asking import Requested
 from limits_app.services.explained_pool import ExplainedMember, ExplainedPool, explained_pool
 from limits_app.services.explained_text import told
-from limits_app.services.shadowing import peek
-from limits_app.stores.registry import resilient_store
+from limits_app.services.shadow import peek, with_shadow
 
 __all__ = [
     "ExplainedLimit",
@@ -157,8 +154,6 @@ def explain(
     while True:
         try:
             resolution = resolve(resource, entity, default_limits, now=resolver.clock())
-            if resolution.limit_set.store is NOWHERE:
-                raise resilient_store(resolution.limit_set.alias).unavailable()
             return _explained(resolution, requested)
         except StaleConfiguration:
             continue
@@ -173,12 +168,13 @@ async def aexplain(
 
 
 def _explained(resolution: Resolution, requested: Requested) -> Explanation:
-    limit_set = resolution.limit_set
-    pool = None
+    limit_set, shadow, pool = resolution.resolved.in_store(), resolution.resolved.shadow, None
+    asked = limit_set.ones if requested is None else requested
     if isinstance(limit_set, PooledSet):
-        outcome, pool = explained_pool(limit_set, requested)
+        outcome, pool = explained_pool(limit_set, asked or {}, whole=requested is None)
+        outcome = with_shadow(outcome, shadow, asked or {})
     else:
-        outcome = _peeked(limit_set, limit_set.ones if requested is None else requested)
+        outcome = _peeked(limit_set, shadow, asked)
     all_limits = (*outcome.violations, *outcome.passed)
     statuses = {(status.entity, status.key): status for status in all_limits if status.level != MEMBER_LEVEL}
     changes_at = limit_set.changes_at
@@ -190,7 +186,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
         _dropped(resolution.choices[0]),
         None if changes_at is None else _moment(changes_at),
         pool,
-        None if limit_set.alias == conf.get(conf.STORE) else limit_set.alias,
+        None if resolution.resolved.alias == conf.get(conf.STORE) else resolution.resolved.alias,
         resolution.known,
     )
 
@@ -200,9 +196,9 @@ def _moment(seconds: float) -> datetime:
     return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
 
 
-def _peeked(limit_set: ResolvedSet, asked: Requested) -> Outcome:
+def _peeked(limit_set: LimitSet, shadow: LimitSet | None, asked: Requested) -> Outcome:
     try:
-        return peek(limit_set, asked)
+        return peek(limit_set, shadow, asked)
     except NeverAdmissible as error:
         return error.outcome
 

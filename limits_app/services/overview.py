@@ -13,7 +13,7 @@ from limits_app.core.errors import LimitsError, StaleConfiguration
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Stats, survey
 from limits_app.models import PolicyEffect
-from limits_app.resolver import Choice, Pair, Place, Present, Standing, choices, scopes
+from limits_app.resolver import Choice, Pair, Standing, StoreVersion, StoreVersions, choices, scopes
 
 __all__ = ["LimitState", "RowState", "Standing", "overview"]
 
@@ -76,20 +76,20 @@ def overview(pairs: Collection[Pair]) -> list[RowState]:
 
 
 def _read(pairs: Collection[Pair]) -> list[RowState]:
-    present = Present()  # before the queries: a change in between is found out by the stores
+    versions = StoreVersions()  # before the queries, so that stores reject a change in between
     found = choices(pairs, timezone.now())
     by_store: dict[str, dict[int, tuple[Pair, Choice]]] = {}
     for number, (pair, choice) in enumerate(zip(pairs, found, strict=True)):
         by_store.setdefault(pair[0].store if pair[0] else "", {})[number] = pair, choice
     stats: dict[int, dict[str, Stats] | None] = {}
     for alias, rows in by_store.items():
-        stats |= zip(rows, _looked(present.place(alias), rows.values()), strict=True)
+        stats |= zip(rows, _looked(versions.of(alias), rows.values()), strict=True)
     return _rows(pairs, found, [stats[number] for number in range(len(pairs))])
 
 
-def _looked(place: Place, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
+def _looked(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
     """What is used of the limits of each row, by key; None for all of them while their store is down."""
-    if not place.reachable:
+    if not place.available:
         return [None] * len(rows)
     try:
         scoped = [

@@ -1,4 +1,4 @@
-"""Pools by name: as administrators set them, and fresh at every acquire."""
+"""Pools by name, as they are in the database at every acquire."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from limits_app.core.amounts import Requested
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_resource
 from limits_app.core.limit_pool import LimitPool
-from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome, Stats
 from limits_app.resolver import PooledSet, pool_resolver
-from limits_app.services.freshness import afresh, fresh, latest, tell
-from limits_app.services.patience import countdown, while_it_holds
+from limits_app.services.request import Request
 
 __all__ = ["NamedPool", "member_use", "pool"]
 
 
 def pool(name: str) -> NamedPool:
-    """The pool of this name, to be kept and used again and again: what it does is always up to date.
+    """The pool of this name, which can be kept: each use has the latest configuration.
 
-    It asks the database when it is first used, and raises UnknownPool (a LookupError) then where there is none.
-    Raises InvalidLimit (a ValueError) for a name that cannot be.
+    Raises InvalidLimit (a ValueError) for an invalid name. The database is read when the pool is used, which raises
+    UnknownPool (a LookupError) for an unknown name.
     """
     return NamedPool(check_resource(name))
 
@@ -39,12 +37,12 @@ def member_use(name: str, alias: str | None = None) -> dict[str, dict[str, Stats
 class NamedPool(LimitPool):
     """A LimitPool of the members that are enabled now, in their order.
 
-    Whose turn it is, and who is put aside, all who use the pool in this process have in common.
-    While the store is down, what the settings of the site say decides.
+    Turns and cool-downs are shared by all users of the pool in this process.
+    While the store is down, ON_UNAVAILABLE of the settings applies.
     """
 
     def __init__(self, name: str) -> None:
-        # It has no sets of its own: what a LimitPool knows, it asks of the one that is up to date.
+        # It has no limit sets: every attribute is read from the current pool.
         self.name = name
 
     def __getattr__(self, attribute: str) -> Any:
@@ -58,56 +56,41 @@ class NamedPool(LimitPool):
 
     def try_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.try_acquire`."""
-        acquisition = fresh(self.name, None, (), lambda found: found.try_acquire(requested), by=pool_resolver)
-        if not acquisition.successful:
-            tell(acquisition.outcome)
-        return acquisition
+        return self._request(requested).try_acquire()
 
     def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
         """See `LimitPool.acquire`."""
-        left = countdown(timeout)
-
-        def wait(found: LimitSet) -> Acquisition:
-            with while_it_holds(found, left()) as seconds:
-                return found.acquire(requested, seconds)
-
-        return fresh(self.name, None, (), wait, by=pool_resolver)
+        return self._request(requested).acquire(timeout)
 
     async def atry_acquire(self, requested: Requested = None) -> Acquisition:
         """See `LimitPool.atry_acquire`."""
-        acquisition = await afresh(self.name, None, (), lambda found: found.atry_acquire(requested), by=pool_resolver)
-        if not acquisition.successful:
-            tell(acquisition.outcome)
-        return acquisition
+        return await self._request(requested).atry_acquire()
 
     async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
         """See `LimitPool.aacquire`."""
-        left = countdown(timeout)
-
-        async def wait(found: LimitSet) -> Acquisition:
-            with while_it_holds(found, left()) as seconds:
-                return await found.aacquire(requested, seconds)
-
-        return await afresh(self.name, None, (), wait, by=pool_resolver)
+        return await self._request(requested).aacquire(timeout)
 
     def peek(self, requested: Requested = None) -> Outcome:
         """See `LimitPool.peek`."""
-        return fresh(self.name, None, (), lambda found: found.peek(requested), by=pool_resolver)
+        return self._request(requested).peek()
+
+    def _request(self, requested: Requested) -> Request:
+        return Request((self.name, None, ()), requested, pool_resolver)
 
     def cool_down(self, which: int | str, seconds: float) -> None:
-        """Put a member aside in this process, by its place or by its name. See `LimitPool.cool_down`."""
+        """Do not use a member, given by its index or its name, in this process. See `LimitPool.cool_down`."""
         current = self._current()
         if isinstance(which, str):
             names = [str(name) for name in current._names.values()]
             if which not in names:
                 raise InvalidRequest(
-                    f"{which!r} is no member of {self.name} that is enabled: there are {', '.join(names)}"
+                    f"{which!r} is not an enabled member of {self.name}; enabled are: {', '.join(names)}"
                 )
             which = names.index(which)
         current.cool_down(which, seconds)
 
     def resolved(self) -> PooledSet:
-        """What it is compiled to now."""
+        """The current members and their limits."""
         return _resolved(self.name, None)
 
     def _current(self) -> LimitPool:
@@ -115,4 +98,4 @@ class NamedPool(LimitPool):
 
 
 def _resolved(name: str, alias: str | None) -> PooledSet:
-    return cast("PooledSet", latest(name, alias, by=pool_resolver))
+    return cast("PooledSet", pool_resolver.latest(name, alias).limit_set)

@@ -14,10 +14,9 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.keys import check_idempotency_key, scope_of, shared_scope
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import AuditEvent, Verb, changes
-from limits_app.resolver import check_names
-from limits_app.services.asking import not_limited
+from limits_app.resolver import check_names, resolver
+from limits_app.services.amounts import not_limited
 from limits_app.services.crediting import credit, taken
-from limits_app.services.freshness import latest
 from limits_app.stores.registry import resilient_store
 
 __all__ = ["areset", "reset", "top_up"]
@@ -47,8 +46,8 @@ def reset(
     once = _Once(Verb.RESET, asked, idempotency_key)
     if once.is_done():
         return False
-    found = latest(resource, entity)
-    scopes = [one for one in found.scoped if _is_of(one, resource, entity)]
+    found = resolver.latest(resource, entity)
+    scopes = [one for one in found.limit_set.scoped if _is_of(one, resource, entity)]
     there = {limit.key for one in scopes for limit in one.schema.limits}
     unknown = sorted({str(key) for key in wanted or () if key not in there})
     if unknown:
@@ -102,11 +101,11 @@ def top_up(
     once = _Once(Verb.TOP_UP, asked, idempotency_key)
     if once.is_done():
         return False
-    found = latest(resource, entity)
+    found = resolver.latest(resource, entity)
     of_entity = {scope_of(resource, entity).key, shared_scope(resource, key).key}
-    scoped = [one for one in found.scoped if one.scope.key in of_entity and key in one.schema.index]
+    scoped = [one for one in found.limit_set.scoped if one.scope.key in of_entity and key in one.schema.index]
     if not scoped:
-        raise not_limited([key], {limit.key for limit in found})
+        raise not_limited([key], {limit.key for limit in found.limit_set})
     parts = taken(scoped[0], key, amount)
 
     def give() -> None:

@@ -12,11 +12,12 @@ from django.utils import timezone
 
 from limits_app.core.amounts import Amount
 from limits_app.core.errors import StaleConfiguration
+from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked
 from limits_app.core.outcome import Stats, survey
 from limits_app.core.plan import ScopedLimits
 from limits_app.models import Entity, Resource
-from limits_app.resolver import Pair, PooledSet, ResolvedSet, choices, resolver, scopes
+from limits_app.resolver import Pair, PooledSet, choices, resolver, scopes
 from limits_app.stores.registry import resilient_store
 
 __all__ = ["Status", "astatus", "status"]
@@ -68,15 +69,16 @@ async def astatus(resource: str, *, entity: str | None = None) -> Status:
 def _read(resource: str, entity: str | None) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
     """Where an entity is counted, and its limits and those of members there."""
     while True:
-        found = resolver.limit_set(resource, entity)
+        found = resolver.get(resource, entity)
         try:
-            return found.alias, found.get_stats(), _members(found)
+            limits = found.in_store()
+            return found.alias, limits.get_stats(), _members(limits)
         except StaleConfiguration:
             resolver.forget(resource, entity, (), found)
 
 
-def _members(found: ResolvedSet) -> dict[str, dict[str, Stats]]:
-    return found.member_stats() if isinstance(found, PooledSet) else {}
+def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:
+    return limits.member_stats() if isinstance(limits, PooledSet) else {}
 
 
 def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amount]]:

@@ -15,9 +15,9 @@ from limits_app.core.store import Store
 from limits_app.integrations.endpoints import endpoints
 from limits_app.models import Endpoint
 from limits_app.resolver import resolver
-from limits_app.resolver.supply import desks
-from limits_app.services.nearness import nearness
-from limits_app.services.shadowing import forget_shadow_refusals
+from limits_app.resolver.pools import balancers
+from limits_app.services.notify import thresholds
+from limits_app.services.shadow import forget_shadow_refusals
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing.clock import FakeClock
@@ -61,8 +61,8 @@ def forget() -> None:
 def forget_use() -> None:
     """Drop what this process remembers beside the stores of how limits were used."""
     forget()
-    desks.clear()
-    nearness.clear()
+    balancers.clear()
+    thresholds.clear()
     forget_shadow_refusals()
     forget_warnings()
 

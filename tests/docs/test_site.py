@@ -34,7 +34,7 @@ def test_the_site_builds_with_warnings_as_errors(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "reference" / "service.html").read_text()
-    assert "limits_app.services.acquiring.acquire" in page
+    assert "limits_app.services.acquire.acquire" in page
     assert fetched_from_elsewhere(page) == set()
 
 

@@ -296,7 +296,7 @@ def test_calls_that_are_named_later_take_the_place_of_the_one_that_was_taken(lim
 def test_what_is_held_in_the_shadow_comes_back_with_the_end(limits: RequestLimits) -> None:
     services.set_system_limits([CallLimit(10, 60)])
     services.set_resource_limits("tried", [ResourceLimit("slots", 1)], enforcement="shadow")
-    shadow = resolve("tried", "ann").limit_set.shadow
+    shadow = resolve("tried", "ann").resolved.shadow
     assert shadow is not None
     limits.charge("tried", "ann")
     assert shadow.get_stats()["slots"]["available"] == 0

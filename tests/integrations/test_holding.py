@@ -93,7 +93,7 @@ def _slots() -> object:
     """The free permits, without asking the database."""
     from limits_app.resolver import resolver
 
-    kept = resolver.kept("api", "ann")
+    kept = resolver.cached("api", "ann")
     assert kept is not None
     return kept.get_stats()["slots"]["available"]
 

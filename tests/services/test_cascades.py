@@ -202,7 +202,7 @@ def test_each_resource_has_a_shared_bucket_of_its_own_apart_from_that_of_the_sit
     limits.set_system_limits([CallLimit(1, 60)])
     assert limits.acquire("api")
     keys = {shared_scope("api", "rpm").key, shared_scope("api", "tpm").key, shared_scope("apis", "rpm").key}
-    keys |= {one.scope.key for who in (None, "*rpm") for one in resolve("api", who).limit_set.scoped}
+    keys |= {one.scope.key for who in (None, "*rpm") for one in resolve("api", who).resolved.limit_set.scoped}
     assert len(keys) == 5
 
 

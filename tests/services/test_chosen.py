@@ -16,7 +16,7 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import ENTITY_FLAGS, Candidate, Enforcement, EntityPolicies, PolicyEffect, PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver import CALL, Choice, Standing
-from limits_app.resolver.chosen import PRECEDENCE, changes_at, choose, rollout_position
+from limits_app.resolver.policies import PRECEDENCE, changes_at, choose, rollout_position
 
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)  # a Wednesday
 HOUR = timedelta(hours=1)

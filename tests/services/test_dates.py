@@ -361,7 +361,7 @@ def test_an_end_without_a_beginning_begins_now() -> None:
 
 
 def limits_line_is_busy() -> bool:
-    return bool(resolve("api", None).limit_set.store.line.busy)
+    return bool(resolve("api", None).resolved.limit_set.store.line.busy)
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -17,7 +17,6 @@ from limits_app.core.keys import scope_of
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import CallLimit, RateLimit, RateLimitAlgorithm
 from limits_app.models import Entity
-from limits_app.services.pools import member_use
 from limits_app.stores import registry
 from limits_app.stores.redis import RedisStore
 from tests.servers.redis import redis_server
@@ -68,22 +67,6 @@ def test_own_limits_a_parent_and_a_pool_are_one_round_trip(redis: Redis, balanci
         before = round_trips(redis)
         assert ask() - before == 1
     assert limits.status("chat", entity="tenant:1").limits["tpm"]["used"] == 18
-
-
-@pytest.mark.parametrize("balancing", ["round_robin", "least_loaded"])
-def test_two_pools_in_one_request_are_one_round_trip_and_never_overdrawn(redis: Redis, balancing: str) -> None:
-    calls = CallLimit(9, 3600, WINDOW)
-    serve("chat", make_pool({name: [calls] for name in "abc"}, name="texts", load_balancing=balancing))
-    serve("images", make_pool({name: [calls] for name in "xy"}, name="pictures", load_balancing=balancing))
-    for _ in range(6):
-        limits.acquire({"chat": None, "images": None})  # every script and plan is known then
-    before = round_trips(redis)
-    limits.acquire({"chat": None, "images": None})
-    assert round_trips(redis) - before == 1
-    with ThreadPoolExecutor(4) as callers:
-        served = list(callers.map(lambda _: bool(limits.try_acquire({"chat": None, "images": None})), range(16)))
-    assert sum(served) == 2 * 9 - 7
-    assert [one["call_count"]["used"] for one in member_use("pictures").values()] == [9, 9]
 
 
 @pytest.mark.slow

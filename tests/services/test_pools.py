@@ -31,13 +31,11 @@ from limits_app.core.errors import (
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.models import Entity, Pool, PoolMember, Resource
 from limits_app.models.policy_lookup import PolicyChain
-from limits_app.resolver import resolver
-from limits_app.resolver.source import source
-from limits_app.resolver.supplies import Supplies
-from limits_app.resolver.supply import Desks, desks
+from limits_app.resolver import StoreVersion, resolver, source
+from limits_app.resolver.pools import Balancers, PoolCache, balancers
 from limits_app.services.explained_pool import MemberStanding
 from limits_app.services.pools import member_use
-from limits_app.services.together import Share
+from limits_app.services.several import Share
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.testing import FakeClock
@@ -149,7 +147,7 @@ def test_members_are_put_aside_by_name_or_place_and_come_back(clock: FakeClock) 
     assert many(1, "chat") == "a"
     limits.pool(NAME).cool_down(1, 30)
     assert many(3, "chat") == "aa-"
-    with pytest.raises(InvalidRequest, match="'c' is no member of bedrock/claude that is enabled: there are a, b"):
+    with pytest.raises(InvalidRequest, match="'c' is not an enabled member of bedrock/claude; enabled are: a, b"):
         limits.pool(NAME).cool_down("c", 1)
 
 
@@ -463,17 +461,17 @@ def test_a_pool_that_was_renamed_meanwhile_is_looked_for_again(monkeypatch: pyte
 
 
 def test_only_so_many_pools_are_kept() -> None:
-    kept, tables, store = Supplies(most=2), Desks(most=2), MemoryStore()
+    cache, found, place = PoolCache(most=2), Balancers(most=2), StoreVersion("default", MemoryStore(), 0)
     for name in ("one", "two", "three"):
         make_pool({"a": [CALLS]}, name=name)
-        tables.desk(kept.supply(name, "default", store, 0).definition)
+        found.find(cache.members(name, "default", place).definition)
     with CaptureQueriesContext(connection) as queries:
-        three, two, one = [kept.supply(name, "default", store, 0) for name in ("three", "two", "one")]
+        three, two, one = [cache.members(name, "default", place) for name in ("three", "two", "one")]
     assert len(queries) == 1
-    first = [tables.desk(supply.definition) for supply in (two, three)]
-    assert [tables.desk(supply.definition) for supply in (two, three)] == first
-    tables.desk(one.definition)
-    assert tables.desk(two.definition) not in first
+    first = [found.find(members.definition) for members in (two, three)]
+    assert [found.find(members.definition) for members in (two, three)] == first
+    found.find(one.definition)
+    assert found.find(two.definition) not in first
 
 
 def test_the_use_of_each_member_can_be_read() -> None:
@@ -542,7 +540,7 @@ def test_explain_check_and_acquire_never_disagree(
     limits.set_system_limits([RateLimit("tpm", 12, 60)])
     rows = {str(n): [RateLimit("tpm", capacity, 60) for capacity in one[:1]] for n, one in enumerate(members)}
     serve("chat", make_pool(rows, load_balancing=balancing, failover=failover))
-    desks.clear()
+    balancers.clear()
     for user, amount, seconds in asked:
         options: Any = {"entity": f"user:{user}", "requested": {"tpm": amount}}
         told = limits.explain("chat", **options)

@@ -15,14 +15,14 @@ from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import Outcome
 from limits_app.models import Entity, Policy
-from limits_app.resolver import resolve
-from limits_app.services import shadowing
+from limits_app.resolver import resolve, resolver
+from limits_app.services.shadow import afollow, forget_shadow_refusals
 from limits_app.stores import registry
 
 
 @pytest.fixture(autouse=True)
 def nothing_counted() -> None:
-    shadowing.forget_shadow_refusals()
+    forget_shadow_refusals()
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def shadow(*definitions: Any, **options: Any) -> None:
 
 
 def left_in_the_shadow(entity: str | None = None) -> dict[str, float]:
-    found = resolve("api", entity).limit_set.shadow
+    found = resolve("api", entity).resolved.shadow
     return {key: stats["available"] for key, stats in found.get_stats().items()}
 
 
@@ -169,12 +169,12 @@ def test_an_amount_that_the_shadow_cannot_have_is_no_trouble() -> None:
 
 def test_a_store_that_goes_down_before_the_shadow_is_tried_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     shadow(CallLimit(1, 60))
-    found = limits.limit_set("api")
+    tried = resolver.get("api", None).shadow
 
     def unreachable(claim: object) -> Any:
         raise StoreUnavailable("connection refused")
 
-    monkeypatch.setattr(found.shadow, "try_acquire", unreachable)
+    monkeypatch.setattr(tried, "try_acquire", unreachable)
     assert limits.acquire("api").outcome.shadowed == ()
 
 
@@ -206,9 +206,9 @@ def test_a_shadow_of_rates_says_nothing_to_requests_that_name_none() -> None:
 def test_a_shadow_that_frees_or_is_off_tries_nothing() -> None:
     limits.set_system_limits([CallLimit(5, 60)])
     limits.set_resource_limits("api", [], effect="unlimited", enforcement="shadow")
-    assert resolve("api", None).limit_set.shadow is None
+    assert resolve("api", None).resolved.shadow is None
     limits.set_resource_limits("api", [CallLimit(1, 60)], enforcement="off")
-    assert resolve("api", None).limit_set.shadow is None
+    assert resolve("api", None).resolved.shadow is None
     assert [bool(limits.try_acquire("api")) for _ in range(3)] == [True] * 3
 
 
@@ -232,7 +232,7 @@ def test_policies_above_are_tried_too() -> None:
 
 def test_a_shadow_is_tried_on_those_it_is_rolled_out_to() -> None:
     shadow(CallLimit(1, 60), rollout_percent=50)
-    tried = sum(resolve("api", f"user:{number}").limit_set.shadow is not None for number in range(200))
+    tried = sum(resolve("api", f"user:{number}").resolved.shadow is not None for number in range(200))
     assert 60 < tried < 140
 
 
@@ -244,7 +244,7 @@ def test_an_extending_shadow_tries_the_whole() -> None:
 
 def test_a_store_of_its_own_is_not_needed() -> None:
     shadow(CallLimit(1, 60))
-    assert resolve("api", None).limit_set.shadow.store.inner is registry.store()
+    assert resolve("api", None).resolved.shadow.store.inner is registry.store()
 
 
 def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admitted() -> None:
@@ -256,7 +256,7 @@ def test_a_coroutine_that_is_cancelled_in_the_shadow_gives_back_what_it_was_admi
 
     limits.set_resource_limits("api", [ResourceLimit("db", 2)])
     found = limits.limit_set("api")
-    found.try_out(Cancelled([ResourceLimit("db", 1)], store=found.store))
+    tried = Cancelled([ResourceLimit("db", 1)], store=found.store)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(shadowing.afollow(found.try_acquire(), None))
+        asyncio.run(afollow(found.try_acquire(), tried, None))
     assert found.get_stats()["db"]["holders"] == 0

@@ -35,8 +35,8 @@ from limits_app.core.keys import scope_of
 from limits_app.core.limits import Blocked, Limit
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
-from limits_app.resolver import ResolvedSet, resolver
-from limits_app.services.failure import without_store
+from limits_app.resolver import ResolvedSet, StoreVersion, resolver
+from limits_app.services.unavailable import fallback_of
 from limits_app.stores import registry
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
@@ -78,7 +78,7 @@ def told() -> Iterator[list[str]]:
 def on_api(policy: str, *given: Limit) -> None:
     """Set limits on `api`, and what happens while the store is down; known to this process."""
     limits.set_resource_limits("api", given or [CallLimit(8, 60)], on_unavailable=policy)
-    resolver.limit_set("api", "a")
+    resolver.get("api", "a")
 
 
 def admitted(times: int, entity: str = "a") -> int:
@@ -144,10 +144,9 @@ def test_permits_that_nobody_counts_are_never_lost(store: FailingStore, caplog: 
 @pytest.mark.parametrize("policy", [OnUnavailable.ALLOW, OnUnavailable.LOCAL])
 def test_what_is_blocked_beside_limits_stays_blocked(policy: OnUnavailable, clock: FakeClock) -> None:
     scoped = ScopedLimits(scope_of("api", "a"), schema_of((CallLimit(8, 60), Blocked())))
-    found = ResolvedSet.composed([scoped], MemoryStore(clock=clock))
-    found.on_unavailable = policy
-    with without_store(resilient_store(), found) as meanwhile:
-        assert not meanwhile.try_acquire()
+    place = StoreVersion("default", MemoryStore(clock=clock), 0)
+    found = ResolvedSet.of([scoped], place, resource="api", identity=None, on_unavailable=policy)
+    assert not fallback_of(found).try_acquire()
 
 
 def test_local_gives_out_the_share_of_this_process(store: FailingStore) -> None:
@@ -416,7 +415,7 @@ def test_a_change_counts_at_once_here_and_elsewhere_when_the_store_is_back(
     version = store.version()
     give_up(store)
     limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="block")
-    assert "was not told that limits have changed" in caplog.text
+    assert "does not know yet that limits have changed" in caplog.text
     with pytest.raises(StoreUnavailable):
         limits.try_acquire("api", entity="a")
     store.down = False
@@ -440,10 +439,10 @@ def test_limits_that_are_first_seen_during_an_outage_count_in_the_store_afterwar
     limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="allow")
     give_up(store)
     assert admitted(3) == 3
-    kept = resolver.kept("api", "a")
+    kept = resolver.cached("api", "a")
     assert kept is not None
     with pytest.raises(StaleConfiguration):
-        kept.try_acquire()
+        kept.limit_set.try_acquire()
     store.down = False
     clock.advance(BACK)
     assert admitted(3) == 1
@@ -515,7 +514,7 @@ def test_while_the_database_is_down_limits_are_those_known_last(
     assert admitted(1) == 1
     with connection.execute_wrapper(_unreachable):
         assert admitted(3) == 1
-    assert "limits on api are those known last: server closed" in caplog.text
+    assert "the last known limits on api are used: server closed" in caplog.text
 
 
 @pytest.mark.parametrize("word", ["block", "allow"])

@@ -15,6 +15,7 @@ from limits_app.models import Policy
 from limits_app.resolver import resolver
 from limits_app.services import Share, try_acquire_all
 from limits_app.stores import registry
+from tests.services.pool_rows import make_pool, serve
 
 SLIDING = RateLimitAlgorithm.SLIDING_WINDOW
 
@@ -125,9 +126,9 @@ def test_a_change_counts_from_the_next_acquire_on() -> None:
 def test_shares_of_different_configurations_are_resolved_again() -> None:
     limit("api", CallLimit(9, 60))
     limit("exports", CallLimit(9, 60))
-    resolver.limit_set("api", "ann")
+    resolver.get("api", "ann")
     limit("exports", CallLimit(1, 60))
-    resolver.limit_set("exports", "ann")
+    resolver.get("exports", "ann")
     shares = [Share("api", "ann"), Share("exports", "ann")]
     assert [bool(try_acquire_all(shares)) for _ in range(2)] == [True, False]
 
@@ -184,8 +185,16 @@ def test_never_more_than_there_is_under_many_threads(settings: Settings) -> None
     assert (left("api"), left("exports")) == ({"call_count": 40}, {"call_count": 0})
 
 
+def test_resources_that_several_pools_serve_are_an_error() -> None:
+    for name in ("texts", "images"):
+        serve(name, make_pool({"a": [CallLimit(9, 3600)]}, name=f"{name}/pool"))
+    with pytest.raises(InvalidRequest, match="its resources have several: texts/pool, images/pool"):
+        services.try_acquire({"texts": None, "images": None})
+    assert services.try_acquire("texts")
+
+
 def test_no_shares_at_all_are_an_error_that_says_so() -> None:
-    with pytest.raises(InvalidRequest, match="give a Share for each"):
+    with pytest.raises(InvalidRequest, match="at least one Share"):
         try_acquire_all([])
 
 

@@ -25,9 +25,8 @@ from limits_app.core.limits import RateLimitAlgorithm as Algorithm
 from limits_app.core.plan import ScopedLimits
 from limits_app.core.record import schema_of
 from limits_app.models import AuditEvent, Entity
-from limits_app.services import resetting
+from limits_app.resolver import ResolvedSet, resolver
 from limits_app.services.crediting import credit, taken
-from limits_app.services.freshness import latest
 from limits_app.stores.process import open_process_store
 from limits_app.stores.registry import forget_stores, resilient_store
 from limits_app.testing import FakeClock
@@ -167,12 +166,14 @@ def test_of_two_who_credit_at_the_same_time_with_the_same_key_one_does_it(monkey
     spend(8)
     done = []
 
-    def latest_of(*args: Any) -> LimitSet:
-        monkeypatch.setattr(resetting, "latest", latest)
+    latest = resolver.latest
+
+    def latest_of(*args: Any) -> ResolvedSet:
+        monkeypatch.setattr(resolver, "latest", latest)
         done.append(limits.top_up("api", key="tpm", amount=2, idempotency_key="one"))
         return latest(*args)
 
-    monkeypatch.setattr(resetting, "latest", latest_of)
+    monkeypatch.setattr(resolver, "latest", latest_of)
     done.append(limits.top_up("api", key="tpm", amount=2, idempotency_key="one"))
     assert done == [True, False]
     assert left() == 4

@@ -29,7 +29,7 @@ from limits_app.metrics.durations import Durations
 from limits_app.metrics.names import Known, known
 from limits_app.metrics.tallies import Tallies, tallies
 from limits_app.models import CollectedBatch, Policy
-from limits_app.services.watching import WATCHERS
+from limits_app.services.notify import OBSERVERS
 from limits_app.stores.memory import MemoryStore
 from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import TIMERS
@@ -47,12 +47,12 @@ CALLS = "limits.store_call_seconds"
 def site() -> Iterator[None]:
     tallies.clear()
     known.clear()
-    WATCHERS.append(tallies)
+    OBSERVERS.append(tallies)
     TIMERS.append(tallies.store_called)
     with fresh_limits():
         limits.set_resource_limits("api", [CallLimit(2, HOUR)])
         yield
-    WATCHERS.remove(tallies)
+    OBSERVERS.remove(tallies)
     TIMERS.remove(tallies.store_called)
     for histogram in HISTOGRAMS:
         histogram.durations.on_note.clear()
@@ -243,15 +243,15 @@ def test_opentelemetry_is_given_the_same() -> None:
 
 
 def test_settings_say_who_is_given_metrics(settings: Settings) -> None:
-    WATCHERS.remove(tallies)
+    OBSERVERS.remove(tallies)
     TIMERS.remove(tallies.store_called)
     metrics.install()
-    assert tallies not in WATCHERS, "by default nobody is"
+    assert tallies not in OBSERVERS, "by default nobody is"
     assert not TIMERS
     settings.LIMITS = {"METRICS": ["prometheus", "opentelemetry"]}
     metrics.install()
     try:
-        assert WATCHERS.count(tallies) == 1
+        assert OBSERVERS.count(tallies) == 1
         assert TIMERS.count(tallies.store_called) == 1
         assert REGISTRY.get_sample_value("limits_resolver_kept") is not None
     finally:
@@ -273,9 +273,9 @@ def test_an_exporter_whose_package_is_missing_is_named(
 
 def test_settings_that_are_wrong_are_left_to_the_checks(settings: Settings) -> None:
     settings.LIMITS = {"METRICS": "prometheus"}
-    before = [*WATCHERS], [*TIMERS]
+    before = [*OBSERVERS], [*TIMERS]
     metrics.install()
-    assert ([*WATCHERS], [*TIMERS]) == before
+    assert ([*OBSERVERS], [*TIMERS]) == before
     assert REGISTRY.get_sample_value("limits_resolver_kept") is None
 
 

@@ -15,8 +15,7 @@ from limits_app.core.errors import LimitExceeded, StoreUnavailable
 from limits_app.core.limits import CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
 from limits_app.core.outcome import LimitStatus, Outcome
 from limits_app.models import Pool, PoolMember
-from limits_app.services.nearness import Nearness, nearness
-from limits_app.services.watching import WATCHERS
+from limits_app.services.notify import OBSERVERS, Thresholds, thresholds
 from limits_app.stores.registry import resilient_store
 from limits_app.testing import FakeClock, freeze_limits, fresh_limits
 from limits_app.usage import denials
@@ -31,7 +30,7 @@ Near = list[tuple[str, float]]
 
 @pytest.fixture(autouse=True)
 def clock() -> Iterator[FakeClock]:
-    nearness.clear()
+    thresholds.clear()
     with freeze_limits(at=NOON) as clock:
         yield clock
     denials.clear()
@@ -70,9 +69,9 @@ class Seen:
 @pytest.fixture
 def seen() -> Iterator[Seen]:
     watcher = Seen()
-    WATCHERS.append(watcher)
+    OBSERVERS.append(watcher)
     yield watcher
-    WATCHERS.remove(watcher)
+    OBSERVERS.remove(watcher)
 
 
 def has(*some: Limit, resource: str = "api") -> None:
@@ -158,7 +157,7 @@ def test_buckets_are_told_of_by_themselves(near: Near) -> None:
 def test_what_another_process_has_told_is_not_told_again(near: Near) -> None:
     has(CallLimit(10, HOUR, FIXED))
     use(8)
-    nearness.clear()  # as one that has told of nothing yet
+    thresholds.clear()  # as one that has told of nothing yet
     use(1)
     assert len(near) == 1
 
@@ -173,11 +172,11 @@ def test_use_that_is_reported_later_is_told_of_with_the_next_request(near: Near)
 
 
 def test_what_was_told_is_forgotten_when_it_is_too_much(near: Near) -> None:
-    few = Nearness(most=2)
+    few = Thresholds(most=2)
     has(CallLimit(1, HOUR, FIXED))
     for number in range(5):
         assert few.crossings(limits.acquire("api", entity=f"user:{number}"))
-    assert len(few._told) == 1
+    assert len(few._sent_until) == 1
 
 
 def test_a_request_that_comes_again_is_told_of_once(near: Near, seen: Seen) -> None:
@@ -210,9 +209,9 @@ def test_a_store_that_fails_then_harms_nobody(
     def fail(self: object) -> None:
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr("limits_app.services.nearness.Crossing.tell", fail)
+    monkeypatch.setattr("limits_app.services.notify.Crossing.send", fail)
     assert limits.acquire("api", entity="user:1")
-    assert "near its end could not be told" in caplog.text
+    assert "the limit_near signal could not be sent" in caplog.text
     assert near == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Final
 
 from limits_app import services as limits
@@ -16,7 +15,7 @@ from limits_app.management.limits.arguments import amounts, takes_entity, takes_
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.subcommand import ExitCode, Subcommand
 from limits_app.management.limits.tables import Table
-from limits_app.services.asking import known_amounts
+from limits_app.services.amounts import known_amounts
 
 __all__ = ["CHECK", "EXPLAIN", "STATUS", "status_rows"]
 
@@ -58,22 +57,25 @@ def _check(options: Namespace, out: Output) -> ExitCode:
 
 def _outcome(options: Namespace) -> Outcome:
     try:
-        return limits.check(options.resource, entity=options.entity, requested=partial(_requested, options))
+        asked = _requested(options) or _one_of_each
+        return limits.check(options.resource, entity=options.entity, requested=asked)
     except NeverAdmissible as error:
         return error.outcome
 
 
-def _requested(options: Namespace, found: LimitSet) -> Mapping[str, Amount] | None:
-    """What is requested: where that is nothing, 1 of every limit, as views take."""
+def _requested(options: Namespace) -> Mapping[str, Amount] | None:
+    """The amounts of the command line; InvalidRequest for an unknown key."""
     asked = amounts(options.requested)
-    return found.ones if asked is None else known_amounts(found, asked)
+    return None if asked is None else known_amounts(options.resource, options.entity, asked)
+
+
+def _one_of_each(limits: LimitSet) -> Mapping[str, Amount] | None:
+    """The default request, as in views: 1 of every limit."""
+    return limits.ones
 
 
 def _explain(options: Namespace, out: Output) -> ExitCode:
-    asked = amounts(options.requested)
-    if asked is not None:
-        asked = known_amounts(limits.limit_set(options.resource, options.entity), asked)
-    explanation = limits.explain(options.resource, entity=options.entity, requested=asked)
+    explanation = limits.explain(options.resource, entity=options.entity, requested=_requested(options))
     out.show(_decided(explanation.outcome), data=explanation.as_dict(), text=explanation.text())
     return ExitCode.OK
 

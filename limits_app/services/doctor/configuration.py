@@ -13,7 +13,7 @@ from django.utils import timezone
 from limits_app import conf
 from limits_app.models import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver.secrets import looked_up
+from limits_app.resolver.pools import with_secrets
 from limits_app.services.doctor.endpoints import pointless, unseen
 from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Key, Stored, references
@@ -95,7 +95,7 @@ def _pool(pool: Entry, *, is_used: bool) -> Iterator[Finding]:
         )
     for name, member in enabled.items():
         try:
-            looked_up(member["config"], f"member {name!r} of {pool.label}")
+            with_secrets(member["config"], f"member {name!r} of {pool.label}")
         except ImproperlyConfigured as error:
             yield Finding(
                 "limits_app.D013", Severity.ERROR, str(error), "Set it where the site runs, or correct the config."

@@ -12,10 +12,9 @@ from limits_app.core.record import Schema
 from limits_app.models import ENTITY_FLAGS, MAX_LEVELS, Candidate, Enforcement, EntityPolicies, PolicyEffect
 from limits_app.models.policy import PolicyScope
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver import home
-from limits_app.resolver.chosen import changes_at, choose, rollout_position
-from limits_app.resolver.compiled import compiled
-from limits_app.resolver.present import Place
+from limits_app.resolver import StoreVersion, home
+from limits_app.resolver.policies import changes_at, choose, rollout_position
+from limits_app.resolver.resolved_set import compiled
 from limits_app.services.limits_file.content import LIMITS, SECTIONS, Content, Entry, State, noted, stored_content
 from limits_app.stores.memory import MemoryStore
 
@@ -84,11 +83,11 @@ class Proposal:
         moment = datetime.fromtimestamp(now_us / 1e6, UTC)
         links = [*self._links(resource, entity)]
         chosen = [choose(link, moment) for link in links]
-        found = compiled(resource, chosen, (), place=Place("simulation", self._store, 0))
+        found = compiled(resource, chosen, (), place=StoreVersion("simulation", self._store, 0))
         changes = [change for link in links if (change := changes_at(link, moment)) is not None]
         until = round(min(changes).timestamp() * 1e6) if changes else _FOREVER
         parts = []
-        for one in found.scoped:
+        for one in found.limit_set.scoped:
             scope = one.scope
             own = not scope.shared and scope.entity == entity
             whose = (resource, None, one.schema.limits[0].key) if scope.shared else (resource, scope.entity)

@@ -24,10 +24,10 @@ from limits_app.models import (
     Resource,
 )
 from limits_app.models.weekly_hours import WeeklyHours
-from limits_app.resolver.chosen import Choice, choose
-from limits_app.resolver.compiled import scopes_of
-from limits_app.resolver.layouts import layouts
-from limits_app.resolver.resolving import home
+from limits_app.resolver.policies import Choice, choose
+from limits_app.resolver.resolution import home
+from limits_app.resolver.resolved_set import scopes_of
+from limits_app.resolver.store_versions import schemas_of
 
 __all__ = ["Pair", "choices", "scopes"]
 
@@ -45,7 +45,7 @@ def choices(pairs: Collection[Pair], now: datetime) -> list[Choice]:
 
 def scopes(resource: str, choice: Choice, store: Store) -> list[ScopedLimits]:
     """The limits of a choice, each in the scope in which a store keeps its state."""
-    return scopes_of(resource, [choice], layouts(store))
+    return scopes_of(resource, [choice], schemas_of(store))
 
 
 def _policies(pairs: Collection[Pair], now: datetime) -> Iterable[Policy]:

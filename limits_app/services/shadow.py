@@ -1,4 +1,4 @@
-"""Shadows: policies that are tried on real requests, decide in buckets of their own, and refuse nothing."""
+"""Shadow mode: policies that are tried on real requests, with amounts of their own, and reject nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from limits_app.core.amounts import Amount
 from limits_app.core.errors import InvalidRequest, LimitExceeded, LimitsError
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.services.asking import Asked, amounts_for
+from limits_app.services.amounts import Asked, amounts_for
 
 __all__ = [
     "ShadowedAcquisition",
     "afollow",
-    "beside",
     "follow",
     "forget_shadow_refusals",
     "peek",
     "shadow_refusals",
+    "with_shadow",
 ]
 
 logger = logging.getLogger("limits_app")
@@ -34,7 +34,7 @@ _REFUSALS: Final[Counter[tuple[str, str]]] = Counter()
 
 
 def shadow_refusals() -> dict[str, dict[str, int]]:
-    """How many requests policies in the shadow would have refused, by resource and limit key, in this process."""
+    """How many requests policies in shadow mode would have rejected, by resource and limit key, in this process."""
     counted: dict[str, dict[str, int]] = {}
     for (resource, key), number in sorted(_REFUSALS.items()):
         counted.setdefault(resource, {})[key] = number
@@ -42,59 +42,56 @@ def shadow_refusals() -> dict[str, dict[str, int]]:
 
 
 def forget_shadow_refusals() -> None:
-    """Count from nothing again."""
+    """Reset the counts to 0."""
     _REFUSALS.clear()
 
 
-def follow(acquisition: Acquisition, requested: Asked) -> Acquisition:
-    """Let the policies that are tried decide too, once the others have admitted; where there are none, nothing."""
-    shadow = getattr(acquisition.limit_set, "shadow", None)
-    if shadow is None or not acquisition.successful:
+def follow(acquisition: Acquisition, shadow: LimitSet, asked: Asked) -> Acquisition:
+    """Try the limits in shadow mode too, once the others have admitted a request."""
+    if not acquisition.successful:
         return acquisition
     followed = ShadowedAcquisition(acquisition)
     with followed.trying():
-        followed.tried = shadow.try_acquire(_asked_of(shadow, requested))
+        followed.tried = shadow.try_acquire(_asked_of(shadow, asked))
     return followed
 
 
-async def afollow(acquisition: Acquisition, requested: Asked) -> Acquisition:
+async def afollow(acquisition: Acquisition, shadow: LimitSet, asked: Asked) -> Acquisition:
     """`follow` for asyncio."""
-    shadow = getattr(acquisition.limit_set, "shadow", None)
-    if shadow is None or not acquisition.successful:
+    if not acquisition.successful:
         return acquisition
     followed = ShadowedAcquisition(acquisition)
     try:
         with followed.trying():
-            followed.tried = await shadow.atry_acquire(_asked_of(shadow, requested))
-    except BaseException:  # cancelled, so nobody else would give back what was admitted
+            followed.tried = await shadow.atry_acquire(_asked_of(shadow, asked))
+    except BaseException:  # cancelled: the caller never receives the acquisition, so it is refunded here
         await acquisition.acancel()
         raise
     return followed
 
 
-def peek(found: LimitSet, requested: Asked) -> Outcome:
-    """What a request would be told now, and what the policies that are tried would say to it; charges nothing."""
-    return beside(found.peek(amounts_for(found, requested)), found, requested)
+def peek(limits: LimitSet, shadow: LimitSet | None, asked: Asked) -> Outcome:
+    """The outcome of a request now, also under the limits in shadow mode; charges nothing."""
+    return with_shadow(limits.peek(amounts_for(limits, asked)), shadow, asked)
 
 
-def beside(outcome: Outcome, found: LimitSet, requested: Asked) -> Outcome:
-    """What a request would be told, with what the policies that are tried would say to it."""
-    shadow = getattr(found, "shadow", None)
+def with_shadow(outcome: Outcome, shadow: LimitSet | None, asked: Asked) -> Outcome:
+    """An outcome with the limits in shadow mode that would reject the request."""
     if shadow is None or not outcome.allowed:
         return outcome
     try:
-        tried = shadow.peek(_asked_of(shadow, requested))
+        tried = shadow.peek(_asked_of(shadow, asked))
     except LimitExceeded as error:
         tried = error.outcome
-    except InvalidRequest:  # nothing that they limit, or an amount that they cannot have
+    except InvalidRequest:  # no amount of their keys, or an invalid one
         return outcome
     return replace(outcome, shadowed=tried.violations)
 
 
 class ShadowedAcquisition(Acquisition):
-    """An acquisition with what was tried beside it: whatever happens to the one happens to the other.
+    """An acquisition, and the one in shadow mode that is updated and released with it.
 
-    What is tried never raises, and nothing of it is seen but `outcome.shadowed`.
+    The one in shadow mode never raises an error, and is visible in `outcome.shadowed` only.
     """
 
     __slots__ = ("_enforced", "_would_refuse", "tried")
@@ -127,14 +124,14 @@ class ShadowedAcquisition(Acquisition):
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """Note what comes of an attempt in the block."""
+        """Record the result of the attempt in the block."""
         try:
             yield
             refused = None if self.tried is None or self.tried.successful else self.tried.outcome
         except LimitExceeded as error:
             refused = error.outcome
-        except LimitsError:  # such as limits that were changed just now, or an amount that they cannot have
-            logger.debug("a policy in the shadow could not be tried", exc_info=True)
+        except LimitsError:  # such as limits that have just changed, or an invalid amount
+            logger.debug("a policy in shadow mode could not be tried", exc_info=True)
             return
         if refused is not None:
             self._would_refuse = refused.violations
@@ -142,7 +139,7 @@ class ShadowedAcquisition(Acquisition):
 
     @property
     def outcome(self) -> Outcome:
-        """What was decided, and in `shadowed` what would have refused."""
+        """The decision, with the limits in shadow mode that would have rejected the request in `shadowed`."""
         return replace(self._enforced.outcome, shadowed=self._would_refuse)
 
     def update(self, usage: Mapping[str, Amount]) -> None:
@@ -207,10 +204,10 @@ class ShadowedAcquisition(Acquisition):
                 await getattr(self.tried, verb)()
 
 
-def _asked_of(shadow: LimitSet, requested: Asked) -> Mapping[str, Amount]:
-    """The amounts of a request, as far as the limits that are tried have them."""
+def _asked_of(shadow: LimitSet, asked: Asked) -> Mapping[str, Amount]:
+    """The amounts of a request that the limits in shadow mode have keys for."""
     keys = {limit.key for limit in shadow}
-    return {key: amount for key, amount in (amounts_for(shadow, requested) or {}).items() if key in keys}
+    return {key: amount for key, amount in (amounts_for(shadow, asked) or {}).items() if key in keys}
 
 
 def _note(outcome: Outcome) -> None:

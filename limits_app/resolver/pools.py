@@ -1,0 +1,317 @@
+"""Pools: the members that serve a resource, their limits, and the balancer that they share in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from threading import Lock
+from time import monotonic
+from typing import Final, NamedTuple
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+from limits_app import conf
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Requested
+from limits_app.core.balancing import Balancer, balancer_named
+from limits_app.core.errors import UnknownPool
+from limits_app.core.keys import member_scope
+from limits_app.core.limit_pool import LimitPool
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit, Blocked
+from limits_app.core.outcome import Outcome, Stats
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.store import Store
+from limits_app.models import MemberDefinition, PoolDefinition, changes, pool_definition
+from limits_app.models.validators import MEMBER_KEY, is_secret_reference
+from limits_app.resolver.store_versions import StoreVersion, schemas_of
+
+__all__ = [
+    "MEMBER_LEVEL",
+    "Balancers",
+    "MemberSet",
+    "PoolCache",
+    "PoolMembers",
+    "PooledSet",
+    "balancers",
+    "pool_cache",
+    "with_secrets",
+]
+
+MEMBER_LEVEL: Final = "pool_member"
+"""The level of the limits of a pool's member."""
+
+_MOST_POOLS: Final = 1024
+_MOST_BALANCERS: Final = 4096
+_REJECTING: Final = MemberDefinition("")
+"""The only member of a pool without enabled members; it rejects every request."""
+
+Scopes = tuple[ScopedLimits, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMembers:
+    """The enabled members of a pool, and the limits of each by its name."""
+
+    definition: PoolDefinition
+    scoped: Mapping[str, Scopes]
+
+    @classmethod
+    def of(cls, definition: PoolDefinition, store: Store) -> PoolMembers:
+        """Compile the members of a pool for a store."""
+        schema_of = schemas_of(store)
+        scoped: dict[str, Scopes] = {}
+        for member in definition.enabled:
+            scope = member_scope(definition.name, member.name)
+            limits = member.limits
+            scoped[member.name] = (ScopedLimits(scope, schema_of(limits), MEMBER_LEVEL),) if limits else ()
+        if not scoped:
+            scope = replace(member_scope(definition.name, ""), member=None)
+            scoped[""] = (ScopedLimits(scope, schema_of((Blocked(),)), MEMBER_LEVEL),)
+        return cls(definition, scoped)
+
+    @property
+    def name(self) -> str:
+        """The name of the pool."""
+        return self.definition.name
+
+    @property
+    def configs(self) -> Mapping[str, Mapping[str, object]]:
+        """The configuration of each member with its name; secrets are references."""
+        members = self.definition.enabled or (_REJECTING,)
+        return {member.name: {**member.config, MEMBER_KEY: member.name} for member in members}
+
+    def changed(self, change: Callable[[ScopedLimits], ScopedLimits]) -> PoolMembers:
+        """The same members with other limits."""
+        return replace(self, scoped={name: tuple(map(change, some)) for name, some in self.scoped.items()})
+
+
+class _CachedPool(NamedTuple):
+    members: PoolMembers
+    version: int
+    expires_at: float
+
+
+class PoolCache:
+    """Compiled pools that all resources share, at most `most` of them, each for RESOLVER_TTL_SECONDS."""
+
+    def __init__(self, most: int = _MOST_POOLS) -> None:
+        self._most = most
+        self._cached: dict[tuple[str, Store], _CachedPool] = {}
+        self._lock = Lock()
+
+    def members(self, pool: str, using: str, place: StoreVersion) -> PoolMembers:
+        """Return the members of a pool in a store's version of the configuration; UnknownPool for an unknown name.
+
+        Rows that a transaction has changed, or that it may not see as others have committed them, are not cached.
+        """
+        key = pool, place.store
+        cached = self._cached.get(key)
+        is_current = cached is not None and cached.version == place.version and cached.expires_at >= monotonic()
+        if cached is not None and is_current and not changes.pending(using):
+            return cached.members
+        definition = pool_definition(pool, using)
+        if definition is None:
+            raise UnknownPool(f"there is no pool {pool!r}: create it in the admin or with manage.py limits pool")
+        members = PoolMembers.of(definition, place.store)
+        if changes.may_be_kept(using):
+            expires_at = monotonic() + conf.get(conf.RESOLVER_TTL_SECONDS)
+            self._add(key, _CachedPool(members, place.version, expires_at))
+        return members
+
+    def clear(self) -> None:
+        """Forget all pools."""
+        self._cached.clear()
+
+    def _add(self, key: tuple[str, Store], entry: _CachedPool) -> None:
+        with self._lock:
+            self._cached.pop(key, None)
+            self._cached[key] = entry
+            for oldest in list(islice(self._cached, max(len(self._cached) - self._most, 0))):
+                del self._cached[oldest]
+
+
+pool_cache: Final = PoolCache()
+
+
+class Balancers:
+    """The balancers of the pools that this process uses, at most `most`; all resources of a pool share one."""
+
+    def __init__(self, most: int = _MOST_BALANCERS) -> None:
+        self._most = most
+        self._by_pool: dict[str, Balancer] = {}
+        self._lock = Lock()
+
+    def find(self, definition: PoolDefinition) -> Balancer:
+        """The balancer of a pool; a new one, with the same cool-downs, when the balancing or a weight has changed."""
+        weights = tuple([member.weight for member in definition.enabled or (_REJECTING,)])
+        with self._lock:
+            balancer = self._by_pool.get(definition.name)
+            wanted = definition.load_balancing, weights
+            if balancer is not None and (balancer.load_balancing, balancer.weights) == wanted:
+                return balancer
+            new = balancer_named(definition.load_balancing)(weights)
+            if balancer is not None:
+                new.cooling_until = balancer.cooling_until
+            elif len(self._by_pool) >= self._most:
+                del self._by_pool[next(iter(self._by_pool))]
+            self._by_pool[definition.name] = new
+            return new
+
+    def clear(self) -> None:
+        """End all cool-downs, and begin all turns again."""
+        with self._lock:
+            self._by_pool.clear()
+
+
+balancers: Final = Balancers()
+
+
+class MemberSet(LimitSet):
+    """The limits of a request that one member serves: those of the resource, and those of the member.
+
+    `config` is that of the member with its name, and with the secrets that it refers to.
+    """
+
+    @property
+    def config(self) -> dict[str, object]:
+        """A copy of the configuration; ImproperlyConfigured for a secret that is not set."""
+        return with_secrets(self._config, f"member {self.member!r} of the pool")
+
+    @property
+    def member(self) -> str:
+        """The name of the member."""
+        return str(self._config[MEMBER_KEY])
+
+
+class PooledSet(LimitSet):
+    """The limits of a resource, and a pool of which one member serves each request, charged in the same step.
+
+    `keys` are all keys that a request may name. Iteration, and `rates`, give the limits that every member has.
+    """
+
+    members: PoolMembers
+    pool: LimitPool
+    own: Scopes
+    _common: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        own: Iterable[ScopedLimits],
+        members: PoolMembers,
+        store: Store,
+        *,
+        version: int | None,
+        resource: str | None = None,
+        identity: Hashable = None,
+        changes_at: float | None = None,
+    ) -> PooledSet:
+        """Compile the limits of a resource for each member of its pool."""
+        scopes = tuple(own)
+        names = list(members.scoped)
+        of_members = dict.fromkeys([one for some in members.scoped.values() for one in some])
+        pooled = cls.composed(
+            (*scopes, *of_members),
+            store,
+            version=version,
+            resource=resource,
+            identity=identity,
+            changes_at=changes_at,
+        )
+        pooled.members, pooled.own = members, scopes
+        keys = {name: _keys(some) for name, some in members.scoped.items()}
+        some_have = frozenset.union(*keys.values())
+        pooled._common = frozenset.intersection(*keys.values()) | (_keys(scopes) - some_have)
+        pooled.ones = dict.fromkeys([key for key in pooled.rates if key in pooled._common], 1) or None
+        sets = []
+        for name, config in members.configs.items():
+            one = MemberSet.composed(
+                (*scopes, *members.scoped[name]),
+                store,
+                config=config,
+                version=version,
+                resource=resource,
+                identity=identity,
+                changes_at=changes_at,
+            )
+            # Rates that only other members have need not be requested of this one, even where the resource has them.
+            others = some_have - keys[name]
+            one.ones = dict.fromkeys([key for key in one.rates if key not in others], 1) or None
+            sets.append(one)
+        balancer = balancers.find(members.definition)
+        pooled.pool = LimitPool.at(balancer, sets, names, failover=members.definition.failover)
+        return pooled
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (self.own, self.members, self.store, self.version)
+
+    def __iter__(self) -> Iterator[AnyLimit]:
+        return iter([self[key] for key in self.keys if key in self._common])
+
+    def try_acquire(self, requested: Requested = None) -> Acquisition:
+        """See `LimitPool.try_acquire`."""
+        return self.pool.try_acquire(requested)
+
+    def acquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+        """See `LimitPool.acquire`."""
+        return self.pool.acquire(requested, timeout)
+
+    async def atry_acquire(self, requested: Requested = None) -> Acquisition:
+        """See `LimitPool.atry_acquire`."""
+        return await self.pool.atry_acquire(requested)
+
+    async def aacquire(self, requested: Requested = None, timeout: float | None = None) -> Acquisition:
+        """See `LimitPool.aacquire`."""
+        return await self.pool.aacquire(requested, timeout)
+
+    def peek(self, requested: Requested = None) -> Outcome:
+        """See `LimitPool.peek`."""
+        return self.pool.peek(requested)
+
+    def get_stats(self) -> dict[str, Stats]:
+        """The live state of the limits of the resource, by key, without those of the members."""
+        return LimitSet.composed(self.own, self.store, version=self.version).get_stats()
+
+    def member_stats(self) -> dict[str, dict[str, Stats]]:
+        """The live state of the limits of each member, by its name."""
+        return {
+            name: LimitSet.composed(some, self.store, version=self.version).get_stats()
+            for name, some in self.members.scoped.items()
+        }
+
+
+def with_secrets(config: Mapping[str, object], owner: str) -> dict[str, object]:
+    """A copy of a configuration with the values of the environment variables and settings that it refers to.
+
+    Raises ImproperlyConfigured, with the `owner` in its message, for one that is not set.
+    """
+    return {key: _with_secrets(value, f"{owner} needs for {key!r}") for key, value in config.items()}
+
+
+def _with_secrets(value: object, need: str) -> object:
+    if isinstance(value, list):
+        return [_with_secrets(item, need) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if not is_secret_reference(value):
+        return {key: _with_secrets(item, need) for key, item in value.items()}
+    [(kind, name)] = value.items()
+    if kind == "env":
+        if name not in os.environ:
+            raise ImproperlyConfigured(f"{need} the environment variable {name}, which is not set")
+        return os.environ[name]
+    if not hasattr(settings, name):
+        raise ImproperlyConfigured(f"{need} the setting {name}, which is not set")
+    return getattr(settings, name)
+
+
+def _keys(scoped: Iterable[ScopedLimits]) -> frozenset[str]:
+    return frozenset([one.prefix + rule.key for one in scoped for rule in one.schema.rules])
+
+
+def _restored(own: Scopes, members: PoolMembers, store: Store, version: int | None) -> PooledSet:
+    return PooledSet.of(own, members, store, version=version)

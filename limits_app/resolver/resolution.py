@@ -1,0 +1,133 @@
+"""Resolving: reading the policies of an entity on a resource in one query, and compiling them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from time import time
+from typing import Final, cast
+
+from django.db import router
+
+from limits_app.core.errors import UnknownPool
+from limits_app.core.keys import check_entity, check_resource
+from limits_app.core.limits import Blocked, Limit, checked_limits
+from limits_app.core.store import Store
+from limits_app.models import Candidate, Policy, PolicyEffect
+from limits_app.models.policy_lookup import PolicyChain, policies_for
+from limits_app.resolver.policies import CALL, Choice, Standing, changes_at, choose
+from limits_app.resolver.pools import PoolMembers, pool_cache
+from limits_app.resolver.resolved_set import Resolution, ResolvedSet, compiled
+from limits_app.resolver.store_versions import StoreVersion, StoreVersions
+
+__all__ = ["Limits", "Source", "check_names", "checked_defaults", "home", "resolve", "resolve_pool", "source"]
+
+Limits = tuple[Limit, ...]
+
+_BLOCKED: Final = (Blocked(),)
+
+
+class Source:
+    """Where policies are read: the database, or what a test sets.
+
+    `read` takes a resource, an entity, the alias of a database and a time.
+    """
+
+    def __init__(self) -> None:
+        self.read: Callable[[str, str | None, str, datetime], PolicyChain] = policies_for
+
+
+source: Final = Source()
+
+
+def resolve(
+    resource: str,
+    entity: str | None,
+    default_limits: Limits = (),
+    *,
+    store: Store | None = None,
+    now: float | None = None,
+) -> Resolution:
+    """Read the policies that apply `now` (seconds of the system's clock) in one query, and compile them.
+
+    They are compiled for the store of the resource, for UNAVAILABLE while that is down, or for `store`.
+    Raises InvalidLimit for an invalid resource, entity or default limit.
+    """
+    check_names(resource, entity)
+    default_limits = checked_defaults(default_limits)
+    versions = StoreVersions(store)
+    moment = datetime.fromtimestamp(time() if now is None else now, UTC)
+    found, members, place = _found(resource, entity, moment, versions)
+    links = found.links
+    if default_limits:
+        own = Candidate(CALL, PolicyEffect.LIMITS, default_limits, None)
+        links[0] = replace(links[0], candidates=(*links[0].candidates, own))
+    choices = tuple(choose(link, moment) for link in links)
+    in_shadow = [link for link, choice in zip(links, choices, strict=True) if _has_shadow(choice)]
+    shadows = tuple(choose(link, moment, shadow=True) for link in in_shadow)
+    dates = [change for link in links if (change := changes_at(link, moment)) is not None]
+    resolved = compiled(
+        resource,
+        choices,
+        shadows,
+        place=place,
+        members=members,
+        changes_at=min(dates).timestamp() if dates else None,
+    )
+    return Resolution(resource, entity, choices, shadows, resolved, found.known)
+
+
+def resolve_pool(pool: str, alias: str | None = None) -> ResolvedSet:
+    """Read a pool, and compile it for the store of an alias, without the limits of any resource.
+
+    Raises UnknownPool for an unknown name, and InvalidLimit for an invalid one.
+    """
+    check_resource(pool)
+    place = StoreVersions().of(alias)
+    members = pool_cache.members(pool, home(), place)
+    return ResolvedSet.of((), place, members, resource=pool, identity=(pool,))
+
+
+def home() -> str:
+    """The alias of the database that policies are written to: a replica may not have the latest change."""
+    return router.db_for_write(Policy)
+
+
+def check_names(resource: object, entity: object) -> None:
+    """Raise InvalidLimit for an invalid resource or entity."""
+    check_resource(resource)
+    if entity is not None:
+        check_entity(entity)
+
+
+def checked_defaults(limits: Iterable[object]) -> Limits:
+    """The limits that a call brings, as a tuple; raises InvalidLimit for an invalid one.
+
+    A rate of 0 in an integration is a `Blocked` limit, which callers cannot pass otherwise.
+    """
+    if limits == _BLOCKED:
+        return cast("Limits", limits)
+    return checked_limits(limits, "default_limits=[limit]")
+
+
+def _found(
+    resource: str, entity: str | None, moment: datetime, versions: StoreVersions
+) -> tuple[PolicyChain, PoolMembers | None, StoreVersion]:
+    """The entities that are charged with their policies, the members of the pool, and the store."""
+    missing = None
+    while True:
+        found = source.read(resource, entity, home(), moment)
+        place = versions.of(found.store)
+        try:
+            members = None if found.pool is None else pool_cache.members(found.pool, home(), place)
+        except UnknownPool:
+            if found.pool == missing:
+                raise
+            missing = found.pool  # it may have been renamed between the two queries
+        else:
+            return found, members, place
+
+
+def _has_shadow(choice: Choice) -> bool:
+    return any(verdict.standing is Standing.SHADOW for verdict in choice.verdicts)

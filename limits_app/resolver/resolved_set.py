@@ -1,0 +1,194 @@
+"""Resolved sets: the chosen policies of a chain of entities, compiled into one limit set over all their scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from limits_app.conf import OnUnavailable
+from limits_app.core.amounts import Amount
+from limits_app.core.keys import Scope, scope_of, shadow_scope, shared_scope
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.record import Schema
+from limits_app.core.store import Store
+from limits_app.models import Candidate, PolicyScope
+from limits_app.resolver.policies import PRECEDENCE, Choice, Held
+from limits_app.resolver.pools import PooledSet, PoolMembers
+from limits_app.resolver.store_versions import UNAVAILABLE, StoreVersion, schemas_of
+from limits_app.stores.registry import resilient_store
+
+__all__ = ["Resolution", "ResolvedSet", "compiled", "scopes_of"]
+
+_OF_AN_ENTITY: Final = frozenset({PolicyScope.ENTITY_ON_RESOURCE.value, PolicyScope.ENTITY.value})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ResolvedSet:
+    """The effective limits of a request, and how the request is decided while their store is unavailable.
+
+    `alias` is that of the store in which the limits are counted. `on_unavailable` is that of the policies; None for
+    that of the settings. `shadow` are the limits of policies in shadow mode. `fallbacks` caches the sets that decide
+    in place of this one while the store is unavailable.
+    """
+
+    limit_set: LimitSet
+    alias: str
+    on_unavailable: OnUnavailable | None = None
+    shadow: LimitSet | None = None
+    fallbacks: dict[object, LimitSet] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        own: Iterable[ScopedLimits],
+        place: StoreVersion,
+        members: PoolMembers | None = None,
+        *,
+        resource: str | None,
+        identity: Hashable,
+        changes_at: float | None = None,
+        on_unavailable: OnUnavailable | None = None,
+        shadow: LimitSet | None = None,
+    ) -> ResolvedSet:
+        """Compile the limits of several scopes, and of the members of a pool where one serves the resource.
+
+        `resource`, `identity` and `changes_at` are those of `LimitSet.composed`.
+        """
+        alias, store, version = place
+        if members is None:
+            limit_set = LimitSet.composed(
+                own, store, version=version, resource=resource, identity=identity, changes_at=changes_at
+            )
+        else:
+            limit_set = PooledSet.of(
+                own, members, store, version=version, resource=resource, identity=identity, changes_at=changes_at
+            )
+        return cls(limit_set=limit_set, alias=alias, on_unavailable=on_unavailable, shadow=shadow)
+
+    @property
+    def place(self) -> StoreVersion:
+        """The store in which the limits are counted, and the version of the configuration that they come from."""
+        return StoreVersion(self.alias, self.limit_set.store, self.limit_set.version or 0)
+
+    @property
+    def available(self) -> bool:
+        """Whether the store was available when the limits were resolved."""
+        return self.limit_set.store is not UNAVAILABLE
+
+    def in_store(self) -> LimitSet:
+        """The limit set; StoreUnavailable where its store was not available."""
+        if not self.available:
+            raise resilient_store(self.alias).unavailable()
+        return self.limit_set
+
+    @property
+    def own(self) -> tuple[ScopedLimits, ...]:
+        """The scopes of the limits, without those of the members of a pool."""
+        return self.limit_set.own if isinstance(self.limit_set, PooledSet) else self.limit_set.scoped
+
+    @property
+    def members(self) -> PoolMembers | None:
+        """The members of the pool that serves the resource; None without a pool."""
+        return self.limit_set.members if isinstance(self.limit_set, PooledSet) else None
+
+    def with_scope(self, scoped: ScopedLimits) -> LimitSet:
+        """The limit set with the limits of one more scope."""
+        old = self.limit_set
+        added = ResolvedSet.of(
+            (*self.own, scoped),
+            self.place,
+            self.members,
+            resource=old.resource,
+            identity=old.identity,
+            changes_at=old.changes_at,
+        )
+        return added.limit_set
+
+    def moved(self, change: Callable[[ScopedLimits], ScopedLimits], store: Store) -> LimitSet:
+        """A limit set of changed limits in another store."""
+        place = StoreVersion(self.alias, store, store.version())
+        members = None if self.members is None else self.members.changed(change)
+        return ResolvedSet.of(map(change, self.own), place, members, resource=None, identity=None).limit_set
+
+    def ceiling(self, key: str) -> Amount:
+        """The most that can ever be admitted of a key."""
+        if isinstance(self.limit_set, PooledSet):
+            return max(_ceiling(one.scoped, key) for one in self.limit_set.pool if key in one.keys)
+        return _ceiling(self.limit_set.scoped, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """The policies that apply to an entity on a resource, and the set that they are compiled into.
+
+    There is one choice for the entity and one for each entity above it that is charged too. `shadows` are the choices
+    as they would be if policies in shadow mode were enforced. A resource that is not `known` has no row.
+    """
+
+    resource: str
+    entity: str | None
+    choices: tuple[Choice, ...]
+    shadows: tuple[Choice, ...]
+    resolved: ResolvedSet
+    known: bool = True
+
+    @property
+    def considered(self) -> tuple[Candidate, ...]:
+        """The policies about the entity itself, in order of precedence."""
+        return tuple(verdict.candidate for verdict in self.choices[0].verdicts)
+
+
+def compiled(
+    resource: str,
+    choices: Sequence[Choice],
+    shadows: Sequence[Choice],
+    *,
+    place: StoreVersion,
+    members: PoolMembers | None = None,
+    changes_at: float | None = None,
+) -> ResolvedSet:
+    """Compile choices into one resolved set; its `on_unavailable` is that of the first choice that has one."""
+    shadow_schemas = schemas_of(place.store, counts_usage=False)
+    tried = [replace(one, scope=shadow_scope(one.scope)) for one in scopes_of(resource, shadows, shadow_schemas)]
+    return ResolvedSet.of(
+        scopes_of(resource, choices, schemas_of(place.store)),
+        place,
+        members,
+        resource=resource,
+        identity=(resource, choices[0].entity),
+        changes_at=changes_at,
+        on_unavailable=next((choice.on_unavailable for choice in choices if choice.on_unavailable), None),
+        shadow=LimitSet.composed(tried, place.store, version=place.version) if tried else None,
+    )
+
+
+def scopes_of(
+    resource: str, choices: Iterable[Choice], schema_of: Callable[[tuple[AnyLimit, ...]], Schema]
+) -> list[ScopedLimits]:
+    """The scopes of all choices; a scope that an entity and its parent share is charged once, as the entity has it."""
+    scoped: dict[str, ScopedLimits] = {}
+    for choice in choices:
+        for scope, limits in _scopes(resource, choice):
+            if scope.key not in scoped:
+                levels = tuple([held.candidate.level for held in limits])
+                level = min(levels, key=PRECEDENCE.index)
+                schema = schema_of(tuple([held.limit for held in limits]))
+                lasting = level in _OF_AN_ENTITY
+                scoped[scope.key] = ScopedLimits(scope, schema, level, levels=levels, lasting=lasting)
+    return list(scoped.values())
+
+
+def _scopes(resource: str, choice: Choice) -> Iterator[tuple[Scope, Sequence[Held]]]:
+    own = [held for held in choice.limits if not held.shared]
+    if own:
+        yield scope_of(resource, choice.entity), own
+    for held in choice.limits:
+        if held.shared:
+            yield shared_scope(resource, held.limit.key), [held]
+
+
+def _ceiling(scoped: tuple[ScopedLimits, ...], key: str) -> Amount:
+    return min(limit.ceiling for one in scoped for limit in one.schema.limits if limit.key == key)

@@ -1,0 +1,84 @@
+"""The stores that are available while the database is read, each with its version of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Final, NamedTuple
+
+from limits_app import conf
+from limits_app.core.errors import StoreUnavailable
+from limits_app.core.limits import AnyLimit
+from limits_app.core.record import Schema, schema_of
+from limits_app.core.store import Store
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.registry import resilient_store
+
+__all__ = ["UNAVAILABLE", "StoreVersion", "StoreVersions", "schemas_of"]
+
+
+class _UnavailableStore(MemoryStore):
+    """Takes the place of an unavailable store; sets that are compiled for it are always stale."""
+
+    _numbers = count(1)
+
+    def version(self) -> int:
+        """A different number each time, so that no set is ever current."""
+        return next(self._numbers)
+
+
+UNAVAILABLE: Final = _UnavailableStore()
+
+
+class StoreVersion(NamedTuple):
+    """A store by its alias, and its version of the configuration."""
+
+    alias: str
+    store: Store
+    version: int
+
+    @property
+    def available(self) -> bool:
+        """Whether the store could be asked."""
+        return self.store is not UNAVAILABLE
+
+
+class StoreVersions:
+    """The version of each store, read before the database: only the database knows in which store a resource is.
+
+    A change between the two reads makes the result stale, never wrong. `replacement` takes the place of every store.
+    """
+
+    def __init__(self, replacement: Store | None = None) -> None:
+        self._default = conf.get(conf.STORE)
+        self._replacement = replacement
+        self._versions: dict[str, StoreVersion] = {}
+        for alias in conf.get(conf.STORES) if replacement is None else ():
+            self._read(alias)
+
+    def of(self, alias: str | None = None) -> StoreVersion:
+        """The store of an alias (None: the default one); UNAVAILABLE where it is down or not in the settings."""
+        name = alias or self._default
+        if self._replacement is not None:
+            return StoreVersion(name, self._replacement, self._replacement.version())
+        if name not in conf.get(conf.STORES):
+            self._read(name)
+        return self._versions.get(name) or StoreVersion(name, UNAVAILABLE, UNAVAILABLE.version())
+
+    def _read(self, alias: str) -> None:
+        try:
+            store = resilient_store(alias).open()
+            self._versions[alias] = StoreVersion(alias, store, store.version())
+        except StoreUnavailable:  # an error only for requests that are counted in this store
+            return
+
+
+def schemas_of(store: Store, *, counts_usage: bool = True) -> Callable[[tuple[AnyLimit, ...]], Schema]:
+    """Return the function that compiles the limits of one scope for a store.
+
+    Usage is counted where the store can count it and the settings ask for it; never for limits in shadow mode, whose
+    `counts_usage` is False.
+    """
+    counts = counts_usage and store.counting and conf.get(conf.USAGE)
+    return partial(schema_of, lease_us=store.lease_us, counts_usage=counts)

@@ -1,0 +1,124 @@
+"""Acquiring by the name of a resource."""
+
+from __future__ import annotations
+
+from asgiref.sync import sync_to_async
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.errors import LimitExceeded
+from limits_app.core.keys import check_resource
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.outcome import Outcome
+from limits_app.resolver import Limits, resolver
+from limits_app.services.amounts import Asked, Resources
+from limits_app.services.idempotency import IdempotentRequest
+from limits_app.services.request import Request
+from limits_app.services.several import Several, shares_of
+
+__all__ = ["aacquire", "acheck", "acquire", "atry_acquire", "check", "limit_set", "try_acquire"]
+
+
+def limit_set(resource: str, entity: str | None = None, default_limits: Limits = ()) -> LimitSet:
+    """The effective limits of an entity (None: the site itself) on a resource, ready to be acquired.
+
+    When the configuration changes, the set raises StaleConfiguration; the other functions resolve again by themselves.
+    Raises InvalidLimit (a ValueError) for an invalid resource or entity, and StoreUnavailable while the store is down:
+    policies for that case apply to the other functions only.
+    """
+    return resolver.latest(resource, entity, default_limits).limit_set
+
+
+def try_acquire(
+    resource: Resources,
+    *,
+    entity: str | None = None,
+    requested: Asked = None,
+    default_limits: Limits = (),
+    idempotency_key: str | None = None,
+) -> Acquisition:
+    """Acquire now or not at all; a rejection is a falsy acquisition with the reasons in `outcome`.
+
+    `default_limits` apply where no policy does. Amounts and errors are those of `LimitSet.try_acquire`.
+    A mapping of resources to amounts is acquired all or nothing, as by `try_acquire_all`.
+    A request that was admitted and is repeated with its `idempotency_key` is admitted without being charged again,
+    and holds nothing, for `LIMITS["IDEMPOTENCY_SECONDS"]`.
+    """
+    return _request(resource, entity, requested, default_limits, idempotency_key).try_acquire()
+
+
+def acquire(
+    resource: Resources,
+    *,
+    entity: str | None = None,
+    requested: Asked = None,
+    timeout: float | None = 0,
+    default_limits: Limits = (),
+    idempotency_key: str | None = None,
+) -> Acquisition:
+    """Acquire, waiting up to `timeout` seconds (by default not at all; None: as long as it takes).
+
+    Raises LimitExceeded immediately without a timeout, LimitTimeout after waiting, and NeverAdmissible for more than
+    can ever be admitted; each has the `outcome`. The other arguments are those of `try_acquire`.
+    """
+    request = _request(resource, entity, requested, default_limits, idempotency_key)
+    return _admitted(request.try_acquire()) if timeout == 0 else request.acquire(timeout)
+
+
+async def atry_acquire(
+    resource: Resources,
+    *,
+    entity: str | None = None,
+    requested: Asked = None,
+    default_limits: Limits = (),
+    idempotency_key: str | None = None,
+) -> Acquisition:
+    """`try_acquire` for asyncio."""
+    return await _request(resource, entity, requested, default_limits, idempotency_key).atry_acquire()
+
+
+async def aacquire(
+    resource: Resources,
+    *,
+    entity: str | None = None,
+    requested: Asked = None,
+    timeout: float | None = 0,
+    default_limits: Limits = (),
+    idempotency_key: str | None = None,
+) -> Acquisition:
+    """`acquire` for asyncio: waits, and reads the database, without blocking the event loop."""
+    request = _request(resource, entity, requested, default_limits, idempotency_key)
+    return _admitted(await request.atry_acquire()) if timeout == 0 else await request.aacquire(timeout)
+
+
+def check(resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()) -> Outcome:
+    """What `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
+    return Request((resource, entity, default_limits), requested).peek()
+
+
+async def acheck(
+    resource: str, *, entity: str | None = None, requested: Asked = None, default_limits: Limits = ()
+) -> Outcome:
+    """`check` for asyncio."""
+    return await sync_to_async(check)(resource, entity=entity, requested=requested, default_limits=default_limits)
+
+
+def _request(  # noqa: PLR0917 - the arguments of the functions, in their order
+    resource: Resources, entity: str | None, requested: Asked, default_limits: Limits, idempotency_key: str | None
+) -> Request:
+    if isinstance(resource, str):
+        key = resource, entity, default_limits
+        if idempotency_key is None:
+            return Request(key, requested)
+        check_resource(resource)
+        return IdempotentRequest(idempotency_key, key, requested, resolver)
+    several = Several(shares_of(resource, entity, requested, default_limits))
+    if idempotency_key is None:
+        return several.request()
+    names = [share.resource for share in several.shares]
+    return IdempotentRequest(idempotency_key, several.shares[0].key, several.amounts, several, *names)
+
+
+def _admitted(acquisition: Acquisition) -> Acquisition:
+    if not acquisition.successful:
+        raise LimitExceeded.of(acquisition)
+    return acquisition

@@ -1,0 +1,47 @@
+"""The amounts of a request: by key, or by a function that is called when the effective limits are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from limits_app.core.amounts import Amount, Requested
+from limits_app.core.errors import InvalidRequest
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked, CallLimit
+from limits_app.core.notation import CALLS
+from limits_app.resolver import resolver
+
+__all__ = ["Asked", "Requested", "Resources", "amounts_for", "known_amounts", "not_limited"]
+
+Asked = Requested | Callable[[LimitSet], Requested]
+"""Amounts by key, or a function that returns them for the effective limits."""
+
+Resources = str | Mapping[str, Asked]
+"""A resource, or several with the amounts of each."""
+
+
+def amounts_for(limits: LimitSet, asked: Asked) -> Requested:
+    """The amounts that are requested of some limits."""
+    return asked(limits) if callable(asked) else asked
+
+
+def known_amounts(resource: str, entity: str | None, asked: Mapping[str, Amount]) -> dict[str, Amount]:
+    """The amounts of a request by the keys of its effective limits; `calls` may be used for the key of call limits.
+
+    Raises InvalidRequest for an unknown key: in code it may be a key of other limits, in a command it is a mistake.
+    """
+    resolved = resolver.get(resource, entity)
+    keys = {*resolved.limit_set.keys, *(() if resolved.shadow is None else resolved.shadow.keys)}
+    renamed = {CallLimit.key if key == CALLS and CALLS not in keys else key: amount for key, amount in asked.items()}
+    if len(renamed) < len(asked):
+        raise InvalidRequest(f"{CALLS} and {CallLimit.key} are the same key: use one of them")
+    unknown = sorted(renamed.keys() - keys)
+    if unknown and keys and Blocked.key not in keys:
+        raise not_limited(unknown, keys)
+    return renamed
+
+
+def not_limited(unknown: Iterable[str], keys: Iterable[str]) -> InvalidRequest:
+    """The error for keys without a limit, with the keys that have one."""
+    listed = ", ".join(sorted(keys)) or "none"
+    return InvalidRequest(f"{', '.join(unknown)} is not limited there; limited are: {listed}")

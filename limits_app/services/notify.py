@@ -1,0 +1,218 @@
+"""Notifications: observers and signals of decisions, and warnings when a limit is nearly used up.
+
+They cost next to nothing where no observer and no receiver is registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final, NamedTuple, Protocol
+
+from django.db import connections
+
+from limits_app import conf, signals
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.algorithms import State
+from limits_app.core.errors import LimitTimeout
+from limits_app.core.keys import IDEMPOTENCY_LEVEL, Scope
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import AnyLimit, CallLimit, Limit, QuotaLimit, RateLimit, RateLimitAlgorithm
+from limits_app.core.outcome import LimitStatus, Outcome
+from limits_app.core.plan import PlannedLimit, ScopedLimits
+from limits_app.core.record import schema_of
+from limits_app.usage import denials
+
+__all__ = [
+    "OBSERVERS",
+    "Crossing",
+    "Observer",
+    "Thresholds",
+    "admitted",
+    "is_observed",
+    "rejected",
+    "thresholds",
+    "waiting",
+]
+
+logger = logging.getLogger("limits_app")
+
+_SECOND: Final = 1_000_000
+_MOST_SENT: Final = 10_000
+_PERIOD_SECONDS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800, "month": 2_678_400}
+_CONCURRENCY_SECONDS: Final = 60
+"""Concurrency limits have no window: their warnings are sent at most once a minute."""
+
+
+class Observer(Protocol):
+    """Counts decisions; must not block or raise."""
+
+    def admitted(self, resource: str) -> None:
+        """A request on a resource was admitted."""
+
+    def refused(self, outcome: Outcome, *, waited: bool) -> None:
+        """A request was rejected, perhaps after it had waited."""
+
+    def waited(self, seconds: float) -> None:
+        """A request has waited so long, and was admitted or not."""
+
+
+OBSERVERS: Final[list[Observer]] = []
+"""The observers of every decision in this process."""
+
+_SENDING: Final[set[asyncio.Future[None]]] = set()
+
+
+def rejected(outcome: Outcome, *, waited: bool = False) -> None:
+    """Count a rejection, and notify observers and receivers."""
+    denials.note(outcome)
+    for observer in OBSERVERS:
+        observer.refused(outcome, waited=waited)
+    if signals.limit_exceeded.receivers:
+        signals.limit_exceeded.send_robust(sender=None, outcome=outcome)
+
+
+def is_observed() -> bool:
+    """Whether `admitted` has an effect."""
+    return bool(OBSERVERS or signals.limit_near.receivers)
+
+
+def admitted(resource: str, acquisition: Acquisition, *, in_task: bool = False) -> None:
+    """Notify observers of an admitted request, and receivers of limits that are nearly used up.
+
+    `in_task` calls receivers in a thread, and does not wait for them: they may use a database.
+    """
+    for one in _resources(acquisition, resource) if OBSERVERS else ():
+        for observer in OBSERVERS:
+            observer.admitted(one)
+    crossings = thresholds.crossings(acquisition) if signals.limit_near.receivers else []
+    if crossings and in_task:
+        sending = asyncio.get_running_loop().run_in_executor(None, _send_in_thread, crossings)
+        _SENDING.add(sending)
+        sending.add_done_callback(_SENDING.discard)
+    else:
+        _send(crossings)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Measure how long the block waits."""
+    started = monotonic()
+    try:
+        yield
+    except LimitTimeout:
+        _waited(started)
+        raise
+    _waited(started)
+
+
+def _waited(started: float) -> None:
+    for observer in OBSERVERS:
+        observer.waited(monotonic() - started)
+
+
+def _resources(acquisition: Acquisition, resource: str) -> Collection[str]:
+    """The resources of a request, without the pools that serve them."""
+    scopes = [one.scope for one in acquisition.claim.plan.scopes]
+    if len(scopes) == 1:
+        return (resource,)
+    return {scope.resource or resource for scope in scopes if scope.member is None} or (resource,)
+
+
+def _send(crossings: Sequence[Crossing]) -> None:
+    try:
+        for crossing in crossings:
+            crossing.send()
+    except Exception:
+        logger.exception("the limit_near signal could not be sent")
+
+
+def _send_in_thread(crossings: Sequence[Crossing]) -> None:
+    try:
+        _send(crossings)
+    finally:
+        connections.close_all()
+
+
+class Crossing(NamedTuple):
+    """A limit of which more than a threshold is in use; the process that acquires `once` sends the signal."""
+
+    status: LimitStatus
+    threshold: float
+    once: LimitSet
+
+    def send(self) -> None:
+        """Send `limit_near`, unless another process that shares the store has sent it in this window."""
+        if self.once.try_acquire():
+            signals.limit_near.send_robust(sender=None, status=self.status, threshold=self.threshold)
+
+
+class Thresholds:
+    """Finds limits beyond a threshold of NEAR_THRESHOLDS, once for each window; remembers up to `most` of them."""
+
+    def __init__(self, most: int = _MOST_SENT) -> None:
+        self._most = most
+        self._sent_until: dict[str, int] = {}
+
+    def crossings(self, acquisition: Acquisition) -> list[Crossing]:
+        """The limits of an acquisition beyond a threshold, each with the highest one."""
+        degraded = any(one.degraded for one in acquisition.claim.plan.scopes)
+        return [] if degraded else list(self._crossings(acquisition))
+
+    def clear(self) -> None:
+        """Forget which signals were sent."""
+        self._sent_until.clear()
+
+    def _crossings(self, acquisition: Acquisition) -> Iterator[Crossing]:
+        levels, now = conf.get(conf.NEAR_THRESHOLDS), acquisition.claim.decided_at
+        for place, (limit, _, state) in enumerate(acquisition.claim.limits()):
+            used = limit.rule.used(state, now) / limit.rule.ceiling_parts
+            passed = [level for level in levels if used >= level]
+            if not passed or limit.scope.level == IDEMPOTENCY_LEVEL:
+                continue
+            seconds, name = _window_seconds(limit.rule.limit), _name(limit, state, passed[-1])
+            if self._sent_until.get(name, 0) <= now:
+                self._remember(name, now + round(seconds * _SECOND))
+                yield Crossing(acquisition.outcome.passed[place], passed[-1], _once(acquisition, name, seconds))
+
+    def _remember(self, name: str, until: int) -> None:
+        if len(self._sent_until) >= self._most:
+            self._sent_until = {}  # signals are still sent once only, which the store decides
+        self._sent_until[name] = until
+
+
+thresholds: Final = Thresholds()
+"""Those of this process."""
+
+
+def _name(limit: PlannedLimit, state: State, threshold: float) -> str:
+    """The name of a signal that is sent once; of a limit with fixed windows, once in each window."""
+    is_fixed = isinstance(limit.rule.limit, QuotaLimit) or _has_fixed_window(limit.rule.limit)
+    window = limit.rule.restored_at(state) if is_fixed else ""
+    return f"{limit.scope.key}!{limit.rule.key}!{threshold}!{window}"
+
+
+def _has_fixed_window(limit: AnyLimit) -> bool:
+    return isinstance(limit, RateLimit | CallLimit) and limit.algorithm is RateLimitAlgorithm.FIXED_WINDOW
+
+
+def _window_seconds(limit: AnyLimit) -> float:
+    match limit:
+        case RateLimit() | CallLimit():
+            return limit.window_seconds
+        case QuotaLimit(period=None, session_seconds=seconds):
+            return seconds or _CONCURRENCY_SECONDS
+        case QuotaLimit(period=str(period)):
+            return _PERIOD_SECONDS[period]
+        case _:
+            return _CONCURRENCY_SECONDS
+
+
+def _once(acquisition: Acquisition, name: str, seconds: float) -> LimitSet:
+    """A limit of 1 in a window, which all processes that share the store have in common."""
+    store = acquisition.limit_set.store
+    limits: tuple[Limit, ...] = (CallLimit(1, seconds, RateLimitAlgorithm.FIXED_WINDOW),)
+    return LimitSet.composed([ScopedLimits(Scope(name), schema_of(limits, store.lease_us))], store)

@@ -1,0 +1,207 @@
+"""Requests: the one path from names and amounts to a decision, for every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final, Protocol, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import InterfaceError, OperationalError
+
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.blocking import checked_timeout
+from limits_app.core.errors import (
+    LimitExceeded,
+    LimitTimeout,
+    NeverAdmissible,
+    StaleConfiguration,
+    StoreUnavailable,
+)
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.limits import Blocked
+from limits_app.core.outcome import Outcome
+from limits_app.resolver import Key, Limits, ResolvedSet, resolver
+from limits_app.services import notify
+from limits_app.services.amounts import Asked, amounts_for
+from limits_app.services.shadow import afollow, follow, peek
+from limits_app.services.unavailable import check_share, fallback_of, without_database
+
+__all__ = ["Request", "Source", "waiting_time"]
+
+T = TypeVar("T")
+
+_RECOVERABLE: Final = (StaleConfiguration, StoreUnavailable, LimitExceeded, OperationalError, InterfaceError)
+
+
+class Source(Protocol):
+    """Finds the effective limits of a key, and forgets those that are stale."""
+
+    def cached(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet | None: ...
+
+    def get(self, resource: str, entity: str | None, default_limits: Limits, /) -> ResolvedSet: ...
+
+    def forget(
+        self, resource: str, entity: str | None, default_limits: Limits, stale: ResolvedSet | None, /
+    ) -> None: ...
+
+
+class Request:
+    """Amounts that are requested of the effective limits of a key, which a `source` finds.
+
+    Limits that have changed since they were resolved are resolved again. While their store is unavailable, other
+    limits decide in place of those in the store; see `unavailable`.
+    """
+
+    __slots__ = ("_asked", "_fallback", "_key", "_resolved", "_source")
+
+    def __init__(self, key: Key, asked: Asked, source: Source = resolver) -> None:
+        self._key = key
+        self._asked = asked
+        self._source = source
+        self._resolved: ResolvedSet | None = None
+        self._fallback: LimitSet | None = None
+
+    def try_acquire(self) -> Acquisition:
+        """Acquire now or not at all."""
+        acquisition = self._decided(self._use(self._try))
+        shadow = self._shadow
+        return acquisition if shadow is None else follow(acquisition, shadow, self._asked)
+
+    def acquire(self, timeout: float | None) -> Acquisition:
+        """Acquire, waiting up to `timeout` seconds (None: as long as it takes); LimitTimeout after that."""
+        left = _countdown(timeout)
+        acquisition = self._decided(self._use(lambda limits: self._wait(limits, left)))
+        shadow = self._shadow
+        return acquisition if shadow is None else follow(acquisition, shadow, self._asked)
+
+    async def atry_acquire(self) -> Acquisition:
+        """`try_acquire` for asyncio."""
+        acquisition = self._decided(await self._ause(self._atry), in_task=True)
+        shadow = self._shadow
+        return acquisition if shadow is None else await afollow(acquisition, shadow, self._asked)
+
+    async def aacquire(self, timeout: float | None) -> Acquisition:
+        """`acquire` for asyncio."""
+        left = _countdown(timeout)
+        acquisition = self._decided(await self._ause(lambda limits: self._await(limits, left)), in_task=True)
+        shadow = self._shadow
+        return acquisition if shadow is None else await afollow(acquisition, shadow, self._asked)
+
+    def peek(self) -> Outcome:
+        """Return what `try_acquire` would decide now; consumes nothing, and is not counted as a rejection."""
+        outcome = self._use(self._peek)
+        if isinstance(outcome, NeverAdmissible):
+            raise outcome
+        return outcome
+
+    def _use(self, use: Callable[[LimitSet], T]) -> T:
+        """Return the result of a function of the effective limits, which is called again when these have changed."""
+        while True:
+            try:
+                if self._fallback is not None:
+                    return use(self._fallback)
+                return use(self._limits(self._source.get(*self._key)))
+            except _RECOVERABLE as error:
+                self._recover(error)
+
+    async def _ause(self, use: Callable[[LimitSet], Awaitable[T]]) -> T:
+        """`_use` for asyncio: a thread reads the database."""
+        while True:
+            try:
+                if self._fallback is not None:
+                    return await use(self._fallback)
+                key = self._key
+                resolved = self._source.cached(*key) or await sync_to_async(self._source.get)(*key)
+                return await use(self._limits(resolved))
+            except _RECOVERABLE as error:
+                self._recover(error)
+
+    def _limits(self, resolved: ResolvedSet) -> LimitSet:
+        self._resolved = resolved
+        return resolved.in_store()
+
+    def _recover(self, error: Exception) -> None:
+        """Prepare the next try after an error; raise where another try cannot help."""
+        fallback, self._fallback = self._fallback, None
+        if isinstance(error, StaleConfiguration):
+            self._source.forget(*self._key, self._resolved)
+        elif isinstance(error, LimitExceeded):
+            if fallback is not None and self._resolved is not None:
+                check_share(error, self._resolved)
+            notify.rejected(error.outcome, waited=isinstance(error, LimitTimeout))
+            raise error
+        elif fallback is not None:
+            raise error
+        elif not isinstance(error, StoreUnavailable):
+            self._resolved, self._fallback = None, without_database(error)
+        elif self._resolved is not None:
+            self._fallback = fallback_of(self._resolved)
+        else:
+            raise error
+
+    @property
+    def _shadow(self) -> LimitSet | None:
+        """The limits of policies in shadow mode; none are tried while the store is unavailable."""
+        return None if self._resolved is None or self._fallback is not None else self._resolved.shadow
+
+    def _try(self, limits: LimitSet) -> Acquisition:
+        return limits.try_acquire(amounts_for(limits, self._asked))
+
+    async def _atry(self, limits: LimitSet) -> Acquisition:
+        return await limits.atry_acquire(amounts_for(limits, self._asked))
+
+    def _wait(self, limits: LimitSet, left: Callable[[], float | None]) -> Acquisition:
+        with waiting_time(limits, left()) as seconds:
+            return limits.acquire(amounts_for(limits, self._asked), seconds)
+
+    async def _await(self, limits: LimitSet, left: Callable[[], float | None]) -> Acquisition:
+        with waiting_time(limits, left()) as seconds:
+            return await limits.aacquire(amounts_for(limits, self._asked), seconds)
+
+    def _peek(self, limits: LimitSet) -> Outcome | NeverAdmissible:
+        """The outcome, or the error as a value: an error that is raised is counted as a rejection."""
+        try:
+            return peek(limits, self._shadow, self._asked)
+        except NeverAdmissible as error:
+            return error
+
+    def _decided(self, acquisition: Acquisition, *, in_task: bool = False) -> Acquisition:
+        """Notify of a decision."""
+        if not acquisition.successful:
+            notify.rejected(acquisition.outcome)
+        elif notify.is_observed():
+            notify.admitted(self._key[0], acquisition, in_task=in_task)
+        return acquisition
+
+
+@contextmanager
+def waiting_time(limits: LimitSet, seconds: float | None, *, longest: float | None = None) -> Iterator[float | None]:
+    """How many seconds the block may wait; the wait ends early when a date changes the limits.
+
+    Raises StaleConfiguration then, so that the rest of the wait is for the new limits, and LimitExceeded immediately
+    where the entity is blocked for longer. `longest` is the longest wait of one block.
+    """
+    lasts = None if limits.changes_at is None else max(limits.changes_at - resolver.clock(), 0)
+    changes = lasts is not None and (seconds is None or lasts < seconds)
+    stretch = min([some for some in (seconds, longest, lasts) if some is not None], default=None)
+    blocked = not changes and any(isinstance(limit, Blocked) for limit in limits)
+    try:
+        with notify.waiting():
+            yield 0 if blocked else stretch
+    except LimitTimeout as error:
+        if blocked and seconds != 0:
+            immediately = LimitExceeded(error.outcome)
+            immediately.refused = error.refused
+            raise immediately from error
+        if changes and stretch == lasts:
+            raise StaleConfiguration("a date has come that changes the limits") from error
+        raise
+
+
+def _countdown(timeout: float | None) -> Callable[[], float | None]:
+    """Start a timeout; the function returns the seconds that are left."""
+    seconds = checked_timeout(timeout)
+    deadline = None if seconds is None else monotonic() + seconds
+    return lambda: None if deadline is None else max(deadline - monotonic(), 0)

@@ -1,0 +1,205 @@
+"""Requests for several resources, or several entities: all or nothing, in one step of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
+
+from limits_app import conf
+from limits_app.conf import OnUnavailable
+from limits_app.core.acquisition import Acquisition
+from limits_app.core.amounts import Amount, check_amounts, shown
+from limits_app.core.errors import InvalidRequest, StaleConfiguration
+from limits_app.core.keys import check_resource
+from limits_app.core.limit_set import LimitSet
+from limits_app.core.plan import ScopedLimits
+from limits_app.core.planning import nothing_requested
+from limits_app.resolver import Key, Limits, PoolMembers, ResolvedSet, resolver
+from limits_app.services.amounts import Asked, amounts_for
+from limits_app.services.request import Request
+
+__all__ = ["Several", "Share", "atry_acquire_all", "shares_of", "try_acquire_all"]
+
+_STRICTNESS: Final = (OnUnavailable.BLOCK, OnUnavailable.LOCAL, OnUnavailable.ALLOW)
+
+
+class Share(NamedTuple):
+    """The part of a request for one resource and entity; the names are those of `try_acquire`."""
+
+    resource: str
+    entity: str | None = None
+    requested: Asked = None
+    default_limits: Limits = ()
+
+    @property
+    def key(self) -> Key:
+        """The key of the resolver."""
+        return self.resource, self.entity, self.default_limits
+
+
+def try_acquire_all(shares: Sequence[Share]) -> Acquisition:
+    """Acquire all shares now, or none; a rejection is a falsy acquisition with the reasons in `outcome`.
+
+    No two shares may have the same resource and entity, all must be counted in one store, and at most one pool may
+    serve them. The keys of the acquisition are those of the limits after the resource, such as `api:call_count`; a
+    limit that two shares have in common is charged as the first one requests it.
+    Raises InvalidRequest for shares that break a rule or are empty, and the errors of `try_acquire`.
+    """
+    return Several(shares).request().try_acquire()
+
+
+async def atry_acquire_all(shares: Sequence[Share]) -> Acquisition:
+    """`try_acquire_all` for asyncio."""
+    return await Several(shares).request().atry_acquire()
+
+
+def shares_of(
+    resources: Mapping[str, Asked], entity: str | None, requested: Asked, default_limits: Limits
+) -> list[Share]:
+    """The shares of an entity, from a mapping of resources to amounts.
+
+    Raises InvalidLimit unless it is a mapping, and InvalidRequest for an empty mapping, for `requested` beside it, and
+    for invalid amounts.
+    """
+    if not isinstance(resources, Mapping):
+        check_resource(resources)
+    if not resources:
+        raise InvalidRequest("a mapping of resources to amounts must have at least one resource")
+    if requested is not None:
+        raise InvalidRequest("the amounts of several resources are in their mapping: leave requested= out")
+    for name, asked in resources.items():
+        if not (asked is None or isinstance(asked, Mapping) or callable(asked)):
+            raise InvalidRequest(f"{shown(name)} must be mapped to amounts by key, or to None, not to {shown(asked)}")
+    return [Share(check_resource(name), entity, asked, default_limits) for name, asked in resources.items()]
+
+
+class Several:
+    """The source of the limits of several shares, which are resolved together; it ignores the key of its methods."""
+
+    def __init__(self, shares: Sequence[Share]) -> None:
+        if not shares:
+            raise InvalidRequest("a request for several resources must have at least one Share")
+        names = [(share.resource, share.entity) for share in shares]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise InvalidRequest(f"{shown(twice[0])} of {shown(twice[1])} is in two shares: add up what they request")
+        self.shares = shares
+        self._prefixes = _prefixes(tuple([share.resource for share in shares]))
+        self._sets: tuple[ResolvedSet, ...] = ()
+
+    def request(self) -> Request:
+        """The request for all shares."""
+        return Request(self.shares[0].key, self.amounts, self)
+
+    def cached(self, *_key: object) -> ResolvedSet | None:
+        """The cached limits of all shares; None unless all of them are of one version of one store."""
+        sets = tuple([found for share in self.shares if (found := resolver.cached(*share.key)) is not None])
+        if len(sets) < len(self.shares) or len({(one.alias, one.limit_set.version) for one in sets}) > 1:
+            return None
+        self._sets = sets
+        return _joined(sets, self._prefixes)
+
+    def get(self, *_key: object) -> ResolvedSet:
+        """The limits of all shares; StaleConfiguration where they are of different versions."""
+        sets = tuple([resolver.get(*share.key) for share in self.shares])
+        if _are_apart(sets):  # perhaps a resource has moved to another store since one of them was resolved
+            self.forget()
+            sets = tuple([resolver.get(*share.key) for share in self.shares])
+        if _are_apart(sets):
+            where = [f"{share.resource} in {one.alias!r}" for share, one in zip(self.shares, sets, strict=True)]
+            raise InvalidRequest(
+                f"the resources of a request must be in one store, and are in several: {', '.join(where)}; "
+                "request them one by one, or move them into one store"
+            )
+        self._sets = sets
+        if all(one.available for one in sets) and len({one.limit_set.version for one in sets}) > 1:
+            raise StaleConfiguration("the shares of a request are of different configurations")
+        return _joined(sets, self._prefixes)
+
+    def forget(self, *_key: object) -> None:
+        """Drop the limits of all shares from the cache."""
+        for share, resolved in zip(self.shares, self._sets or [None] * len(self.shares), strict=True):
+            resolver.forget(*share.key, resolved)
+        self._sets = ()
+
+    def amounts(self, limits: LimitSet) -> Mapping[str, Amount]:
+        """The amounts of all shares by the keys of some limits; InvalidRequest for an invalid amount of a share."""
+        known = {one.prefix + rule.key for one in limits.scoped for rule in one.schema.rules}
+        asked: dict[str, Amount] = {}
+        for share, resolved, prefix in zip(self.shares, self._sets, self._prefixes, strict=False):
+            amounts = _amounts(share, resolved.limit_set)
+            asked |= {prefix + key: amount for key, amount in amounts.items() if prefix + key in known}
+        return asked
+
+
+def _amounts(share: Share, limits: LimitSet) -> Mapping[str, Amount]:
+    """The amounts of a share by the keys of its own limits; an unknown key is skipped, with a warning."""
+    amounts = amounts_for(limits, share.requested)
+    if amounts is None:
+        if limits.rates:
+            raise nothing_requested(f"{', '.join(limits.rates)} of {share.resource}")
+        return {}
+    for key in amounts.keys() - set(limits.keys):
+        check_amounts("requested", {key: amounts[key]})
+        limits.skip_unknown(key)
+    return amounts
+
+
+def _are_apart(sets: Sequence[ResolvedSet]) -> bool:
+    return len({one.alias for one in sets}) > 1
+
+
+@lru_cache(maxsize=1024)
+def _prefixes(resources: tuple[str, ...]) -> tuple[str, ...]:
+    """The prefix of the keys of each share."""
+    times = [resources[:place].count(resource) for place, resource in enumerate(resources)]
+    return tuple(
+        f"{resource}:" if again == 0 else f"{resource}:{again + 1}:"
+        for resource, again in zip(resources, times, strict=True)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _joined(sets: tuple[ResolvedSet, ...], prefixes: tuple[str, ...]) -> ResolvedSet:
+    """The limits of all shares as one set, compiled once for the same resolved sets."""
+    first = next((one for one in sets if not one.available), sets[0])
+    shadow = _unique([() if one.shadow is None else one.shadow.scoped for one in sets], prefixes)
+    policies = {one.on_unavailable or conf.get(conf.ON_UNAVAILABLE) for one in sets}
+    return ResolvedSet.of(
+        _unique([one.own for one in sets], prefixes),
+        first.place,
+        _members(sets, prefixes),
+        resource=sets[0].limit_set.resource,
+        identity=tuple([one.limit_set.identity for one in sets]),
+        on_unavailable=min(policies, key=_STRICTNESS.index),
+        shadow=LimitSet.composed(shadow, first.place.store, version=first.place.version) if shadow else None,
+    )
+
+
+def _members(sets: Sequence[ResolvedSet], prefixes: Sequence[str]) -> PoolMembers | None:
+    """The members of the pool that serves a request; InvalidRequest for several pools."""
+    pools: dict[str, PoolMembers] = {}
+    for resolved, prefix in zip(sets, prefixes, strict=True):
+        if resolved.members is not None and resolved.members.name not in pools:
+            pools[resolved.members.name] = resolved.members.changed(partial(_prefixed, prefix=prefix))
+    if len(pools) > 1:
+        raise InvalidRequest(
+            f"a request can be served by one pool, and its resources have several: {', '.join(pools)}; "
+            "request them one by one"
+        )
+    return next(iter(pools.values()), None)
+
+
+def _unique(sets: Sequence[Iterable[ScopedLimits]], prefixes: Sequence[str]) -> list[ScopedLimits]:
+    """The scopes of all sets, each once."""
+    scoped: dict[str, ScopedLimits] = {}
+    for limits, prefix in zip(sets, prefixes, strict=True):
+        for one in limits:
+            scoped.setdefault(one.scope.key, _prefixed(one, prefix))
+    return list(scoped.values())
+
+
+def _prefixed(one: ScopedLimits, prefix: str) -> ScopedLimits:
+    return replace(one, prefix=prefix)

@@ -1,0 +1,123 @@
+"""Decisions while a store or the database is unavailable, by `on_unavailable` of a policy or ON_UNAVAILABLE.
+
+`block` raises StoreUnavailable, `allow` decides as if nothing had been used, and `local` admits the share of this
+process. Entities that are blocked or unlimited stay so, since that needs no store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from limits_app import conf
+from limits_app.conf import OnUnavailable, OnUnresolved
+from limits_app.core.amounts import Amount
+from limits_app.core.errors import LimitExceeded, NeverAdmissible, StoreUnavailable
+from limits_app.core.limit_set import LimitSet, Unlimited
+from limits_app.core.limits import AnyLimit, Blocked, QuotaLimit, ResourceLimit
+from limits_app.core.plan import Amounts, Claim, ScopedLimits
+from limits_app.core.record import schema_of
+from limits_app.core.store import Store
+from limits_app.resolver import ResolvedSet
+from limits_app.stores.memory import MemoryStore
+from limits_app.stores.registry import resilient_store
+
+__all__ = ["check_share", "fallback_of", "without_database"]
+
+logger = logging.getLogger("limits_app")
+
+
+def fallback_of(resolved: ResolvedSet) -> LimitSet:
+    """Return the limits that decide in place of those in the unavailable store; raises StoreUnavailable for `block`."""
+    unavailable, limits = resilient_store(resolved.alias), resolved.limit_set
+    if not limits.scoped or any(isinstance(limit, Blocked) for limit in limits):
+        return _moved(resolved, unavailable.fallback(), _unchanged, degraded=False)
+    policy = resolved.on_unavailable or conf.get(conf.ON_UNAVAILABLE)
+    unavailable.count_degraded(policy)
+    if policy is OnUnavailable.BLOCK:
+        raise unavailable.unavailable()
+    if policy is OnUnavailable.ALLOW:
+        return _moved(resolved, _ALLOWING, _unchanged)
+    return _moved(resolved, unavailable.fallback(), _share)
+
+
+def check_share(error: LimitExceeded, resolved: ResolvedSet) -> None:
+    """Raise StoreUnavailable for a request that is too large for the share of this process, but not for the limits.
+
+    How much is left of the limits is unknown.
+    """
+    if isinstance(error, NeverAdmissible):
+        too_large = [status for status in error.outcome.violations if status.never]
+        if not any(status.requested > resolved.ceiling(status.key) for status in too_large):
+            raise resilient_store(resolved.alias).unavailable() from error
+
+
+def without_database(error: Exception) -> LimitSet:
+    """Return the limits for an entity whose limits are unknown, as the database is down; may raise StoreUnavailable."""
+    if conf.get(conf.ON_UNRESOLVED) is OnUnresolved.BLOCK:
+        seconds = conf.get(conf.BREAKER_PROBE_SECONDS)
+        raise StoreUnavailable(f"the database cannot say which limits hold: {error}", retry_after=seconds) from error
+    logger.warning("the database cannot say which limits hold, so nothing is limited: %s", error)
+    return _UNLIMITED
+
+
+class _AllowingStore(MemoryStore):
+    """Decides as if nothing had been used, and stores nothing."""
+
+    def acquire(self, claim: Claim) -> bool:
+        """See `Store.acquire`."""
+        self.peek(claim)
+        rejecting, _ = claim.refusal()
+        claim.admitted = not rejecting
+        return claim.admitted
+
+    def settle(self, claim: Claim, changes: Amounts) -> None:  # noqa: ARG002 - as `Store` has it
+        """See `Store.settle`."""
+        claim.settled = True
+
+    def renew(self, claims: Sequence[Claim]) -> list[Claim]:  # noqa: ARG002 - as `Store` has it
+        """See `Store.renew`."""
+        return []
+
+
+_ALLOWING: Final = _AllowingStore()
+_UNLIMITED: Final = Unlimited()
+
+
+def _moved(
+    resolved: ResolvedSet, store: Store, change: Callable[[AnyLimit], AnyLimit], *, degraded: bool = True
+) -> LimitSet:
+    """The limits of a resolved set in another store; the last result is cached."""
+
+    def moved(one: ScopedLimits) -> ScopedLimits:
+        schema = schema_of(tuple(map(change, one.schema.limits)), store.lease_us)
+        return replace(one, schema=schema, degraded=degraded)
+
+    place = store, store.version()
+    found = resolved.fallbacks.get(place)
+    if found is None:
+        resolved.fallbacks.clear()
+        found = resolved.fallbacks[place] = resolved.moved(moved, store)
+    return found
+
+
+def _unchanged(limit: AnyLimit) -> AnyLimit:
+    return limit
+
+
+def _share(limit: AnyLimit) -> AnyLimit:
+    """The share of a limit that one of the expected processes may admit."""
+    processes = conf.get(conf.EXPECTED_PROCESSES) or 1
+    match limit:
+        case ResourceLimit() | QuotaLimit() | Blocked():
+            return limit if isinstance(limit, Blocked) else replace(limit, capacity=max(limit.capacity // processes, 1))
+        case _:
+            burst = None if limit.burst is None else _part(limit.burst, processes)
+            return replace(limit, capacity=_part(limit.capacity, processes), burst=burst)
+
+
+def _part(amount: Amount, processes: int) -> Amount:
+    """A whole part, at least 1, and at most the amount."""
+    return min(amount, max(int(amount // processes), 1))
