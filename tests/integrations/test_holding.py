@@ -95,7 +95,7 @@ def _slots() -> object:
 
     kept = resolver.cached("api", "ann")
     assert kept is not None
-    return kept.get_stats()["slots"]["available"]
+    return kept.limit_set.get_stats()["slots"]["available"]
 
 
 @pytest.mark.parametrize("read", [0, 1])
