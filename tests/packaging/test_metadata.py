@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.template.backends.django import DjangoTemplates
 
 import limits_app
 from tests.docs.pages import ROOT
@@ -54,3 +56,10 @@ def test_what_is_required_has_a_range_and_a_pin(extra: str) -> None:
 def test_each_extra_is_told_apart_in_the_pins() -> None:
     told = set(re.findall(r"^# extra: ([a-z-]+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
     assert told == set(EXTRAS) - ELSEWHERE
+
+
+def test_templates_are_found_in_the_package_itself() -> None:
+    engine = DjangoTemplates({"NAME": "only apps", "DIRS": [], "APP_DIRS": True, "OPTIONS": {}})
+    for name in ("limits_app/429.html", "admin/limits_app/pages/usage.html"):
+        origin = engine.get_template(name).origin
+        assert Path(origin.name).is_relative_to(ROOT / "limits_app")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +15,9 @@ from project.demo.browser import Browser
 from project.demo.client import Client
 from project.demo.place import ROOT
 from project.demo.server import Address
+from tests.packaging.environments import build_wheel, clean_environment, new_environment, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
-
-SECONDS = 300
-"""Longer than any step may take, fetching Django from a package index included."""
-
-NOT_EMPTY = re.compile(r"COV|DJANGO|LIMITS|PYTHON|VIRTUAL_ENV")
-"""What may stand in the environment of these tests, and has no place in that of a new project."""
 
 VIEW = """
 from django.http import HttpResponse
@@ -40,45 +33,14 @@ urlpatterns.append(path("report/", report))
 """
 
 
-def run(*command: object, directory: Path, **environment: str) -> str:
-    """Run a command in a directory as if nothing else were there; gives what it printed."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=directory,
-        env=empty_environment(directory) | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command} failed:\n{done.stdout}"
-    return done.stdout
-
-
-def empty_environment(directory: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not NOT_EMPTY.match(name)}
-    return kept | {"TMPDIR": str(directory), "PYTHONUNBUFFERED": "1"}
-
-
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """The wheel, built from this checkout."""
-    directory = tmp_path / "wheel"
-    directory.mkdir()
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", directory, ROOT, directory=directory)
-    (built,) = directory.glob("*.whl")
-    return built
+    return build_wheel(tmp_path)
 
 
 @pytest.fixture
 def python(wheel: Path, tmp_path: Path) -> Path:
-    """The interpreter of an environment in which nothing but the wheel and what it needs is installed."""
-    run(sys.executable, "-m", "venv", tmp_path / "venv", directory=tmp_path)
-    interpreter = tmp_path / "venv" / "bin" / "python"
-    run(interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, directory=tmp_path)
-    return interpreter
+    return new_environment(tmp_path, wheel)
 
 
 @pytest.fixture
@@ -86,7 +48,7 @@ def site(python: Path, tmp_path: Path) -> Path:
     """A new project with the app and its middleware in the settings, one limited view, and a migrated database."""
     directory = tmp_path / "site"
     directory.mkdir()
-    run(python.with_name("django-admin"), "startproject", "shop", directory, directory=directory)
+    run(python.with_name("django-admin"), "startproject", "shop", directory, folder=directory)
     settings = directory / "shop" / "settings.py"
     text = settings.read_text()
     for behind, added in (
@@ -101,7 +63,7 @@ def site(python: Path, tmp_path: Path) -> Path:
     settings.write_text(text)
     with (directory / "shop" / "urls.py").open("a") as urls:
         urls.write(VIEW)
-    run(python, "manage.py", "migrate", directory=directory)
+    run(python, "manage.py", "migrate", folder=directory)
     return directory
 
 
@@ -111,7 +73,7 @@ def served(python: Path, site: Path) -> Iterator[Address]:
     process = subprocess.Popen(
         [python, "manage.py", "runserver", "--noreload", "127.0.0.1:0"],
         cwd=site,
-        env=empty_environment(site),
+        env=clean_environment(site),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -137,7 +99,7 @@ def allow(python: Path, site: Path, calls: int) -> None:
     code = (
         f"from limits_app import CallLimit, limits; limits.set_resource_limits('reports', [CallLimit({calls}, 86400)])"
     )
-    run(python, "manage.py", "shell", "--command", code, directory=site)
+    run(python, "manage.py", "shell", "--command", code, folder=site)
 
 
 def test_the_wheel_has_the_package_with_its_templates_and_nothing_else(wheel: Path) -> None:
@@ -147,11 +109,7 @@ def test_the_wheel_has_the_package_with_its_templates_and_nothing_else(wheel: Pa
         "limits_app",
         wheel.name.split("-py3")[0],
     }
-    templates = {
-        f"limits_app/templates/{path.relative_to(ROOT / 'templates').as_posix()}"
-        for folder in ("limits_app", "admin/limits_app")
-        for path in (ROOT / "templates" / folder).rglob("*.html")
-    }
+    templates = {path.relative_to(ROOT).as_posix() for path in (ROOT / "limits_app" / "templates").rglob("*.html")}
     assert "limits_app/templates/limits_app/429.html" in templates
     assert templates <= names
     static = ROOT / "limits_app" / "static"
@@ -164,11 +122,11 @@ def test_the_wheel_has_the_package_with_its_templates_and_nothing_else(wheel: Pa
 
 def test_an_empty_project_in_an_empty_environment_enforces_a_limit(python: Path, site: Path) -> None:
     code = "import sys, limits_app; print(limits_app.RateLimit('tpm', 5, 60).key, 'django' in sys.modules)"
-    assert run(python, "-c", code, directory=site) == "tpm False\n"
-    assert "no issues" in run(python, "manage.py", "check", "--fail-level", "DEBUG", directory=site)
-    assert "No changes" in run(python, "manage.py", "makemigrations", "--check", "--dry-run", directory=site)
+    assert run(python, "-c", code, folder=site) == "tpm False\n"
+    assert "no issues" in run(python, "manage.py", "check", "--fail-level", "DEBUG", folder=site)
+    assert "No changes" in run(python, "manage.py", "makemigrations", "--check", "--dry-run", folder=site)
     user = {"DJANGO_SUPERUSER_USERNAME": "admin", "DJANGO_SUPERUSER_EMAIL": "admin@example.org"}
-    run(python, "manage.py", "createsuperuser", "--noinput", directory=site, DJANGO_SUPERUSER_PASSWORD="secret", **user)
+    run(python, "manage.py", "createsuperuser", "--noinput", folder=site, DJANGO_SUPERUSER_PASSWORD="secret", **user)
     with served(python, site) as address:
         assert_it_limits(python, site, address)
         assert_it_has_an_admin(address)
@@ -191,3 +149,25 @@ def assert_it_has_an_admin(address: Address) -> None:
     administrator.sign_in("/admin/login/?next=/admin/", "admin", "secret")
     index = administrator.client.ask("/admin/limits_app/")
     assert (index.status, "/admin/limits_app/policy/add/" in index.text) == (200, True)
+
+
+def test_an_editable_install_has_the_templates(tmp_path: Path) -> None:
+    python = new_environment(tmp_path, "--editable", ROOT)
+    code = """
+import django
+from django.conf import settings
+from django.template.loader import get_template
+
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "limits_app"],
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+)
+django.setup()
+print(get_template("limits_app/429.html").origin.name)
+print(get_template("admin/limits_app/pages/usage.html").origin.name)
+"""
+    printed = run(python, "-c", code, folder=tmp_path)
+    assert printed.splitlines() == [
+        f"{ROOT}/limits_app/templates/limits_app/429.html",
+        f"{ROOT}/limits_app/templates/admin/limits_app/pages/usage.html",
+    ]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from tests.docs.pages import ROOT, Block, blocks, file_of, name
+from tests.packaging.environments import clean_environment
 
 __all__ = ["CLONED", "Shell", "clone", "follow", "shell"]
 
@@ -26,8 +27,6 @@ LONGEST_SECONDS: Final = 300
 _NOT_CLONED: Final = shutil.ignore_patterns(
     ".*", "__pycache__", "mutants", "build", "dist", "*.sqlite3*", "node_modules"
 )
-_NOT_EMPTY: Final = re.compile(r"COV|DJANGO|LIMITS|PYTHON|VIRTUAL_ENV")
-"""What may stand in the environment of these tests, and has no place in that of a newcomer."""
 
 
 class Shell:
@@ -72,7 +71,7 @@ class Shell:
 def shell(folder: Path) -> Iterator[Shell]:
     """Open a shell in a folder, in an environment in which nothing is set up; what it started ends with the block."""
     assert shutil.which("curl"), "the README asks with curl: install it, for example by apt-get install curl"
-    environment = {name: value for name, value in os.environ.items() if not _NOT_EMPTY.match(name)}
+    environment = clean_environment(folder)
     path = [
         str(Path(sys.base_prefix) / "bin"),
         *(part for part in environment["PATH"].split(":") if "venv" not in part),
@@ -80,7 +79,7 @@ def shell(folder: Path) -> Iterator[Shell]:
     with subprocess.Popen(
         ["bash"],
         cwd=folder,
-        env=environment | {"PATH": ":".join(path), "TMPDIR": str(folder), "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        env=environment | {"PATH": ":".join(path), "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
