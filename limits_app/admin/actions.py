@@ -61,7 +61,7 @@ class Ask:
 class ConfirmedAction:
     """An action for the `actions` of an admin page; `allowed` is its permission, as `has_<allowed>_permission`.
 
-    `do` changes one row. What it refuses, as a LimitsError, is said, and leaves no event; other rows go on.
+    `do` changes one row. What it refuses, as a LimitsError, is said of each row; then no row is changed.
     `warn` gets the primary keys of the changed rows, and gives a warning or nothing.
     """
 
@@ -112,26 +112,32 @@ class ConfirmedAction:
 
     def _done(self, page: AuditedAdmin, request: HttpRequest, rows: Sequence[Any], says: dict[str, Any]) -> None:
         token = request.POST.get("token", "")[:64] or uuid.uuid4().hex
-        done: list[int] = []
-        for row in rows:
-            ask = Ask(
-                request.user.get_username(), says, f"admin:{self.__name__}:{row._meta.model_name}:{row.pk}:{token}"
-            )
-            try:
-                # What cannot be done is undone in the database, its event too.
-                with transaction.atomic(using=router.db_for_write(AuditEvent)):
-                    self._do(row, ask)
-            except LimitsError as error:
-                page.message_user(request, f"“{row}”: {error}", messages.ERROR)
-                if isinstance(error, StoreUnavailable):
-                    break  # the others would wait for it too
-            else:
-                done.append(row.pk)
-        if done:
-            said = ngettext("%(action)s: done for %(count)s row.", "%(action)s: done for %(count)s rows.", len(done))
-            page.message_user(request, said % {"action": self.short_description, "count": len(done)}, messages.SUCCESS)
-        if warning := self._warn(done):
+        using, problems = router.db_for_write(AuditEvent), list[str]()
+        with transaction.atomic(using=using):
+            for row in rows:
+                key = f"admin:{self.__name__}:{row._meta.model_name}:{row.pk}:{token}"
+                try:
+                    with transaction.atomic(using=using):
+                        self._do(row, Ask(request.user.get_username(), says, key))
+                except LimitsError as error:
+                    problems.append(f"“{row}”: {error}")
+                    if isinstance(error, StoreUnavailable):
+                        break  # the others would wait for it too
+            if problems:
+                transaction.set_rollback(True, using=using)
+        if problems:
+            self._refused(page, request, problems)
+            return
+        said = ngettext("%(action)s: done for %(count)s row.", "%(action)s: done for %(count)s rows.", len(rows))
+        page.message_user(request, said % {"action": self.short_description, "count": len(rows)}, messages.SUCCESS)
+        if warning := self._warn([row.pk for row in rows]):
             page.message_user(request, warning, messages.WARNING)
+
+    def _refused(self, page: AuditedAdmin, request: HttpRequest, problems: Sequence[str]) -> None:
+        for problem in problems:
+            page.message_user(request, problem, messages.ERROR)
+        said = gettext("Nothing was changed: deselect the rows that cannot be changed, or change them first.")
+        page.message_user(request, said, messages.ERROR)
 
 
 _MOST_NAMED: Final = 10

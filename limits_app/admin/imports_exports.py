@@ -23,6 +23,7 @@ from import_export.fields import Field
 from import_export.formats.base_formats import CSV, JSON
 from import_export.resources import Diff, ModelResource
 from import_export.widgets import ForeignKeyWidget, JSONWidget, Widget
+from tablib import Dataset
 
 from limits_app import audit
 from limits_app.admin.actions import dropped_limits_warning
@@ -249,7 +250,33 @@ def _said(limit: Limit) -> dict[str, Any]:
     }
 
 
-_FORMATS: Final = {"csv": CSV, "json": JSON}
+_GUARD: Final = "'"
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What spreadsheets read as the start of a formula."""
+
+
+def _is_formula(cell: object) -> bool:
+    return isinstance(cell, str) and cell.lstrip(_GUARD).startswith(_FORMULA)
+
+
+class GuardedCSV(CSV):  # type: ignore[misc]
+    """CSV in which a spreadsheet finds no formula: an apostrophe before its text, which the import removes again."""
+
+    def export_data(self, dataset: Any, **options: Any) -> Any:
+        """Write the rows, with the apostrophe where a cell could be a formula."""
+        rows = [[_GUARD + cell if _is_formula(cell) else cell for cell in row] for row in dataset]
+        return super().export_data(Dataset(*rows, headers=dataset.headers), **options)
+
+    def create_dataset(self, in_stream: Any, **options: Any) -> Any:
+        """Read the rows, without the apostrophes that an export has put there."""
+        dataset = super().create_dataset(in_stream, **options)
+        rows = [
+            [cell[1:] if cell.startswith(_GUARD) and _is_formula(cell) else cell for cell in row] for row in dataset
+        ]
+        return Dataset(*rows, headers=dataset.headers)
+
+
+_FORMATS: Final = {"csv": GuardedCSV, "json": JSON}
 
 
 class ImportExportAdmin(ImportMixin, LargeListAdmin):  # type: ignore[misc]  # of a package without types

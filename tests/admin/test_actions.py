@@ -129,16 +129,24 @@ def test_a_boost_that_cannot_be_is_asked_for_again(
     assert Policy.objects.count() == 1
 
 
-def test_what_cannot_be_done_is_said_and_the_rest_is_done(admin_client: Client, policy: Policy) -> None:
+NOTHING = "Nothing was changed: deselect the rows that cannot be changed, or change them first."
+
+
+@committed
+def test_an_action_changes_all_rows_or_none(admin_client: Client, policy: Policy) -> None:
     site = limits.set_system_limits([TPM])
-    done = act(admin_client, "reset_state", site, policy, confirmed="yes", reason="sorry")
+    done = act(admin_client, "reset_state", policy, site, confirmed="yes", reason="sorry")
     assert said(done) == [
         "“system”: this is counted for each resource by itself: choose policies of resources",
-        "Reset what was used: done for 1 row.",
+        NOTHING,
     ]
+    assert (used(), events("reset")) == (400, [])
     many = limits.set_resource_limits("api", [TPM])
-    done = act(admin_client, "boost_entities", many, confirmed="yes", reason="launch", factor="2", until=tomorrow())
-    assert said(done)[-1] == "“resource api”: a boost is for one entity: choose policies of entities"
+    says = {"confirmed": "yes", "reason": "launch", "factor": "2", "until": tomorrow()}
+    done = act(admin_client, "boost_entities", policy, many, site, **says)
+    problem = "a boost is for one entity: choose policies of entities"
+    assert sorted(said(done)[2:]) == [NOTHING, f"“resource api”: {problem}", f"“system”: {problem}"]
+    assert not Policy.objects.filter(valid_until__isnull=False).exists()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +171,7 @@ def test_while_the_store_is_down_nothing_is_reset_and_no_event_says_so(
     monkeypatch.setitem(registry._OPENED, ("default", conf.store_settings()), failing)
     done = act(admin_client, "reset_state", policy, other, confirmed="yes", reason="sorry")
     assert done.status_code == 302
-    assert len(said(done)) == 1
+    assert (len(said(done)), said(done)[-1]) == (2, NOTHING)
     assert events("reset") == []
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from datetime import UTC, datetime
@@ -80,6 +82,26 @@ def test_what_was_exported_can_be_imported_where_nothing_is(admin_client: Client
         done = imported(admin_client, model, sorted_parents_first(model, file), JSON if kind == "json" else CSV)
         assert "Import finished" in said(done)[0]
     assert {model: exported(admin_client, model, kind) for model in MODELS} == files
+
+
+FORMULAS = ("=1+2", "+49", "-x", "@sum", "\tx", "'=quoted", "'", "plain", "a=b")
+
+
+def test_an_exported_csv_has_no_formulas_and_the_import_restores_the_names(admin_client: Client) -> None:
+    for number, text in enumerate(FORMULAS):
+        Entity.objects.create(identifier=text, name=f"n{number}")
+    file = exported(admin_client, "entity", "csv")
+    cells = {row["name"]: row["identifier"] for row in csv.DictReader(io.StringIO(file, newline=""))}
+    guarded = ["'=1+2", "'+49", "'-x", "'@sum", "'\tx", "''=quoted", "'", "plain", "a=b"]
+    assert cells == {f"n{number}": text for number, text in enumerate(guarded)}
+    Entity.objects.all().delete()
+    assert "Import finished" in said(imported(admin_client, "entity", file, CSV))[0]
+    assert {row.identifier for row in Entity.objects.all()} == {*FORMULAS}
+
+
+def test_an_exported_json_has_names_as_they_are(admin_client: Client) -> None:
+    Entity.objects.create(identifier="=1+2")
+    assert json.loads(exported(admin_client, "entity"))[0]["identifier"] == "=1+2"
 
 
 def sorted_parents_first(model: str, file: str) -> str:

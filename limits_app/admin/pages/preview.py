@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import PermissionDenied
-from django.http import HttpResponseNotAllowed
+from django.http import HttpResponseRedirect
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
@@ -31,13 +32,21 @@ def preview_page(site: AdminSite, request: HttpRequest) -> HttpResponse:
     """Read the form of a policy as it was sent, and say whom it would have refused; saves nothing."""
     check(request, PREVIEW)
     if request.method != "POST":
-        return HttpResponseNotAllowed(["POST"])
+        return HttpResponseRedirect(_form_address(site, request))
     policies = site.get_model_admin(Policy)
     policy, proposed, problems = _edited(policies, request)
     context: dict[str, Any] = {"policy": policy, "problems": problems, "days": DAYS, "most": MOST}
     if policy is not None:
         context |= _shown(policy, proposed)
     return page(site, request, "preview", title=gettext("Who would be refused?"), context=context)
+
+
+def _form_address(site: AdminSite, request: HttpRequest) -> str:
+    """The form whose preview was opened without its fields, as by a reload or a bookmark."""
+    key = request.GET.get("policy", "")
+    if is_primary_key(key):
+        return reverse(f"{site.name}:limits_app_policy_change", args=[key])
+    return reverse(f"{site.name}:limits_app_policy_add")
 
 
 def _edited(

@@ -399,7 +399,14 @@ def test_a_preview_is_for_those_who_may_save(staff: Callable[..., Client], admin
     assert [one.post(address, form).status_code for one in (adding, changing)] == [200, 403]
     edit = f"{address}?policy={policy.pk}"
     assert [one.post(edit, form).status_code for one in (adding, changing)] == [403, 200]
-    assert admin_client.get(address).status_code == 405
+
+
+def test_a_preview_that_is_opened_again_without_its_fields_leads_to_the_form(admin_client: Client) -> None:
+    policy = limits.set_resource_limits("api", [CallLimit.per_hour(1000)])
+    address = reverse(f"admin:{PREVIEW}")
+    change = reverse("admin:limits_app_policy_change", args=[policy.pk])
+    found = [admin_client.get(address + query).headers["location"] for query in (f"?policy={policy.pk}", "?policy=x")]
+    assert found == [change, reverse("admin:limits_app_policy_add")]
 
 
 @pytest.mark.parametrize("model", ["resource", "entity", "policy"])
