@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from limits_app import limits
 from limits_app.core.limits import CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.management.limits import top
+from limits_app.management.limits import state
 from limits_app.models import AuditEvent, Denial, Period, UsageSnapshot
 from limits_app.models.audit_log import CONTENT, digest_of
 from limits_app.resolver import Pair
@@ -144,7 +144,7 @@ def test_top_outlives_a_store_that_is_down(store: Store, monkeypatch: pytest.Mon
                 raise KeyboardInterrupt
             store.down = False
 
-    monkeypatch.setattr(top, "Event", Pause)
+    monkeypatch.setattr(state, "Event", Pause)
     limits.set_resource_limits("api", [TPM])
     store.down = True
     ran = run("top")
@@ -175,7 +175,7 @@ def test_top_goes_on_until_somebody_presses_ctrl_c(monkeypatch: pytest.MonkeyPat
             if next(waits, None) is None:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(top, "Event", Pause)
+    monkeypatch.setattr(state, "Event", Pause)
     limits.set_resource_limits("api", [TPM])
     ran = run("top --interval 5s")
     assert (ran.code, ran.out.count("resource"), ran.err.count(" UTC\n")) == (0, 6, 3)

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from django.core.management import CommandError, call_command
 
-from limits_app.management.limits.registry import SUBCOMMANDS
+from limits_app.management.commands.limits import SUBCOMMANDS
 from limits_app.models import AuditEvent
 from tests.commands.running import run, run_words
 
@@ -170,13 +170,6 @@ TABLE: Final = {
         ("audit verify --known 17:xyz", 2, "'17:xyz' must be a number and a digest"),
         ("audit revert", 2, "required: NUMBER"),
         ("audit revert 17 --yes", 1, "There is no event 17"),
-    ],
-    "completion": [
-        ("completion", 2, "required: shell"),
-        ("completion tcsh", 2, "invalid choice: 'tcsh'"),
-        ("completion bash zsh", 2, "unrecognized arguments: zsh"),
-        ("completion --shell bash", 2, "invalid choice: 'bash'|unrecognized arguments"),
-        ("completion bash --yes", 2, "unrecognized arguments: --yes"),
     ],
     "": [
         ("", 2, "required: SUBCOMMAND"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from limits_app import limits
 from limits_app.core.limits import RateLimit
-from limits_app.management.limits.registry import SUBCOMMANDS
+from limits_app.management.commands.limits import SUBCOMMANDS
 from limits_app.management.limits.subcommand import Subcommand
 from tests.commands.running import run
 from tests.docs.pages import ROOT
@@ -67,7 +66,7 @@ def test_a_site_from_its_first_minute_to_ctrl_c(environment: Mapping[str, str]) 
 def test_a_reader_that_has_seen_enough_is_no_error_worth_a_traceback(environment: Mapping[str, str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    words = [*COMMAND, "completion", "bash"]
+    words = [*COMMAND, "export", "--schema"]
     with subprocess.Popen(
         words, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
@@ -77,7 +76,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_worth_a_traceback(environment
 
 
 def test_a_full_disk_is_told_without_a_traceback(environment: Mapping[str, str]) -> None:
-    words = [*COMMAND, "completion", "bash"]
+    words = [*COMMAND, "export", "--schema"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             words, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=300, check=False
@@ -98,44 +97,6 @@ def test_who_interrupts_a_question_has_changed_nothing(monkeypatch: pytest.Monke
     ran = run("resource delete api")
     assert (ran.code, ran.err.endswith("Interrupted.\n")) == (130, True)
     assert run("resource get api").code == 0
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("manage.py limits res", "resource reset"),
-        ("manage.py limits resource ", "set get delete list store"),
-        ("manage.py limits resource set api --ru", ""),
-        ("manage.py limits resource set api --ro", "--rollout"),
-        ("manage.py limits entity list --o", "--on"),
-        ("manage.py limits apply ", ""),
-        ("manage.py limits completion z", "zsh"),
-        ("manage.py limits audit revert 17 --f", "--force --format"),
-        ("manage.py migrate res", ""),
-    ],
-)
-def test_bash_offers_what_can_follow(typed: str, offered: str) -> None:
-    bash = shutil.which("bash")
-    assert bash is not None, "install bash, which completes these commands"
-    script = f"""
-        {run("completion bash").out}
-        typed="{typed}"
-        read -r -a COMP_WORDS <<< "$typed"
-        case "$typed" in *" ") COMP_WORDS+=("") ;; esac
-        COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
-        _limits_app
-        echo "${{COMPREPLY[@]}}"
-    """
-    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True, timeout=300)
-    assert {*done.stdout.split()} == {*offered.split()}
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_is_offered_every_subcommand(shell: str) -> None:
-    script = run(f"completion {shell}").out
-    assert all(name in script for name in SUBCOMMANDS)
-    assert "remove-member" in script
 
 
 def leaves(subcommands: Mapping[str, Subcommand], path: str = "") -> dict[str, Subcommand]:

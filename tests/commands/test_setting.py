@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from limits_app import limits
 from limits_app.core.limits import CallLimit, RateLimit, ResourceLimit
-from limits_app.management.limits.changing import actor
+from limits_app.management.limits.subcommand import actor
 from limits_app.models import AuditEvent, Entity, Policy, Pool, PoolMember, Resource
 from tests.commands.running import run
 

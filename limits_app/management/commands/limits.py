@@ -14,11 +14,33 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from limits_app.core.errors import InvalidLimit, InvalidRequest, LimitsError
+from limits_app.management.limits import audit_log, boosts, files, policies, pools, state, usage
 from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.registry import SUBCOMMANDS
 from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
 
-__all__ = ["Command"]
+__all__ = ["SUBCOMMANDS", "Command"]
+
+SUBCOMMANDS: Final[Mapping[str, Subcommand]] = {
+    "system": policies.SYSTEM,
+    "resource": policies.RESOURCE,
+    "entity": policies.ENTITY,
+    "pool": pools.POOL,
+    "check": state.CHECK,
+    "explain": state.EXPLAIN,
+    "status": state.STATUS,
+    "top": state.TOP,
+    "boost": boosts.BOOST,
+    "reset": boosts.RESET,
+    "usage": usage.USAGE,
+    "snapshot": usage.SNAPSHOT,
+    "prune": usage.PRUNE,
+    "audit": audit_log.AUDIT,
+    "apply": files.APPLY,
+    "export": files.EXPORT,
+    "simulate": files.SIMULATE,
+    "doctor": state.DOCTOR,
+}
+"""In the order in which `--help` shows them."""
 
 _CODES: Final = "exit codes: 0 done, 1 could not be done, 2 not understood, 3 the answer is no, 130 interrupted"
 

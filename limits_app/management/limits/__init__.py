@@ -1,1 +1,1 @@
-"""`manage.py limits`: one module for each subcommand, or for a few that are alike."""
+"""The subcommands of `manage.py limits`, by subject."""

@@ -1,4 +1,4 @@
-"""`system`, `resource` and `entity`: what is set for whom."""
+"""`system`, `resource` and `entity`: the policies of a scope, and the store of a resource."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from django.db import router
 from django.db.models import Q, QuerySet
 
 from limits_app import services as limits
@@ -21,13 +22,13 @@ from limits_app.management.limits.arguments import (
     takes_limits,
     takes_resource,
 )
-from limits_app.management.limits.changing import changing
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail, no_arguments
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail, no_arguments
 from limits_app.management.limits.tables import Table
-from limits_app.models import Enforcement, Policy
+from limits_app.models import Enforcement, Policy, Resource
+from limits_app.services import definitions
 
-__all__ = ["ENTITY", "RESOURCE", "SYSTEM", "notation_of"]
+__all__ = ["ENTITY", "RESOURCE", "STORE", "SYSTEM", "notation_of"]
 
 _COLUMNS: Final = ("policy", "limits", "extends", "enforcement", "rollout_percent", "when", "on_unavailable", "reason")
 
@@ -182,8 +183,9 @@ def _scope(
     which: Q,
     narrows: Callable[[ArgumentParser], None] = no_arguments,
     examples: Mapping[str, tuple[str, ...]],
+    more: Mapping[str, Subcommand] | None = None,
 ) -> Subcommand:
-    """The four verbs of a level at which policies are set."""
+    """The verbs of a level at which policies are set."""
 
     def takes_all(parser: ArgumentParser) -> None:
         takes(parser)
@@ -215,10 +217,31 @@ def _scope(
             "list": Subcommand(
                 f"list all that is set for {what}", partial(_list, which=which), narrows, examples["list"]
             ),
+            **(more or {}),
         },
     )
 
 
+def _set_store(options: Namespace, out: Output) -> ExitCode:
+    with changing(options, out):
+        home = router.db_for_write(Resource)
+        resource = Resource.objects.using(home).filter(name=options.resource).first() or Resource(name=options.resource)
+        definitions.save(definitions.read(resource, {"store": options.alias}, partial=True))
+    return ExitCode.OK
+
+
+def _takes_store(parser: ArgumentParser) -> None:
+    takes_resource(parser)
+    parser.add_argument("alias", metavar="ALIAS", help="one of LIMITS['STORES'], or '' for the default one")
+
+
+STORE: Final = Subcommand(
+    "say in which store a resource is counted; it starts anew there",
+    _set_store,
+    _takes_store,
+    ("resource store reports.export shared", "resource store reports.export ''"),
+    writes=True,
+)
 SYSTEM: Final = _scope(
     "the system",
     no_arguments,
@@ -246,6 +269,7 @@ RESOURCE: Final = _scope(
         "delete": ("resource delete openai/gpt-4 --yes",),
         "list": ("resource list --format json",),
     },
+    more={"store": STORE},
 )
 ENTITY: Final = _scope(
     "an entity",

@@ -12,10 +12,9 @@ from django.db.models import ProtectedError, QuerySet
 
 from limits_app.core.errors import UnknownPool
 from limits_app.management.limits.arguments import positive, resource_name
-from limits_app.management.limits.changing import changing
 from limits_app.management.limits.output import Output
 from limits_app.management.limits.policies import notation_of
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, changing, fail
 from limits_app.management.limits.tables import Table
 from limits_app.models import Configuration, LoadBalancing, Pool, PoolMember, Resource
 from limits_app.services import definitions

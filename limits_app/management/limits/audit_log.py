@@ -8,9 +8,8 @@ from typing import Final
 
 from limits_app import audit
 from limits_app.management.limits.arguments import AGES, age, positive
-from limits_app.management.limits.changing import change_table, changes_of, changing
 from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.subcommand import ExitCode, Subcommand, change_table, changes_of, changing, fail
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
 

@@ -12,9 +12,8 @@ from typing import Final
 from limits_app import audit
 from limits_app import services as limits
 from limits_app.management.limits.arguments import AGES, age, key, past, positive, resource_name
-from limits_app.management.limits.changing import SOURCE, actor
 from limits_app.management.limits.output import Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, fail
 from limits_app.management.limits.tables import Table, cell
 from limits_app.models import AuditEvent
 from limits_app.usage import By, Use, pruning

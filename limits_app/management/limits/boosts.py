@@ -15,9 +15,8 @@ from limits_app.management.limits.arguments import (
     takes_entity,
     takes_resource,
 )
-from limits_app.management.limits.changing import SOURCE, actor, changing
 from limits_app.management.limits.output import Format, Output
-from limits_app.management.limits.subcommand import ExitCode, Subcommand, fail
+from limits_app.management.limits.subcommand import SOURCE, ExitCode, Subcommand, actor, changing, fail
 from limits_app.management.limits.tables import Table
 
 __all__ = ["BOOST", "RESET"]
