@@ -85,6 +85,10 @@ WRONG: Final = {
     "a list of resources": ("resources: [a]", "line 1: resources: Write an object with fields, not ['a']."),
     "a mapping of policies": ("policies: {a: b}", "line 1: policies: Write a list, not {'a': 'b'}."),
     "a name with a space": ("resources:\n  'a b': {}", "line 2: resources.a b: resource 'a b' must be a letter"),
+    "a strange reference": (
+        "policies: [{resource: 'a b', limits: [x=1/s]}]",
+        "line 1: policies[0].resource: resource 'a b' must be a letter",
+    ),
     "an empty name": ("entities: {'': {}}", "line 1: entities.: This field cannot be blank."),
     "a misspelled field": (
         "entities:\n  u: {parnt: v}",

@@ -170,6 +170,13 @@ def test_rules_about_other_rows_are_left_out_where_many_are_checked_first() -> N
     assert (named.row.resource.pk, named.row.time_zone) == (None, "UTC")
 
 
+def test_a_row_that_has_to_be_there() -> None:
+    Resource.objects.create(name="api")
+    definitions.check_stored(Resource, "api", ("resource",))
+    with pytest.raises(InvalidDefinition, match=r"^resource: There is no resource 'web'\.$"):
+        definitions.check_stored(Resource, "web", ("resource",))
+
+
 def test_limits_without_a_policy() -> None:
     assert [one.definition() for one in read_limits(["x=1/s", CALLS])] == [RateLimit("x", 1, 1), CallLimit(5, 60)]
     with pytest.raises(InvalidDefinition, match=r"^limits\[1\].capacity: "):

@@ -248,6 +248,7 @@ BAD = {
             ("valid_until", BEYOND, "Write a date and time of the years 1 to 9999"),
         ]
     },
+    "another key": (lambda: limits.set_system_limits(LIMITS, shared=["xyz"]), InvalidLimit, "xyz cannot be shared"),
     "a key alone": (lambda: limits.set_system_limits(LIMITS, shared="tpm"), InvalidLimit, "several keys"),
     "until": (lambda: limits.grant_boost("u", None, LIMITS, "tomorrow", "x"), InvalidLimit, "until: Write a date"),
     "beyond the calendar": (lambda: limits.grant_boost("u", None, LIMITS, BEYOND, "x"), InvalidLimit, "until: Write"),

@@ -40,8 +40,7 @@ def _describe(schema: dict[str, Any], section: type[Any]) -> None:
         described.pop("title", None)
         if name not in fields:
             continue
-        if fields[name].help_text:
-            described["description"] = str(fields[name].help_text)
+        described["description"] = str(fields[name].help_text)
         if fields[name].choices:
             words = [str(word) for word, _ in fields[name].choices]
             described["enum"] = ["", *words] if fields[name].blank else words
