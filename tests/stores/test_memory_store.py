@@ -142,6 +142,21 @@ def test_what_is_settled_in_the_middle_of_a_step_is_settled_once_and_after_it(st
     assert (used(limits, "x"), holders(limits)) == (1, 0)
 
 
+def test_what_is_settled_while_counts_are_collected_is_settled_after_that() -> None:
+    clock = Nested()
+    limits = limits_of(MemoryStore(clock=clock), RateLimit("x", 10, 3600), ResourceLimit("db", 5))
+    acquired = limits.try_acquire({"x": 4})
+
+    def release_and_request() -> None:
+        acquired.cancel()
+        limits.try_acquire({"x": 1})
+
+    clock.deed = release_and_request
+    limits.store.collect_counts()  # type: ignore[attr-defined]
+    assert isinstance(clock.failure, StoreUnavailable)
+    assert (used(limits, "x"), holders(limits)) == (0, 0)
+
+
 @pytest.mark.parametrize("verb", ["peek", "renew"])
 def test_a_look_or_a_renewal_in_the_middle_of_a_step_is_rejected_and_the_step_continues(verb: str) -> None:
     clock = Nested()

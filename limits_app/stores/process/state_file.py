@@ -66,6 +66,8 @@ class StateFile:
         self._steps: dict[int, Txn | None] = {}
         """The threads that are in a step, and their transactions as far as they have begun."""
         self._later: deque[Callable[[], None]] = deque()
+        self._makes_calls = False
+        """Whether a thread is making the calls that were deferred."""
         self.open()
         around_fork(self)
 
@@ -83,6 +85,7 @@ class StateFile:
         self.fork_lock = RLock()
         self._steps = {}
         self._later = deque()
+        self._makes_calls = False
 
     def open(self) -> lmdb.Environment:
         """The environment, opened if it is closed."""
@@ -243,19 +246,25 @@ class StateFile:
 
     def _make_deferred_calls(self) -> None:
         """Make the calls that were deferred during a step; one that fails is repeated after the next step."""
-        while self._later:
-            call = self._later[0]
-            try:
-                call()
-            except StoreUnavailable:
-                logger.warning(
-                    "a release during a step could not be stored; it is repeated after the next step", exc_info=True
-                )
-                return
-            except Exception:
-                logger.exception("a call that was deferred during a step failed")
-            with suppress(ValueError):  # another thread was faster
-                self._later.remove(call)
+        if self._makes_calls:  # the calls take steps themselves
+            return
+        try:
+            self._makes_calls = True
+            while self._later:
+                call = self._later[0]
+                try:
+                    call()
+                except StoreUnavailable:
+                    logger.warning(
+                        "a release during a step could not be stored; it is repeated after the next step", exc_info=True
+                    )
+                    return
+                except Exception:
+                    logger.exception("a call that was deferred during a step failed")
+                with suppress(ValueError):  # another thread was faster
+                    self._later.remove(call)
+        finally:
+            self._makes_calls = False
 
 
 def _has_ended(txn: Txn) -> bool:
