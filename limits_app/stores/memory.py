@@ -108,7 +108,7 @@ class MemoryStore:
         return [claim for claim in claims if not self._step(engine.renew, claim, _ADMITTED)]
 
     def peek(self, claim: Claim) -> None:
-        self._step(engine.peek, claim, _NEW)
+        self._step(engine.peek, claim, _NEW, saves=False)
 
     def reset(self, scopes: Collection[str], keys: Collection[str] | None = None) -> None:
         with self._alone():
@@ -135,10 +135,13 @@ class MemoryStore:
         self.line.notify_all()
         return self._version
 
-    def _step(self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool) -> R:
+    def _step(
+        self, work: Callable[[Claim, list[Record], int], R], claim: Claim, is_new: bool, *, saves: bool = True
+    ) -> R:
         """Call `work` with a claim, the records of its scopes and the time while no other thread is in a step.
 
         A claim that `is_new` must be of the current version; its records are migrated to the schemas of its plan.
+        With `saves`, new and migrated records that have changed are stored afterwards.
         """
         try:
             with self._lock:
@@ -155,7 +158,7 @@ class MemoryStore:
                             record = self._other(record, schema, now if is_new else None)
                         records.append(record)
                     done = work(claim, records, now)
-                    if self._unsaved or plan.counts_usage:
+                    if saves and (self._unsaved or plan.counts_usage):
                         self._save(plan, records, now)
                     return done
                 finally:

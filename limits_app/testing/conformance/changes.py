@@ -195,6 +195,13 @@ class Changes(Contract):
         clock.advance(60)
         assert available(limits_in(store, slower)) < 1
 
+    def test_statistics_of_another_definition_change_nothing(self, store: Store, clock: FakeClock) -> None:
+        minute, day = (limits_of(store, RateLimit(KEY, 10, window)) for window in (60, DAY))
+        assert minute.try_acquire({KEY: 10})
+        assert used(day) == 10
+        clock.advance(60)
+        assert available(minute) == 10
+
     def test_another_number_of_permits_counts_those_that_are_held(self, store: Store) -> None:
         two, three, one = (limits_of(store, ResourceLimit("db", capacity)) for capacity in (2, 3, 1))
         claims = [taken(two), taken(two)]
