@@ -94,7 +94,7 @@ docs: $(STAMP)  ## build the documentation into build/site, and run its code
 newcomer: $(STAMP)  ## follow the README and the tutorial in an empty folder, and time it
 	$(PY) -m tests.packaging.newcomer
 
-matrix: $(STAMP)  ## run tests with each Python that is here and with the newest Django; pass options as ARGS="--python ..."
+matrix: $(STAMP)  ## run tests with each Python that is here and each supported Django; pass options as ARGS="--python ..."
 	$(PY) -m tests.packaging.matrix $(ARGS)
 
 release-check: test-all $(RELEASE_STAMP)  ## run all tests, build the package into dist/ and look at it as a stranger would; needs a network

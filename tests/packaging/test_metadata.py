@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.template.backends.django import DjangoTemplates
+from packaging.requirements import Requirement
 
 import limits_app
 from tests.docs.pages import ROOT
+from tests.packaging.extras import EXTRAS, MODULES, PROJECT, distributions_of, imported_by, installed_with, modules_of
 
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ELSEWHERE = {"ray"}
 """Extras that are too large for the environment of the tests, and have pins of their own."""
 NAME = re.compile(r"^[A-Za-z0-9_.-]+")
@@ -46,7 +44,7 @@ def test_python_is_declared_from_the_oldest_that_is_required() -> None:
     assert oldest in declared
 
 
-@pytest.mark.parametrize("extra", ["", *EXTRAS])
+@pytest.mark.parametrize("extra", ["", *(EXTRAS.keys() - {"all"})])
 def test_what_is_required_has_a_range_and_a_pin(extra: str) -> None:
     for requirement in EXTRAS.get(extra, PROJECT["dependencies"]):
         assert ">=" in requirement
@@ -55,7 +53,31 @@ def test_what_is_required_has_a_range_and_a_pin(extra: str) -> None:
 
 def test_each_extra_is_told_apart_in_the_pins() -> None:
     told = set(re.findall(r"^# extra: ([a-z-]+)$", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
-    assert told == set(EXTRAS) - ELSEWHERE
+    assert told == set(EXTRAS) - ELSEWHERE - {"all"}
+
+
+@pytest.mark.parametrize("extra", MODULES)
+def test_an_extra_installs_what_its_modules_import(extra: str) -> None:
+    installed = installed_with([*PROJECT["dependencies"], *EXTRAS[extra]])
+    missing = {
+        f"{module} imports {package}"
+        for module in modules_of(extra)
+        for package in imported_by(module)
+        if not distributions_of(package) & installed
+    }
+    assert missing == set()
+
+
+def test_all_installs_every_extra_but_the_large_one() -> None:
+    (everything,) = [Requirement(text) for text in EXTRAS["all"]]
+    assert everything.extras == EXTRAS.keys() - ELSEWHERE - {"all"}
+    assert EXTRAS.keys() - ELSEWHERE - {"all"} == MODULES.keys()
+
+
+def test_an_upper_bound_has_a_reason() -> None:
+    for line in (ROOT / "pyproject.toml").read_text().splitlines():
+        if re.search(r'"[\w\[\]-]+>=[\d.]+,<', line):
+            assert "  # " in line
 
 
 def test_templates_are_found_in_the_package_itself() -> None:

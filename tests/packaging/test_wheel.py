@@ -16,6 +16,7 @@ from project.demo.client import Client
 from project.demo.place import ROOT
 from project.demo.server import Address
 from tests.packaging.environments import build_wheel, clean_environment, new_environment, run
+from tests.packaging.extras import MODULES, modules_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
@@ -149,6 +150,24 @@ def assert_it_has_an_admin(address: Address) -> None:
     administrator.sign_in("/admin/login/?next=/admin/", "admin", "secret")
     index = administrator.client.ask("/admin/limits_app/")
     assert (index.status, "/admin/limits_app/policy/add/" in index.text) == (200, True)
+
+
+@pytest.mark.parametrize("extra", MODULES)
+def test_an_extra_alone_installs_what_its_modules_import(extra: str, wheel: Path, tmp_path: Path) -> None:
+    python = new_environment(tmp_path, f"limits-app[{extra}] @ {wheel.as_uri()}")
+    code = f"""
+import importlib
+
+import django
+from django.conf import settings
+
+names = ["contenttypes", "auth", "sessions", "messages", "admin"]
+settings.configure(INSTALLED_APPS=[*(f"django.contrib.{{name}}" for name in names), "limits_app"], SECRET_KEY="secret")
+django.setup()
+for module in {modules_of(extra)}:
+    importlib.import_module(module)
+"""
+    run(python, "-c", code, folder=tmp_path)
 
 
 def test_an_editable_install_has_the_templates(tmp_path: Path) -> None:
