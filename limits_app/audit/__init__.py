@@ -13,7 +13,7 @@ from limits_app.audit.reverting import (
     revert,
     state_now,
 )
-from limits_app.audit.verifying import BrokenLink, Fault, Report, Unrecorded, unrecorded, verify
+from limits_app.audit.verifying import BrokenLink, Fault, Report, Unrecorded, sign, unrecorded, verify
 from limits_app.core.errors import CannotProtect, CannotRevert
 from limits_app.models.recording import Unit, acting
 from limits_app.models.snapshots import Snapshot, snapshot
@@ -37,6 +37,7 @@ __all__ = [
     "protect",
     "prune",
     "revert",
+    "sign",
     "snapshot",
     "state_now",
     "unprotect",

@@ -2,6 +2,7 @@
 
 They are optional, and made by `manage.py limits audit protect`: a site may not have the privilege to make them.
 Events that `prune` has counted as pruned can still be deleted, and so can the head of a log that has no other events.
+The head never goes back, and counts events as pruned only when the last event says so.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ _DELETE: Final = "limits_app_audit_no_delete"
 _REPLACE: Final = "limits_app_audit_no_replace"
 _TRUNCATE: Final = "limits_app_audit_no_truncate"
 _HEAD: Final = "limits_app_audit_keep_head"
+_HEAD_UPDATE: Final = "limits_app_audit_head_forward"
 _HEAD_TRUNCATE: Final = "limits_app_audit_keep_head_truncate"
 _ON_EVENTS: Final = "ON limits_app_auditevent"
 _ON_HEAD: Final = "ON limits_app_audithead"
 
 _KEPT: Final = "EXISTS (SELECT 1 FROM limits_app_audithead WHERE pruned_number < OLD.number)"
 _KEEPS: Final = "EXISTS (SELECT 1 FROM limits_app_auditevent WHERE number > OLD.pruned_number)"
+_SHORTENS: Final = (
+    "(NEW.number < OLD.number OR NEW.pruned_number < OLD.pruned_number OR (NEW.pruned_number > OLD.pruned_number"
+    " AND NOT EXISTS (SELECT 1 FROM limits_app_auditevent WHERE number = NEW.number AND verb = 'prune')))"
+)
+"""The head goes back, or forgets events though the last event is no pruning."""
 _ANY_KEPT: Final = (
     "EXISTS (SELECT 1 FROM limits_app_auditevent, limits_app_audithead"
     " WHERE limits_app_auditevent.number > limits_app_audithead.pruned_number)"
@@ -46,6 +53,7 @@ _SQLITE: Final = {
     _DELETE: f"BEFORE DELETE {_ON_EVENTS} WHEN {_KEPT} {_SQLITE_REFUSE}",
     _REPLACE: f"BEFORE INSERT {_ON_EVENTS} WHEN {_TAKEN} {_SQLITE_REFUSE}",
     _HEAD: f"BEFORE DELETE {_ON_HEAD} WHEN {_KEEPS} {_SQLITE_REFUSE}",
+    _HEAD_UPDATE: f"BEFORE UPDATE {_ON_HEAD} WHEN {_SHORTENS} {_SQLITE_REFUSE}",
 }
 
 _FUNCTION: Final = "limits_app_audit_append_only"
@@ -55,6 +63,8 @@ _CREATE_FUNCTION: Final = f"""CREATE FUNCTION {_FUNCTION}() RETURNS trigger LANG
             IF NOT {_ANY_KEPT} THEN RETURN NULL; END IF;
         ELSIF TG_OP = 'DELETE' AND TG_NAME = '{_HEAD}' THEN
             IF NOT {_KEEPS} THEN RETURN OLD; END IF;
+        ELSIF TG_NAME = '{_HEAD_UPDATE}' THEN
+            IF NOT {_SHORTENS} THEN RETURN NEW; END IF;
         ELSIF TG_OP = 'DELETE' THEN
             IF NOT {_KEPT} THEN RETURN OLD; END IF;
         END IF;
@@ -66,6 +76,7 @@ _POSTGRESQL: Final = {
     _DELETE: f"BEFORE DELETE {_ON_EVENTS} FOR EACH ROW EXECUTE FUNCTION {_FUNCTION}()",
     _TRUNCATE: f"BEFORE TRUNCATE {_ON_EVENTS} FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()",
     _HEAD: f"BEFORE DELETE {_ON_HEAD} FOR EACH ROW EXECUTE FUNCTION {_FUNCTION}()",
+    _HEAD_UPDATE: f"BEFORE UPDATE {_ON_HEAD} FOR EACH ROW EXECUTE FUNCTION {_FUNCTION}()",
     _HEAD_TRUNCATE: f"BEFORE TRUNCATE {_ON_HEAD} FOR EACH STATEMENT EXECUTE FUNCTION {_FUNCTION}()",
 }
 
@@ -74,6 +85,7 @@ _MYSQL: Final = {
     _UPDATE: f"BEFORE UPDATE {_ON_EVENTS} FOR EACH ROW {_MYSQL_REFUSE}",
     _DELETE: f"BEFORE DELETE {_ON_EVENTS} FOR EACH ROW IF {_KEPT} THEN {_MYSQL_REFUSE}; END IF",
     _HEAD: f"BEFORE DELETE {_ON_HEAD} FOR EACH ROW IF {_KEEPS} THEN {_MYSQL_REFUSE}; END IF",
+    _HEAD_UPDATE: f"BEFORE UPDATE {_ON_HEAD} FOR EACH ROW IF {_SHORTENS} THEN {_MYSQL_REFUSE}; END IF",
 }
 
 _TRIGGERS: Final[Mapping[str, Mapping[str, str]]] = {"sqlite": _SQLITE, "postgresql": _POSTGRESQL, "mysql": _MYSQL}

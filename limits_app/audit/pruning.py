@@ -52,7 +52,8 @@ def prune(
         pruned: QuerySet[Any] = events.filter(number__lte=number)
         if archive is not None:
             archive(pruned.iterator())
-        AuditHead._default_manager.using(using).filter(pk=1).update(pruned_number=number, pruned_digest=digest)
+        # The event comes first: the triggers let the head forget events only after it.
+        changes.record_pruning({"count": len(oldest), "number": number, "digest": digest})
+        AuditHead.locked(using).advance(using, pruned_number=number, pruned_digest=digest)
         count: int = pruned._raw_delete(using)
-        changes.record_pruning({"count": count, "number": number, "digest": digest})
         return count

@@ -10,11 +10,11 @@ from typing import Any, Final
 from django.db import router, transaction
 
 from limits_app.audit.reverting import MODELS
-from limits_app.models import AuditEvent, AuditHead
+from limits_app.models import AuditEvent, AuditHead, Verb
 from limits_app.models.audit_log import CONTENT, digest_of
 from limits_app.models.snapshots import Snapshot, batches, snapshots
 
-__all__ = ["BrokenLink", "Fault", "Report", "Unrecorded", "unrecorded", "verify"]
+__all__ = ["BrokenLink", "Fault", "Report", "Unrecorded", "sign", "unrecorded", "verify"]
 
 _CHUNK: Final = 5000
 
@@ -108,10 +108,28 @@ def _read(using: str, known: tuple[int, str] | None) -> tuple[int, Report]:
         begin = _Place(head.pruned_number, head.pruned_digest)
         beyond = AuditEvent.objects.using(using).filter(number__gt=end.number).exists()
     report = _followed(begin, end, using, known)
+    if report.ok and (broken := _broken_head(head, using)) is not None:
+        report = replace(report, broken=broken)
     if beyond and report.ok:
         detail = f"nothing was written by this app after event {end.number}"
         report = replace(report, broken=BrokenLink(Fault.INSERTED, end.number + 1, detail))
     return begin.number, report
+
+
+def _broken_head(head: AuditHead, using: str) -> BrokenLink | None:
+    """Say where the head is not what this site has written, or no event says that older ones were pruned."""
+    if head.pruned_number:
+        prunings = AuditEvent.objects.using(using).filter(verb=Verb.PRUNE, object_type=AuditEvent._meta.model_name)
+        after = prunings.order_by("-number").values_list("after", flat=True).first() or {}
+        if (after.get("number"), after.get("digest")) != (head.pruned_number, head.pruned_digest):
+            return BrokenLink(Fault.PRUNED, head.pruned_number, "no event says that the events up to here were pruned")
+    if not head.is_signed:
+        detail = (
+            "the head of the log has no valid signature: it was changed, lost, or signed with another SECRET_KEY. "
+            "Compare number and digest with those that you kept, then run `limits audit sign`"
+        )
+        return BrokenLink(Fault.CHANGED, head.number, detail)
+    return None
 
 
 def _followed(begin: _Place, end: _Place, using: str, known: tuple[int, str] | None) -> Report:
@@ -177,6 +195,16 @@ def _broken_end(last: _Place, end: _Place, known: tuple[int, str] | None) -> Bro
     if last != end:
         return BrokenLink(Fault.CHANGED, last.number, "it is not the event that was written last")
     return None
+
+
+def sign(*, using: str | None = None) -> None:
+    """Sign the head of the log again, after SECRET_KEY was replaced without a fallback or the head was lost.
+
+    It then counts as right: compare the log with a number and digest that were kept elsewhere first.
+    """
+    using = using or router.db_for_write(AuditEvent)
+    with transaction.atomic(using=using):
+        AuditHead.locked(using).sign(using)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,11 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(blank=True, default='', max_length=64)),
                 ('pruned_number', models.BigIntegerField(default=0)),
                 ('pruned_digest', models.CharField(blank=True, default='', max_length=64)),
+                ('signature', models.CharField(blank=True, default='', max_length=64)),
             ],
             options={
                 'default_permissions': (),
+                'base_manager_name': 'objects',
             },
         ),
         migrations.CreateModel(

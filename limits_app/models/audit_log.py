@@ -7,9 +7,11 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, ClassVar, Final, NoReturn, Self, TypeVar
 
 from django.apps import apps
+from django.core.signing import BadSignature, Signer
 from django.db import IntegrityError, NotSupportedError, models, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -59,69 +61,15 @@ def _canonical(value: Any) -> Any:
             return value
 
 
-class AuditHead(models.Model):
-    """One row: the number and digest of the last event, and of the last one that was pruned.
-
-    Only the transaction that holds its lock writes configuration, so what events say about before is right.
-    A protected database deletes events up to `pruned_number` only.
-    """
-
-    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
-    number = models.BigIntegerField(default=0)
-    digest = models.CharField(max_length=64, blank=True, default="")
-    pruned_number = models.BigIntegerField(default=0)
-    pruned_digest = models.CharField(max_length=64, blank=True, default="")
-
-    class Meta:
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"event {self.number}"
-
-    @classmethod
-    def locked(cls, using: str) -> AuditHead:
-        """Lock the row until the transaction ends, and return it.
-
-        The lock is an update, because SQLite has no other, and because a transaction there that reads before its first
-        write can find that it came too late.
-        """
-        heads = cls._default_manager.using(using)
-        if not heads.filter(pk=1).update(id=1):
-            cls._begin(using)
-        return heads.get(pk=1)
-
-    @classmethod
-    def _begin(cls, using: str) -> None:
-        """Create the row, at the last event if there are any."""
-        last = apps.get_model("limits_app", "AuditEvent")._default_manager.using(using).order_by("-number").first()
-        found = {} if last is None else {"number": last.number, "digest": last.digest}
-        try:
-            with transaction.atomic(using=using):
-                cls._default_manager.using(using).create(pk=1, **found)
-        except IntegrityError:  # another transaction has created it meanwhile
-            cls._default_manager.using(using).filter(pk=1).update(id=1)
-
-
 M_co = TypeVar("M_co", bound=models.Model, covariant=True)
-
-
-class Verb(models.TextChoices):
-    """The kind of change."""
-
-    CREATE = "create", _("create")
-    UPDATE = "update", _("update")
-    DELETE = "delete", _("delete")
-    RESET = "reset", _("reset")
-    TOP_UP = "top_up", _("top-up")
-    PRUNE = "prune", _("prune")
 
 
 def _refuse() -> NoReturn:
     raise NotSupportedError("the audit log is append-only: write another event instead of changing or deleting one")
 
 
-class AppendOnlyQuerySet(models.QuerySet[M_co]):
-    """Reads and appends, and refuses the rest."""
+class GuardedQuerySet(models.QuerySet[M_co]):
+    """Reads, and refuses to change and delete."""
 
     def update(self, **kwargs: Any) -> NoReturn:
         """Refuse."""
@@ -135,6 +83,140 @@ class AppendOnlyQuerySet(models.QuerySet[M_co]):
         """Refuse."""
         _refuse()
 
+    def bulk_create(self, objs: Iterable[M_co], *args: Any, **options: Any) -> Any:
+        """Refuse."""
+        _refuse()
+
+
+class GuardedManager(models.Manager[M_co]):
+    """Passes every call to the guarded queryset."""
+
+    def get_queryset(self) -> GuardedQuerySet[M_co]:
+        """Give all rows."""
+        return GuardedQuerySet(self.model, using=self._db)
+
+
+class AuditHead(models.Model):
+    """One row: the number and digest of the last event, and of the last one that was pruned.
+
+    Only the transaction that holds its lock writes configuration, so what events say about before is right.
+    A protected database deletes events up to `pruned_number` only.
+    The signature is made with the site's SECRET_KEY, so that nobody shortens the log who has only the database.
+    """
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
+    number = models.BigIntegerField(default=0)
+    digest = models.CharField(max_length=64, blank=True, default="")
+    pruned_number = models.BigIntegerField(default=0)
+    pruned_digest = models.CharField(max_length=64, blank=True, default="")
+    signature = models.CharField(max_length=64, blank=True, default="")
+
+    objects: ClassVar[GuardedManager[Self]] = GuardedManager()
+
+    class Meta:
+        default_permissions = ()
+        base_manager_name = "objects"
+
+    def __str__(self) -> str:
+        return f"event {self.number}"
+
+    def save(self, **options: Any) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+    def delete(self, using: Any = None, keep_parents: bool = False) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+    def _save_table(self, *args: Any, **options: Any) -> bool:
+        """Save the row of a fixture, which nothing else does."""
+        using = args[4] if len(args) > 4 else options["using"]
+        _check_loading(AuditHead, using, number__gt=0)
+        return super()._save_table(*args, **options)  # type: ignore[misc, no-any-return]  # Django's own
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether this site has signed the row as it is; a log that was never written needs no signature."""
+        if not (self.number or self.signature):
+            return True
+        try:
+            _SIGNER().unsign(f"{self._signed_text}:{self.signature}")
+        except BadSignature:
+            return False
+        return True
+
+    def sign(self, using: str) -> None:
+        """Sign the row as it is, and write it."""
+        self.signature = _SIGNER().signature(self._signed_text)
+        values = {name: getattr(self, name) for name in (*_SIGNED, "signature")}
+        models.QuerySet(AuditHead, using=using).filter(pk=1).update(**values)
+
+    def advance(self, using: str, **values: Any) -> None:
+        """Write new values, signed; one that had no valid signature gets none, so that `verify` still reports it."""
+        is_signed = self.is_signed
+        for name, value in values.items():
+            setattr(self, name, value)
+        if is_signed:
+            self.sign(using)
+        else:
+            models.QuerySet(AuditHead, using=using).filter(pk=1).update(**values)
+
+    @property
+    def _signed_text(self) -> str:
+        return ":".join(str(getattr(self, name)) for name in _SIGNED)
+
+    @classmethod
+    def locked(cls, using: str) -> AuditHead:
+        """Lock the row until the transaction ends, and return it.
+
+        The lock is an update, because SQLite has no other, and because a transaction there that reads before its first
+        write can find that it came too late.
+        """
+        heads: models.QuerySet[AuditHead] = models.QuerySet(cls, using=using)
+        if not heads.filter(pk=1).update(id=1):
+            cls._begin(using)
+        return heads.get(pk=1)
+
+    @classmethod
+    def _begin(cls, using: str) -> None:
+        """Create the row, at the last event if there are any."""
+        last = apps.get_model("limits_app", "AuditEvent")._default_manager.using(using).order_by("-number").first()
+        found = {} if last is None else {"number": last.number, "digest": last.digest}
+        heads: models.QuerySet[AuditHead] = models.QuerySet(cls, using=using)
+        try:
+            with transaction.atomic(using=using):
+                heads.bulk_create([cls(pk=1, **found)])
+        except IntegrityError:  # another transaction has created it meanwhile
+            heads.filter(pk=1).update(id=1)
+
+
+_SIGNER: Final = partial(Signer, salt="limits_app.audit")
+_SIGNED: Final = ("number", "digest", "pruned_number", "pruned_digest")
+
+
+def _check_loading(model: type[models.Model], using: str, **existing: Any) -> None:
+    """Raise IntegrityError where a fixture would overwrite rows of the log."""
+    if model._default_manager.using(using).filter(**existing).exists():
+        raise IntegrityError(
+            "the audit log has events: a log can be loaded only where it is empty; to load configuration alone, "
+            "dump it with --exclude limits_app.auditevent --exclude limits_app.audithead"
+        )
+
+
+class Verb(models.TextChoices):
+    """The kind of change."""
+
+    CREATE = "create", _("create")
+    UPDATE = "update", _("update")
+    DELETE = "delete", _("delete")
+    RESET = "reset", _("reset")
+    TOP_UP = "top_up", _("top-up")
+    PRUNE = "prune", _("prune")
+
+
+class AppendOnlyQuerySet(GuardedQuerySet[M_co]):
+    """Reads and appends, and refuses the rest."""
+
     def bulk_create(self, objs: Iterable[M_co], *args: Any, **options: Any) -> list[M_co]:
         """Append to the chain, in order, and refuse to change or to skip rows that are there already.
 
@@ -146,11 +228,11 @@ class AppendOnlyQuerySet(models.QuerySet[M_co]):
         events: list[Any] = list(objs)
         with transaction.atomic(using=self.db):
             head = AuditHead.locked(self.db)
+            number, digest = head.number, head.digest
             for event in events:
-                head.digest = event.link(head.number + 1, head.digest)
-                head.number += 1
-            created = super().bulk_create(events, *args, **options)
-            head.save(using=self.db, update_fields=["number", "digest"])
+                number, digest = number + 1, event.link(number + 1, digest)
+            created = models.QuerySet.bulk_create(self, events, *args, **options)
+            head.advance(self.db, number=number, digest=digest)
         return created
 
 
@@ -210,9 +292,17 @@ class AuditEvent(models.Model):
             _refuse()
         type(self).objects.using(options.get("using")).bulk_create([self])
 
+    def _save_table(self, *args: Any, **options: Any) -> bool:
+        """Save an event of a fixture, which nothing else does; its digest stays."""
+        using = args[4] if len(args) > 4 else options["using"]
+        _check_loading(AuditEvent, using, number=self.number)
+        return super()._save_table(*args, **options)  # type: ignore[misc, no-any-return]  # Django's own
+
     def link(self, number: int, previous: str) -> str:
         """Take the place after the event with this digest, and give the digest of this one."""
         self.number, self.previous = number, previous
+        # In milliseconds, since JSON fixtures keep no more.
+        self.when = self.when.replace(microsecond=self.when.microsecond // 1000 * 1000)
         self.digest = digest_of(previous, [getattr(self, name) for name in CONTENT])
         return self.digest
 

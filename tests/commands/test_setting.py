@@ -138,6 +138,15 @@ def test_a_change_is_reverted_by_its_number() -> None:
     assert (latest.source, latest.actor) == ("command", actor())
 
 
+def test_the_head_of_the_log_is_signed_again_once_that_is_confirmed(settings: Settings) -> None:
+    run("resource set api calls=5/min")
+    settings.SECRET_KEY = "another"
+    assert run("audit verify").code == 3
+    assert run("audit sign").code == 2
+    assert run("audit sign --yes").code == 0
+    assert run("audit verify").code == 0
+
+
 def test_the_audit_log_is_protected_by_the_database_until_that_is_removed() -> None:
     run("resource set api rpm=5/min")
     assert run("audit protect").out == "The database protects the log.\n"

@@ -4,18 +4,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, IntegrityError, NotSupportedError, connections, transaction
 from django.utils import timezone
-from pytest_django import DjangoDbBlocker
+from pytest_django import DjangoDbBlocker, Settings
 
-from limits_app.audit import Fault, acting, is_protected, protect, prune, unprotect, unrecorded, verify
+from limits_app.audit import Fault, acting, is_protected, protect, prune, sign, unprotect, unrecorded, verify
 from limits_app.core.errors import InvalidRequest
 from limits_app.models import AuditEvent, AuditHead, Entity, Policy, Resource
 from limits_app.models.audit_log import digest_of
@@ -122,6 +124,78 @@ def test_the_first_broken_link_is_reported(
     assert f"then event {number}: {fault}: " in str(report)
 
 
+def test_a_log_that_was_shortened_is_reported(events: list[AuditEvent]) -> None:
+    tamper(
+        f"UPDATE {HEAD} SET pruned_number = 3, pruned_digest = '{events[2].digest}'",
+        f"DELETE FROM {EVENTS} WHERE number < 4",
+    )
+    broken = verify(using=ALIAS).broken
+    assert broken is not None
+    assert (broken.fault, broken.number) == (Fault.PRUNED, 3)
+    assert "no event says that the events up to here were pruned" in str(broken)
+
+
+def test_a_log_whose_end_was_taken_off_has_no_signature_until_it_is_signed_again(events: list[AuditEvent]) -> None:
+    tamper(
+        f"UPDATE {HEAD} SET number = 3, digest = '{events[2].digest}'",
+        f"DELETE FROM {EVENTS} WHERE number > 3",
+    )
+    Resource.objects.using(ALIAS).create(name="later")
+    broken = verify(using=ALIAS).broken
+    assert broken is not None
+    assert (broken.fault, broken.number) == (Fault.CHANGED, 4)
+    assert "no valid signature" in str(broken)
+    sign(using=ALIAS)
+    assert verify(using=ALIAS).ok
+
+
+def test_the_signature_goes_with_the_secret_key_and_its_fallbacks(events: list[AuditEvent], settings: Settings) -> None:
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another"
+    assert verify(using=ALIAS).ok
+    settings.SECRET_KEY_FALLBACKS = []
+    assert not verify(using=ALIAS).ok
+
+
+def test_the_orm_refuses_to_change_the_head(events: list[AuditEvent]) -> None:
+    heads = AuditHead.objects.using(ALIAS)
+    head = heads.get()
+    changes: list[Callable[[], object]] = [
+        lambda: heads.update(pruned_number=3),
+        heads.delete,
+        head.save,
+        head.delete,
+        lambda: heads.bulk_create([AuditHead(pk=2)]),
+        lambda: heads.bulk_update([head], ["number"]),
+    ]
+    for change in changes:
+        with pytest.raises(NotSupportedError, match="append-only"):
+            change()
+    assert verify(using=ALIAS).events == 5
+
+
+def test_a_log_that_is_dumped_and_loaded_is_in_order_and_is_loaded_once(
+    events: list[AuditEvent], tmp_path: Path
+) -> None:
+    everything = tmp_path / "everything.json"
+    with everything.open("w") as file:
+        call_command("dumpdata", "limits_app", database=ALIAS, stdout=file)
+    begin_again()
+    call_command("loaddata", str(everything), database=ALIAS, verbosity=0)
+    report = verify(using=ALIAS)
+    assert report.ok, report.broken
+    assert report.events == 10  # those of the file, and those of loading the five resources
+    assert list(unrecorded(using=ALIAS)) == []
+    with pytest.raises(IntegrityError, match="a log can be loaded only where it is empty"):
+        call_command("loaddata", str(everything), database=ALIAS, verbosity=0)
+    of_events = tmp_path / "events.json"
+    rows = [one for one in json.loads(everything.read_text()) if one["model"] == "limits_app.auditevent"]
+    of_events.write_text(json.dumps(rows))
+    with pytest.raises(IntegrityError, match="a log can be loaded only where it is empty"):
+        call_command("loaddata", str(of_events), database=ALIAS, verbosity=0)
+    assert verify(using=ALIAS).events == 10
+
+
 def test_an_event_that_somebody_forged_in_between_is_reported(events: list[AuditEvent]) -> None:
     second = events[1]
     content = [WHEN, "mallory", "admin", "create", "resource", "9", "forged", None, None, "", None]
@@ -162,6 +236,8 @@ REFUSED = {
     "delete": f"DELETE FROM {EVENTS}",
     "delete_of_one": f"DELETE FROM {EVENTS} WHERE number = 1",
     "delete_of_the_head": f"DELETE FROM {HEAD}",
+    "shorter": f"UPDATE {HEAD} SET pruned_number = 3, pruned_digest = 'x'",
+    "back": f"UPDATE {HEAD} SET number = 3",
 }
 
 
@@ -318,11 +394,13 @@ def test_writers_at_once_make_one_chain(events: list[AuditEvent]) -> None:
     assert (report.ok, report.events, report.number) == (True, 21, 21)
 
 
-def test_a_head_that_got_lost_begins_after_the_last_event(events: list[AuditEvent]) -> None:
+def test_a_head_that_got_lost_begins_after_the_last_event_and_has_to_be_signed(events: list[AuditEvent]) -> None:
     tamper(f"DELETE FROM {HEAD}")
     Resource.objects.using(ALIAS).create(name="f")
     report = verify(using=ALIAS)
-    assert (report.ok, report.events) == (True, 6)
+    assert (report.ok, report.events) == (False, 6)
+    sign(using=ALIAS)
+    assert verify(using=ALIAS).ok
 
 
 def test_changes_by_sql_are_found(events: list[AuditEvent]) -> None:

@@ -73,6 +73,13 @@ def _protect(options: Namespace, out: Output) -> ExitCode:
     return ExitCode.OK
 
 
+def _sign(options: Namespace, out: Output) -> ExitCode:
+    out.confirm("Sign the head of the log as it is now?", yes=options.yes)
+    audit.sign()
+    out.note("The head of the audit log is signed.")
+    return ExitCode.OK
+
+
 def _found(number: int) -> AuditEvent:
     event = AuditEvent.objects.filter(number=number).first()
     if event is None:
@@ -128,6 +135,10 @@ def _takes_protect(parser: ArgumentParser) -> None:
     parser.add_argument("--remove", action="store_true", help="drop the triggers again, for example before flush")
 
 
+def _takes_sign(parser: ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
 def _takes_revert(parser: ArgumentParser) -> None:
     _takes_number(parser)
     parser.add_argument("--force", action="store_true", help="though the object was changed since")
@@ -154,6 +165,12 @@ AUDIT: Final = Subcommand(
             _protect,
             _takes_protect,
             ("audit protect", "audit protect --remove"),
+        ),
+        "sign": Subcommand(
+            "sign the head of the log again, after SECRET_KEY was replaced or the head was lost",
+            _sign,
+            _takes_sign,
+            ("audit sign --yes",),
         ),
         "revert": Subcommand(
             "bring an object back to what it was before a change",
