@@ -503,7 +503,7 @@ def test_asyncio_is_answered_by_policy_alike(store: FailingStore, clock: FakeClo
 
 def test_an_empty_policy_word_is_the_only_other_one() -> None:
     with pytest.raises(
-        InvalidLimit, match="on_unavailable: .* is not a valid choice: choose one of block, allow, local"
+        InvalidLimit, match=r"on_unavailable: .* is not a valid choice: choose one of block, allow, local"
     ):
         limits.set_resource_limits("api", [CallLimit(1, 60)], on_unavailable="perhaps")
 
