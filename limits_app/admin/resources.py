@@ -15,7 +15,7 @@ from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
 from limits_app.models import Endpoint, Policy, Resource
-from limits_app.services.site_urls import SiteUrls
+from limits_app.services.doctor.endpoints import SiteUrls
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

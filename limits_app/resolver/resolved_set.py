@@ -17,7 +17,7 @@ from limits_app.core.store import Store
 from limits_app.models import Candidate, PolicyScope
 from limits_app.resolver.policies import PRECEDENCE, Choice, Held
 from limits_app.resolver.pools import PooledSet, PoolMembers
-from limits_app.resolver.store_versions import UNAVAILABLE, StoreVersion, schemas_of
+from limits_app.resolver.store_versions import StoreVersion, schemas_of
 from limits_app.stores.registry import resilient_store
 
 __all__ = ["Resolution", "ResolvedSet", "compiled", "scopes_of"]
@@ -30,7 +30,8 @@ class ResolvedSet:
     """The effective limits of a request, and how the request is decided while their store is unavailable.
 
     `alias` is that of the store in which the limits are counted. `on_unavailable` is that of the policies; None for
-    that of the settings. `shadow` are the limits of policies in shadow mode. `fallbacks` caches the sets that decide
+    that of the settings. `shadow` are the limits of policies in shadow mode. `available` is False where the store was
+    unavailable when the limits were resolved. `fallbacks` caches the sets that decide
     in place of this one while the store is unavailable.
     """
 
@@ -38,6 +39,7 @@ class ResolvedSet:
     alias: str
     on_unavailable: OnUnavailable | None = None
     shadow: LimitSet | None = None
+    available: bool = True
     fallbacks: dict[object, LimitSet] = field(default_factory=dict)
 
     @classmethod
@@ -66,17 +68,18 @@ class ResolvedSet:
             limit_set = PooledSet.of(
                 own, members, store, version=version, resource=resource, identity=identity, changes_at=changes_at
             )
-        return cls(limit_set=limit_set, alias=alias, on_unavailable=on_unavailable, shadow=shadow)
+        return cls(
+            limit_set=limit_set,
+            alias=alias,
+            on_unavailable=on_unavailable,
+            shadow=shadow,
+            available=place.available,
+        )
 
     @property
     def place(self) -> StoreVersion:
         """The store in which the limits are counted, and the version of the configuration that they come from."""
         return StoreVersion(self.alias, self.limit_set.store, self.limit_set.version or 0)
-
-    @property
-    def available(self) -> bool:
-        """Whether the store was available when the limits were resolved."""
-        return self.limit_set.store is not UNAVAILABLE
 
     def in_store(self) -> LimitSet:
         """The limit set; StoreUnavailable where its store was not available."""

@@ -10,24 +10,36 @@ with limits.acquire("openai/gpt-4", entity="user:42", requested={"tpm": 500}) as
 from __future__ import annotations
 
 from limits_app.services.acquire import aacquire, acheck, acquire, atry_acquire, check, limit_set, try_acquire
-from limits_app.services.boosting import boost
-from limits_app.services.explaining import Explanation, aexplain, explain
-from limits_app.services.health import StoreHealth, store_health
-from limits_app.services.listing import list_entities, list_resources, list_resources_with_entities
-from limits_app.services.overview import LimitState, RowState, Standing, overview
+from limits_app.services.adjust import areset, boost, reset, top_up
+from limits_app.services.explain import Explanation, aexplain, explain
 from limits_app.services.pools import NamedPool, pool
-from limits_app.services.resetting import areset, reset, top_up
 from limits_app.services.several import Share, atry_acquire_all, try_acquire_all
 from limits_app.services.shadow import shadow_refusals
-from limits_app.services.status import Status, astatus, status
-from limits_app.services.taking_back import (
+from limits_app.services.status import (
+    LimitState,
+    RowState,
+    Standing,
+    Status,
+    StoreHealth,
+    astatus,
+    overview,
+    status,
+    store_health,
+)
+from limits_app.services.usage import DenialCount, RolledUp, denials, prune_usage, roll_up, usage
+from limits_app.services.writing import (
     delete_entity_limits,
     delete_resource_limits,
     delete_system_limits,
     end_boost,
+    grant_boost,
+    list_entities,
+    list_resources,
+    list_resources_with_entities,
+    set_entity_limits,
+    set_resource_limits,
+    set_system_limits,
 )
-from limits_app.services.usage import DenialCount, RolledUp, denials, prune_usage, roll_up, usage
-from limits_app.services.writing import grant_boost, set_entity_limits, set_resource_limits, set_system_limits
 
 __all__ = [
     "DenialCount",

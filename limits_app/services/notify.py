@@ -32,7 +32,6 @@ __all__ = [
     "Observer",
     "Thresholds",
     "admitted",
-    "is_observed",
     "rejected",
     "thresholds",
     "waiting",
@@ -75,11 +74,6 @@ def rejected(outcome: Outcome, *, waited: bool = False) -> None:
         signals.limit_exceeded.send_robust(sender=None, outcome=outcome)
 
 
-def is_observed() -> bool:
-    """Whether `admitted` has an effect."""
-    return bool(OBSERVERS or signals.limit_near.receivers)
-
-
 def admitted(resource: str, acquisition: Acquisition, *, in_task: bool = False) -> None:
     """Notify observers of an admitted request, and receivers of limits that are nearly used up.
 
@@ -88,7 +82,9 @@ def admitted(resource: str, acquisition: Acquisition, *, in_task: bool = False) 
     for one in _resources(acquisition, resource) if OBSERVERS else ():
         for observer in OBSERVERS:
             observer.admitted(one)
-    crossings = thresholds.crossings(acquisition) if signals.limit_near.receivers else []
+    if not signals.limit_near.receivers:
+        return
+    crossings = thresholds.crossings(acquisition)
     if crossings and in_task:
         sending = asyncio.get_running_loop().run_in_executor(None, _send_in_thread, crossings)
         _SENDING.add(sending)

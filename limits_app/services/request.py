@@ -171,7 +171,7 @@ class Request:
         """Notify of a decision."""
         if not acquisition.successful:
             notify.rejected(acquisition.outcome)
-        elif notify.is_observed():
+        else:
             notify.admitted(self._key[0], acquisition, in_task=in_task)
         return acquisition
 

@@ -1,20 +1,20 @@
-"""Writing limits from code: read, checked, saved and audited in one transaction."""
+"""Writing policies: set, delete and list them; each write is validated and audited in one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from limits_app import audit
 from limits_app.core.amounts import shown
 from limits_app.core.errors import InvalidLimit
 from limits_app.core.keys import check_entity, check_resource
-from limits_app.core.limits import AnyLimit
+from limits_app.core.limits import AnyLimit, Limit
 from limits_app.core.limits import Limit as LimitDefinition
 from limits_app.core.notation import Noted
 from limits_app.models import Policy
@@ -24,7 +24,14 @@ from limits_app.services import definitions
 __all__ = [
     "PolicyOptions",
     "checked_datetime",
+    "delete_entity_limits",
+    "delete_resource_limits",
+    "delete_system_limits",
+    "end_boost",
     "grant_boost",
+    "list_entities",
+    "list_resources",
+    "list_resources_with_entities",
     "policies_of",
     "set_entity_limits",
     "set_resource_limits",
@@ -153,3 +160,84 @@ def _with_shared(limits: object, shared: object) -> list[object]:
     if unshared:
         raise InvalidLimit(f"{', '.join(unshared)} cannot be shared: the policy has no such limit")
     return [Noted(one, True) if isinstance(one, LimitDefinition) and one.key in shared else one for one in found]
+
+
+def delete_system_limits(
+    *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
+) -> bool:
+    """Take back what `set_system_limits` said; False when nothing was.
+
+    That is the policy that always holds; with `weekly_hours`, as they were written, the one of these hours;
+    with `valid_at`, a moment, the one with dates that holds then.
+    """
+    return _delete(None, None, _which(valid_at, weekly_hours), reason=reason, actor=actor)
+
+
+def delete_resource_limits(
+    resource: str, *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
+) -> bool:
+    """Take back what `set_resource_limits` said; False when nothing was. See `delete_system_limits`."""
+    return _delete(resource, None, _which(valid_at, weekly_hours), reason=reason, actor=actor)
+
+
+def delete_entity_limits(
+    entity: str,
+    *,
+    resource: str | None = None,
+    valid_at: datetime | None = None,
+    weekly_hours: str = "",
+    reason: str = "",
+    actor: str = "",
+) -> bool:
+    """Take back what `set_entity_limits` said; False when nothing was. See `delete_system_limits`."""
+    return _delete(resource, entity, _which(valid_at, weekly_hours), reason=reason, actor=actor)
+
+
+def end_boost(entity: str, resource: str | None, *, reason: str = "", actor: str = "") -> bool:
+    """Take back the boost that an entity has now on a resource (None: on all); False when it has none.
+
+    A policy with dates that replaces others, such as a freeze, is no boost: `delete_entity_limits` takes it back.
+    """
+    return _delete(resource, entity, _which(timezone.now()) & Q(extends=True), reason=reason, actor=actor)
+
+
+def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:
+    """Of the policies of a scope at most one, because those with dates do not overlap."""
+    if valid_at is None:
+        return Q(valid_from=None, weekly_hours=weekly_hours)
+    moment = checked_datetime("valid_at", valid_at)
+    holds = Q(valid_from__lte=moment) & (Q(valid_until=None) | Q(valid_until__gt=moment))
+    return holds & Q(weekly_hours=weekly_hours) if weekly_hours else holds
+
+
+def _delete(resource: str | None, entity: str | None, which: Q, *, reason: str, actor: str) -> bool:
+    with audit.acting(actor=actor, source="service", reason=reason):
+        policy = policies_of(resource, entity).filter(which).first()
+        if policy is None:
+            return False
+        policy.delete()
+    return True
+
+
+_ALWAYS: Final = {"valid_from": None, "weekly_hours": ""}
+"""What is listed are policies that always hold, without boosts and hours."""
+
+
+def list_resources() -> dict[str, tuple[Limit, ...]]:
+    """Resources with a policy of their own, and its limits."""
+    policies = Policy.objects.filter(resource__isnull=False, entity=None, **_ALWAYS).select_related("resource")
+    return {str(policy.resource): policy.definitions() for policy in policies.prefetch_related("limits")}
+
+
+def list_resources_with_entities() -> list[str]:
+    """Resources on which some entity has a policy of its own."""
+    own = Policy.objects.filter(resource__isnull=False, entity__isnull=False, **_ALWAYS)
+    return sorted(set(own.values_list("resource__name", flat=True)))
+
+
+def list_entities(resource: str | None = None) -> dict[str, tuple[Limit, ...]]:
+    """Entities with a policy of their own on a resource (None: on all resources), and its limits."""
+    policies = Policy.objects.filter(entity__isnull=False, **_ALWAYS)
+    policies = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
+    policies = policies.select_related("entity").prefetch_related("limits")
+    return {str(policy.entity): policy.definitions() for policy in policies}

@@ -22,7 +22,7 @@ from pytest_django import Settings
 from limits_app.integrations.middleware import LimitsMiddleware
 from limits_app.models import Bucket, Denial, Endpoint, Entity, Period, Policy, Pool, Resource, UsageSnapshot
 from limits_app.services.doctor import Severity, diagnose
-from limits_app.services.doctor.surroundings import answers
+from limits_app.services.doctor.environment import answers
 from limits_app.services.limits_file import apply, read_content
 from limits_app.stores.memory import MemoryStore
 from tests.commands.running import run
@@ -239,7 +239,7 @@ def test_a_database_that_fails_on_the_way_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_database_that_cannot_be_reached_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limits_app.services.doctor.surroundings._ask_database", fails(DatabaseError("no route")))
+    monkeypatch.setattr("limits_app.services.doctor.environment._ask_database", fails(DatabaseError("no route")))
     assert [one.id for one in diagnose()] == ["limits_app.D001", "limits_app.W044"]
 
 

@@ -295,7 +295,7 @@ def test_cells_are_read_as_people_write_them() -> None:
 
 def test_many_different_rows_are_read_though_not_all_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("limits_app.services.simulation.events._MOST_CELLS", 1)
-    monkeypatch.setattr("limits_app.services.simulation.machine._MOST_AMOUNTS", 1)
+    monkeypatch.setattr(sys.modules["limits_app.services.simulation.replay"], "_MOST_AMOUNTS", 1)
     lines = ["time,resource,t", *(f"{number},api,{number}" for number in range(5))]
     report = replay(csv_events(lines), Proposal.of_limits([parse_limit("t=3/d")]))
     assert (report.events, report.refused_events) == (5, 2)

@@ -17,7 +17,7 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.core.plan import Claim
 from limits_app.models import ENTITY_FLAGS, Entity, Policy, PolicyEffect, Resource
 from limits_app.services import LimitState, RowState, overview
-from limits_app.services.overview import Standing
+from limits_app.services.status import Standing
 from limits_app.stores import registry
 from tests.services.failing import FailingStore
 

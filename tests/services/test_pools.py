@@ -33,7 +33,7 @@ from limits_app.models import Entity, Pool, PoolMember, Resource
 from limits_app.models.policy_lookup import PolicyChain
 from limits_app.resolver import StoreVersion, resolver, source
 from limits_app.resolver.pools import Balancers, PoolCache, balancers
-from limits_app.services.explained_pool import MemberStanding
+from limits_app.services.explain_pool import MemberStanding
 from limits_app.services.pools import member_use
 from limits_app.services.several import Share
 from limits_app.stores import registry

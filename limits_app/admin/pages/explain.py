@@ -18,7 +18,7 @@ from limits_app.core.limits import Blocked
 from limits_app.core.notation import limit_text
 from limits_app.models import ENTITY_FLAGS, Candidate, PolicyEffect, PolicyScope, Resource
 from limits_app.resolver import CALL, Standing
-from limits_app.services.explained_pool import MemberStanding
+from limits_app.services.explain_pool import MemberStanding
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from django.utils.functional import _StrPromise
 
     from limits_app.core.outcome import LimitStatus
-    from limits_app.services.explaining import ExplainedLimit, ExplainedLink, Explanation
+    from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 
 __all__ = ["explain_page"]
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from limits_app.admin.formatting import bar
 from limits_app.admin.pages.common import EXPLAIN, USAGE, bring_up_to_date, check, may, page
 from limits_app.models import Bucket, Entity, Resource
-from limits_app.services.overview import LimitState, RowState, overview
+from limits_app.services.status import LimitState, RowState, overview
 from limits_app.services.usage import usage
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from limits_app.admin.forms import is_primary_key
 from limits_app.admin.pages.common import PREVIEW, check, page
 from limits_app.core.amounts import MILLI
 from limits_app.models import Enforcement, Limit, Policy
-from limits_app.services.forecasting import DAYS, MOST, Consumer, Forecast, Proposed, forecast
 from limits_app.services.simulation import STEP_SECONDS
+from limits_app.services.simulation.forecast import DAYS, MOST, Consumer, Forecast, Proposed, forecast
 
 if TYPE_CHECKING:
     from django.contrib.admin import AdminSite, ModelAdmin

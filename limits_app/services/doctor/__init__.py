@@ -10,8 +10,7 @@ from django.db import DatabaseError
 from limits_app import conf
 from limits_app.resolver import home
 from limits_app.services.doctor.configuration import configured
-from limits_app.services.doctor.finding import Finding, Severity
-from limits_app.services.doctor.surroundings import asked_database, asked_stores, checked, migrated
+from limits_app.services.doctor.environment import Finding, Severity, asked_database, asked_stores, checked, migrated
 from limits_app.services.doctor.usage import used
 from limits_app.services.limits_file.content import stored_content
 

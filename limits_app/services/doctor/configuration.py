@@ -15,7 +15,7 @@ from limits_app.models import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.pools import with_secrets
 from limits_app.services.doctor.endpoints import pointless, unseen
-from limits_app.services.doctor.finding import Finding, Severity
+from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Key, Stored, references
 from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
 

@@ -10,7 +10,7 @@ from django.db.models import Max
 from django.utils import timezone
 
 from limits_app.models import Bucket, Denial, Entity, Period, UsageSnapshot
-from limits_app.services.doctor.finding import Finding, Severity
+from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import Entry
 
 __all__ = ["used"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from limits_app.services.simulation.events import Event, csv_events, recorded_events
-from limits_app.services.simulation.hours import STEP_SECONDS, can_be_replayed, in_steps, replay_hours
-from limits_app.services.simulation.machine import replay
+from limits_app.services.simulation.forecast import STEP_SECONDS, can_be_replayed, in_steps, replay_hours
 from limits_app.services.simulation.proposal import Proposal
+from limits_app.services.simulation.replay import replay
 from limits_app.services.simulation.report import Moment, Refused, Report, Subject
 
 __all__ = [

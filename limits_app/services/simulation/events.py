@@ -1,4 +1,4 @@
-"""What is replayed: events of a CSV, or usage that was recorded."""
+"""Events of a simulation: read from CSV, or from recorded usage."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ from limits_app.core.limit_checks import check_key
 from limits_app.core.limits import CallLimit
 from limits_app.core.notation import CALLS, parse_amount
 from limits_app.models import Bucket, Period, UsageSnapshot
-from limits_app.services.simulation.spreading import share_of
 
-__all__ = ["Event", "Wanted", "csv_events", "recorded_events"]
+__all__ = ["Event", "Wanted", "csv_events", "recorded_events", "share_of"]
+
+
+def share_of(amount: int, step: int, steps: int) -> int:
+    """The part of an amount that comes in one of so many equal steps, from 0 on; together they are all of it."""
+    return amount * (step + 1) // steps - amount * step // steps
+
 
 Wanted = tuple[tuple[str, int], ...]
 """Amounts in thousandths, by limit key."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from limits_app.core.outcome import LimitStatus
 from limits_app.models import ENTITY_FLAGS, Candidate, PolicyScope
 from limits_app.resolver import CALL, Standing
-from limits_app.services.explained_pool import ExplainedMember, ExplainedPool, MemberStanding
+from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, MemberStanding
 
 if TYPE_CHECKING:
-    from limits_app.services.explaining import ExplainedLimit, ExplainedLink, Explanation
+    from limits_app.services.explain import ExplainedLimit, ExplainedLink, Explanation
 
 __all__ = ["told"]
 

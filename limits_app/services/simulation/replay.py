@@ -1,4 +1,4 @@
-"""Replaying: events, one after the other in their own time, against proposed limits, as a store would decide."""
+"""Replay: events in their order and time against proposed limits, decided by the engine."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Whether what the app stands on is there and safe: the database, its tables, the stores, the settings."""
+"""Findings, and those about the environment: the database, its tables, the stores and the settings."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from typing import Final
 
 from django.core import checks
@@ -15,10 +17,35 @@ from django.db.utils import NotSupportedError
 from limits_app import conf
 from limits_app.core.errors import StoreUnavailable
 from limits_app.resolver import home
-from limits_app.services.doctor.finding import Finding, Severity
 from limits_app.stores import registry
 
-__all__ = ["answers", "asked_database", "asked_stores", "checked", "migrated"]
+__all__ = ["Finding", "Severity", "answers", "asked_database", "asked_stores", "checked", "migrated"]
+
+
+class Severity(StrEnum):
+    """How much a finding matters."""
+
+    ERROR = "error"
+    """Requests are limited wrongly or not at all, or will be."""
+    WARNING = "warning"
+    """Something is probably not meant so."""
+    INFO = "info"
+    """Worth knowing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding; `id` stays the same for ever, and the documentation says more about it."""
+
+    id: str
+    severity: Severity
+    message: str
+    advice: str
+
+    def as_dict(self) -> dict[str, str]:
+        """The finding as plain data."""
+        return asdict(self)
+
 
 _LABEL: Final = "limits_app"
 _HINT: Final = "See the page about settings and checks."

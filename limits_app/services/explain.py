@@ -27,8 +27,8 @@ from limits_app.resolver import (
     resolve,
     resolver,
 )
-from limits_app.services.explained_pool import ExplainedMember, ExplainedPool, explained_pool
-from limits_app.services.explained_text import told
+from limits_app.services.explain_pool import ExplainedMember, ExplainedPool, explained_pool
+from limits_app.services.explain_text import told
 from limits_app.services.shadow import peek, with_shadow
 
 __all__ = [

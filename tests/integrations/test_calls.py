@@ -1,0 +1,57 @@
+"""How much of the package a request runs: the number of calls into it, and of files that they are in."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from django.test import Client
+
+import limits_app
+from limits_app.core.limits import CallLimit
+from tests.integrations.site import endpoint, fine, limit
+
+PACKAGE = str(Path(limits_app.__file__).parent)
+
+
+@contextmanager
+def profiled() -> Iterator[list[tuple[str, str]]]:
+    """The calls into the package in the block: file and function."""
+    called: list[tuple[str, str]] = []
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            called.append((code.co_filename.removeprefix(PACKAGE), code.co_name))
+
+    sys.setprofile(profile)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("earlier", "status", "calls", "files"),
+    [pytest.param(2, 200, 97, 25, id="admitted"), pytest.param(9, 429, 167, 36, id="rejected")],
+)
+def test_a_request_runs_little_of_the_package(
+    client: Client, serve: Any, earlier: int, status: int, calls: int, files: int
+) -> None:
+    serve({"x/": fine})
+    endpoint(limit("api", CallLimit(9, 3600)), "/x/")
+    for _ in range(earlier):
+        assert client.get("/x/", headers={"X-Who": "ann"}).status_code == 200
+    if status == 429:
+        assert client.get("/x/", headers={"X-Who": "ann"}).status_code == 429
+    with profiled() as called:
+        response = client.get("/x/", headers={"X-Who": "ann"})
+    assert response.status_code == status
+    assert len(called) <= calls, called
+    assert len({file for file, _ in called}) <= files, called
