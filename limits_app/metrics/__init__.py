@@ -1,56 +1,67 @@
-"""Metrics: what this process does, for Prometheus and OpenTelemetry, with no label for anybody who uses it.
+"""Metrics for Prometheus and OpenTelemetry, recorded with their own instruments; no label is an entity.
 
-What is decided, and what stores are asked, is told to `tallies`, and only where somebody exports it; everything else
-is read when it is wanted.
+`instruments` lists them all. `install` is called when the app starts, and does nothing unless the setting METRICS names
+an exporter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+import atexit
+from typing import TYPE_CHECKING
 
-from django.core.exceptions import ImproperlyConfigured
+from limits_app.metrics.instruments import is_multiprocess
 
-from limits_app import conf
-from limits_app.conf import Exporter
-from limits_app.metrics.tallies import tallies
-from limits_app.services.notify import OBSERVERS
-from limits_app.stores.resilient import TIMERS
-
-__all__ = ["install"]
+if TYPE_CHECKING:
+    from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
+    from limits_app.metrics.prometheus import PrometheusRecorder
 
 
 def install() -> None:
-    """Export to whom the settings name; what is wrong with them checks say.
+    """Export to the exporters of the setting METRICS; the system checks report invalid settings.
 
-    Raises ImproperlyConfigured where the package of one is missing.
+    Raises ImproperlyConfigured when the package of an exporter is not installed.
     """
-    chosen = () if conf.problems() else conf.get(conf.METRICS)
-    if chosen and tallies not in OBSERVERS:
-        OBSERVERS.append(tallies)
-        TIMERS.append(tallies.store_called)
-    for exporter in chosen:
+    # Imported here, so that metrics of outbound calls work without Django.
+    from django.core.exceptions import ImproperlyConfigured
+
+    from limits_app import conf
+
+    recorders = []
+    for exporter in () if conf.problems() else conf.get(conf.METRICS):
         try:
-            _INSTALL[exporter]()
+            recorders.append(_prometheus() if exporter is conf.Exporter.PROMETHEUS else _opentelemetry())
         except ModuleNotFoundError as error:
             message = f"METRICS in LIMITS names {exporter}, which needs a package: pip install 'limits-app[{exporter}]'"
             raise ImproperlyConfigured(message) from error
+    if recorders:
+        record(*recorders)
 
 
-# Imported when they are wanted: their packages are extras.
-def _prometheus() -> None:
-    from limits_app.metrics import prometheus
+def record(*recorders: PrometheusRecorder | OpenTelemetryRecorder) -> None:
+    """Record all metrics of the site, in this process, with these recorders; call it once."""
+    from limits_app.metrics.collection import Collection
+    from limits_app.services.notify import OBSERVERS
+    from limits_app.stores.resilient import TIMERS
+    from limits_app.workers.pool import CALL_OBSERVERS
 
-    prometheus.install()
+    collection = Collection(by_itself=is_multiprocess())
+    collection.recorders.extend(recorders)
+    for recorder in recorders:
+        recorder.before_collection.append(collection.collect)
+    OBSERVERS.append(collection)
+    TIMERS.append(collection.store_called)
+    CALL_OBSERVERS.append(collection.worker_called)
+    if is_multiprocess():
+        atexit.register(collection.collect)
 
 
-def _opentelemetry() -> None:
-    from limits_app.metrics import opentelemetry
+def _prometheus() -> PrometheusRecorder:
+    from limits_app.metrics.prometheus import recorder
 
-    opentelemetry.install()
+    return recorder()
 
 
-_INSTALL: Final[Mapping[Exporter, Callable[[], None]]] = {
-    Exporter.PROMETHEUS: _prometheus,
-    Exporter.OPENTELEMETRY: _opentelemetry,
-}
+def _opentelemetry() -> OpenTelemetryRecorder:
+    from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
+
+    return OpenTelemetryRecorder()

@@ -1,4 +1,4 @@
-"""Metrics for OpenTelemetry: instruments `limits.*`, which the SDK asks when it exports."""
+"""Instruments of OpenTelemetry, `limits.*`. Works without Django."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
-from limits_app.metrics.catalogue import HISTOGRAMS, METRICS, Histogram, Kind, Metric
-from limits_app.metrics.durations import Labels
-
-__all__ = ["install"]
+from limits_app.metrics.instruments import INSTRUMENTS, Instrument, Kind, Labels
 
 
-def install(meter: Meter | None = None) -> None:
-    """Export from now on, with a meter (by default that of the provider that the site has set, or will set)."""
-    chosen = get_meter("limits_app") if meter is None else meter
-    for metric in METRICS:
-        is_counter = metric.kind is Kind.COUNTER
-        create = chosen.create_observable_counter if is_counter else chosen.create_observable_gauge
-        create(f"limits.{metric.name}", callbacks=[_observed(metric)], description=metric.text)
-    for histogram in HISTOGRAMS:
-        histogram.durations.on_note.append(_recording(chosen, histogram))
+class OpenTelemetryRecorder:
+    """Records with the instruments of a meter, by default that of the provider that the site sets.
+
+    The meter calls `before_collection` before each collection.
+    """
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        chosen = get_meter("limits_app") if meter is None else meter
+        self.before_collection: list[Callable[[], object]] = []
+        self._record = {name: _made(one, chosen) for name, one in INSTRUMENTS.items()}
+        # Callbacks run before the values of the other instruments are read.
+        chosen.create_observable_gauge("limits.collected", callbacks=[self._collect], description="Always 1")
+
+    def record(self, name: str, value: float, labels: Labels = ()) -> None:
+        """See `Recorder.record`."""
+        self._record[name](value, dict(zip(INSTRUMENTS[name].labels, labels, strict=True)))
+
+    def _collect(self, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - as the meter calls it
+        for callback in self.before_collection:
+            callback()
+        yield Observation(1)
 
 
-def _recording(meter: Meter, histogram: Histogram) -> Callable[[float, Labels], None]:
-    instrument = meter.create_histogram(
-        f"limits.{histogram.name}",
-        unit="s",
-        description=histogram.text,
-        explicit_bucket_boundaries_advisory=histogram.durations.bounds,
-    )
-
-    def record(seconds: float, labels: Labels) -> None:
-        instrument.record(seconds, dict(zip(histogram.labels, labels, strict=True)))
-
-    return record
-
-
-def _observed(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG001 - as the SDK calls it
-        for values, number in metric.samples():
-            yield Observation(number, dict(zip(metric.labels, values, strict=True)))
-
-    return observe
+def _made(one: Instrument, meter: Meter) -> Callable[[float, dict[str, str]], None]:
+    name = f"limits.{one.name}"
+    match one.kind:
+        case Kind.COUNTER:
+            return meter.create_counter(name, description=one.text).add
+        case Kind.GAUGE:
+            return meter.create_gauge(name, description=one.text).set
+        case Kind.HISTOGRAM:
+            return meter.create_histogram(
+                name, unit="s", description=one.text, explicit_bucket_boundaries_advisory=one.buckets
+            ).record

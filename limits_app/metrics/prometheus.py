@@ -1,47 +1,72 @@
-"""Metrics for Prometheus: `limits_*` in a registry, read when it is collected."""
+"""Instruments of prometheus_client, `limits_*`. Works without Django."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
+from functools import cache
 
-from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from limits_app.metrics.catalogue import HISTOGRAMS, METRICS, Kind
-
-__all__ = ["LimitsCollector", "install"]
-
-_FAMILIES = {Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily}
+from limits_app.metrics.instruments import INSTRUMENTS, Instrument, Kind, Labels, is_multiprocess
 
 
-class LimitsCollector(Collector):
-    """Collects what this process knows."""
+class PrometheusRecorder(Collector):
+    """Records with the counters, gauges and histograms of one registry.
 
-    def describe(self) -> Iterator[Metric]:
-        """The metrics without numbers, for which no database is asked."""
-        for metric in METRICS:
-            yield _FAMILIES[metric.kind](f"limits_{metric.name}", metric.text, labels=metric.labels)
-        for one in HISTOGRAMS:
-            yield HistogramMetricFamily(f"limits_{one.name}", one.text, labels=one.labels)
+    It is a collector without metrics of its own: before each collection of the registry it calls `before_collection`.
+    """
 
-    def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
-        for metric in METRICS:
-            family = _FAMILIES[metric.kind](f"limits_{metric.name}", metric.text, labels=metric.labels)
-            for labels, value in metric.samples():
-                family.add_metric(labels, value)
-            yield family
-        for one in HISTOGRAMS:
-            histogram = HistogramMetricFamily(f"limits_{one.name}", one.text, labels=one.labels)
-            bounds = [*map(str, one.durations.bounds), "+Inf"]
-            for labels, (counts, seconds) in one.durations.noted.items():
-                histogram.add_metric(labels, list(zip(bounds, map(float, counts), strict=True)), seconds)
-            yield histogram
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.before_collection: list[Callable[[], object]] = []
+        registry.register(self)  # before the instruments, since a registry collects in the order of registration
+        self._metrics = {name: _made(one, registry) for name, one in INSTRUMENTS.items()}
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing; keeps `register` from collecting."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Call `before_collection`, and return nothing."""
+        for callback in self.before_collection:
+            callback()
+        return ()
+
+    def record(self, name: str, value: float, labels: Labels = ()) -> None:
+        """See `Recorder.record`."""
+        metric = self._metrics[name]
+        child = metric.labels(*labels) if labels else metric
+        match child:
+            case Counter():
+                child.inc(value)
+            case Gauge():
+                child.set(value)
+            case Histogram():
+                child.observe(value)
 
 
-def install(registry: CollectorRegistry = REGISTRY) -> LimitsCollector:
-    """Export from now on."""
-    collector = LimitsCollector()
-    registry.register(collector)
-    return collector
+def _made(one: Instrument, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    name = f"limits_{one.name}"
+    match one.kind:
+        case Kind.COUNTER:
+            return Counter(name, one.text, one.labels, registry=registry)
+        case Kind.HISTOGRAM:
+            return Histogram(name, one.text, one.labels, registry=registry, buckets=one.buckets)
+        case Kind.GAUGE:
+            return Gauge(name, one.text, one.labels, registry=registry, multiprocess_mode=one.combined)  # type: ignore[arg-type]
+
+
+@cache
+def recorder(registry: CollectorRegistry = REGISTRY) -> PrometheusRecorder:
+    """Return the recorder of a registry, and make it first where it is missing."""
+    return PrometheusRecorder(registry)
+
+
+def registry_to_export() -> CollectorRegistry:
+    """Return the registry for `generate_latest`: in multi-process mode one that combines all processes."""
+    if not is_multiprocess():
+        return REGISTRY
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return registry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, overload
@@ -20,6 +21,10 @@ T = TypeVar("T")
 W = TypeVar("W", bound="Worker")
 
 _GRACE_SECONDS: Final = 1.0
+
+CallObserver = Callable[[str, str, float], object]
+CALL_OBSERVERS: Final[list[CallObserver]] = []
+"""Called when a call has ended, with the worker class, the result (done, failed or cancelled) and the seconds."""
 
 
 class QueueStats(TypedDict):
@@ -135,7 +140,15 @@ class WorkerPool(Generic[W]):
     def _submit(self, call: Call) -> TaskFuture[Any]:
         if self._stopped:
             raise RuntimeError(f"the workers are stopped: {call.method!r} cannot be called")
-        return self._balancer(self._queues).submit(call).future
+        started = monotonic()
+        future = self._balancer(self._queues).submit(call).future
+        for observer in CALL_OBSERVERS:
+            future.add_done_callback(partial(self._report, observer, started))
+        return future
+
+    def _report(self, observer: CallObserver, started: float, future: TaskFuture[Any]) -> None:
+        result = "cancelled" if future.cancelled() else "failed" if future.exception() is not None else "done"
+        observer(self._kind.__name__, result, monotonic() - started)
 
     def _cancel(self) -> None:
         for queue in self._queues:

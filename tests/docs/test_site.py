@@ -13,7 +13,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from limits_app.management.limits.subcommand import ExitCode
-from limits_app.outbound.measures import INSTRUMENTS, Kind
 from tests.docs.pages import DOCS, ROOT, rows
 
 REFERENCE = DOCS / "reference"
@@ -64,12 +63,6 @@ def names_of(path: str) -> list[str]:
 def test_the_page_of_exit_codes_says_what_the_code_says() -> None:
     shown = [(int(code), name.strip("`")) for code, name, _ in rows(SIGNALS, "Exit codes")]
     assert shown == [(code.value, code.name) for code in ExitCode]
-
-
-def test_the_page_of_metrics_lists_those_of_the_code() -> None:
-    counted = {f"{name}_total" if one.kind is Kind.COUNTER else name for name, one in INSTRUMENTS.items()}
-    shown = {name.strip("`").removeprefix("limits_outbound_") for name, *_ in rows(SIGNALS, "Metrics")}
-    assert counted == {name for name in shown if not name.startswith("limits_app_")}
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)

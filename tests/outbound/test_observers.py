@@ -1,4 +1,4 @@
-"""Who watches: logs, metrics, traces."""
+"""Observers: logs and traces."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import logging
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client import CollectorRegistry
 
 from limits_app.outbound.events import (
     BreakerChanged,
@@ -26,8 +23,7 @@ from limits_app.outbound.events import (
     Retrying,
     Waited,
 )
-from limits_app.outbound.opentelemetry import OpenTelemetryMetrics, OpenTelemetryObserver
-from limits_app.outbound.prometheus import PrometheusObserver
+from limits_app.outbound.tracing import TracingObserver
 from tests.outbound.timelines import Recorder
 
 EVENTS: list[Event] = [
@@ -78,60 +74,11 @@ def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -
     assert "an observer failed" in caplog.text
 
 
-def test_metrics_say_how_long_how_often_and_how_deep() -> None:
-    registry = CollectorRegistry()
-    observer = PrometheusObserver(registry)
-    for event in EVENTS:
-        observer.note(event)
-
-    def value(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"limits_outbound_{name}", labels)
-
-    assert value("wait_seconds_sum", upstream="eu") == 0.5
-    assert value("call_seconds_count", upstream="eu", status="2xx") == 1
-    assert value("call_seconds_sum", upstream="eu", status="0xx") == 1.0
-    assert value("refusals_total", upstream="eu") == 1
-    assert value("retries_total", upstream="eu") == 1
-    assert value("capacity_per_second", upstream="eu", quota="rpm") == 2.0
-    assert value("breaker_state", upstream="eu") == 2
-    assert (value("waiting", queue="calls"), value("running", queue="calls")) == (3, 2)
-    assert value("failed_items_total", queue="calls") == 1
-
-
-def test_opentelemetry_has_the_same_metrics() -> None:
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    observer = OpenTelemetryMetrics(provider.get_meter("test"))
-    for event in EVENTS:
-        observer.note(event)
-    data = reader.get_metrics_data()
-    assert data is not None
-    found: dict[tuple[str, ...], float] = {}
-    for metric in data.resource_metrics[0].scope_metrics[0].metrics:
-        for point in metric.data.data_points:
-            assert isinstance(point, HistogramDataPoint | NumberDataPoint)
-            value = point.sum if isinstance(point, HistogramDataPoint) else point.value
-            found[metric.name, *(str(label) for label in (point.attributes or {}).values())] = value
-    assert found == {
-        ("limits.outbound.wait_seconds", "eu"): 0.5,
-        ("limits.outbound.call_seconds", "eu", "2xx"): 0.25,
-        ("limits.outbound.call_seconds", "eu", "0xx"): 1.0,
-        ("limits.outbound.refusals", "eu"): 1,
-        ("limits.outbound.retries", "eu"): 1,
-        ("limits.outbound.capacity_per_second", "eu", "rpm"): 2.0,
-        ("limits.outbound.breaker_state", "eu"): 2,
-        ("limits.outbound.waiting", "calls"): 3,
-        ("limits.outbound.running", "calls"): 2,
-        ("limits.outbound.failed_items", "calls"): 1,
-    }
-    provider.shutdown()
-
-
 def test_traces_have_a_span_for_each_wait_and_call_and_events_for_the_rest() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("test")
-    observer = OpenTelemetryObserver(tracer)
+    observer = TracingObserver(tracer)
     with tracer.start_as_current_span("mine"):
         for event in EVENTS:
             observer.note(event)
@@ -154,7 +101,6 @@ def test_traces_have_a_span_for_each_wait_and_call_and_events_for_the_rest() -> 
     provider.shutdown()
 
 
-def test_without_a_tracer_or_a_meter_the_global_one_is_used() -> None:
-    OpenTelemetryObserver().note(EVENTS[0])
-    OpenTelemetryMetrics().note(EVENTS[0])
+def test_without_a_tracer_the_global_one_is_used() -> None:
+    TracingObserver().note(EVENTS[0])
     assert trace.get_tracer_provider() is not None

@@ -1,4 +1,4 @@
-"""What is exported: the same to Prometheus and OpenTelemetry, with labels that nobody can make up."""
+"""Metrics: the same in Prometheus and OpenTelemetry, with labels only from the configuration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from limits_app import limits, metrics
 from limits_app.core.errors import StoreUnavailable
 from limits_app.core.limits import CallLimit
 from limits_app.core.outcome import LimitStatus, Outcome
-from limits_app.metrics import opentelemetry, prometheus
-from limits_app.metrics.catalogue import HISTOGRAMS, METRICS
-from limits_app.metrics.durations import Durations
-from limits_app.metrics.names import Known, known
-from limits_app.metrics.tallies import Tallies, tallies
+from limits_app.metrics import prometheus
+from limits_app.metrics.collection import Collection
+from limits_app.metrics.decisions import Decisions, KnownNames
+from limits_app.metrics.instruments import INSTRUMENTS, Kind
+from limits_app.metrics.opentelemetry import OpenTelemetryRecorder
+from limits_app.metrics.prometheus import PrometheusRecorder
 from limits_app.models import CollectedBatch, Policy
 from limits_app.services.notify import OBSERVERS
 from limits_app.stores.memory import MemoryStore
@@ -35,6 +37,8 @@ from limits_app.stores.registry import resilient_store
 from limits_app.stores.resilient import TIMERS
 from limits_app.testing import fresh_limits
 from limits_app.usage import denials
+from limits_app.workers import Worker
+from limits_app.workers.pool import CALL_OBSERVERS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,25 +49,27 @@ CALLS = "limits.store_call_seconds"
 
 @pytest.fixture(autouse=True)
 def site() -> Iterator[None]:
-    tallies.clear()
-    known.clear()
-    OBSERVERS.append(tallies)
-    TIMERS.append(tallies.store_called)
+    before = [(one, [*one]) for one in (OBSERVERS, TIMERS, CALL_OBSERVERS)]
     with fresh_limits():
         limits.set_resource_limits("api", [CallLimit(2, HOUR)])
         yield
-    OBSERVERS.remove(tallies)
-    TIMERS.remove(tallies.store_called)
-    for histogram in HISTOGRAMS:
-        histogram.durations.on_note.clear()
+    for observers, kept in before:
+        observers[:] = kept
     denials.clear()
 
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
+    """A registry in which the metrics of this site are recorded."""
     registry = CollectorRegistry()
-    prometheus.install(registry)
+    metrics.record(PrometheusRecorder(registry))
     return registry
+
+
+def collection() -> Collection:
+    """The collection of the registry."""
+    [found] = [one for one in OBSERVERS if isinstance(one, Collection)]
+    return found
 
 
 def refusal(resource: str, key: str = "call_count") -> Outcome:
@@ -123,22 +129,34 @@ def test_calls_that_a_store_could_not_do_are_counted(
     assert registry.get_sample_value("limits_store_call_seconds_count", labels) == 1
 
 
-def test_durations_are_counted_up_to_their_bounds_whatever_a_finalizer_does_meanwhile() -> None:
-    durations = Durations(1.0, 2.0)
-    durations.on_note.append(lambda seconds, labels: durations.note(9.0, "later") if labels != ("later",) else None)
-    for seconds in (0.5, 1.0, 1.5, 3.0):
-        durations.note(seconds, "store")
-    with durations._lock:  # as while it counts
-        durations.note(0.5, "later")
-    assert durations.noted == {("store",): ([2, 3, 4], 6.0), ("later",): ([1, 1, 5], 36.5)}
-    durations.clear()
-    assert durations.noted == {}
+def test_what_a_finalizer_does_in_the_middle_of_counting_is_counted() -> None:
+    decisions = Decisions()
+    with decisions._lock:  # as while it counts
+        decisions.admitted("api")
+    assert decisions.take() == ({("api", "admitted"): 1}, {})
+    assert decisions.take() == ({}, {})
+
+
+def test_calls_of_workers_are_timed_by_their_class_and_result(registry: CollectorRegistry) -> None:
+    class Halver(Worker):
+        def halve(self, number: int) -> float:
+            return 1 / number
+
+    with Halver.options(mode="thread").init() as halver:
+        futures = [halver.halve(number) for number in (1, 2, 0)]
+    assert [future.exception() is None for future in futures] == [True, True, False]
+
+    def count(result: str) -> float | None:
+        labels = {"worker": "Halver", "result": result}
+        return registry.get_sample_value("limits_worker_call_seconds_count", labels)
+
+    assert (count("done"), count("failed"), count("cancelled")) == (2, 1, None)
 
 
 def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -> None:
     for number in range(20):
         limits.try_acquire(f"made/up/{number}")
-        tallies.refused(refusal("api", f"key{number}"), waited=False)
+        collection().refused(refusal("api", f"key{number}"), waited=False)
     found = {tuple(sample.labels.values()): sample.value for sample in samples(registry, "limits_decisions_total")}
     assert found == {("other", "admitted"): 20, ("api", "refused"): 20}
     found = {tuple(sample.labels.values()): sample.value for sample in samples(registry, "limits_refusals_total")}
@@ -146,17 +164,18 @@ def test_names_that_no_administrator_made_are_one(registry: CollectorRegistry) -
 
 
 def test_there_is_an_end_to_what_is_remembered() -> None:
-    few = Tallies(most=3)
+    few = Decisions(max_names=3)
     for number in range(10):
         few.admitted(f"r{number}")
         few.refused(refusal("api", f"k{number}"), waited=True)
-    assert few.decisions == {
+    decisions, refusals = few.take()
+    assert decisions == {
         ("r0", "admitted"): 1,
         ("api", "timed_out"): 10,
         ("r1", "admitted"): 1,
         ("other", "admitted"): 8,
     }
-    assert few.refusals == {("api", "k0"): 1, ("api", "k1"): 1, ("api", "k2"): 1, ("other", "other"): 7}
+    assert refusals == {("api", "k0"): 1, ("api", "k1"): 1, ("api", "k2"): 1, ("other", "other"): 7}
 
 
 def test_policies_in_the_shadow_and_stores_in_trouble_are_told_of(
@@ -168,6 +187,7 @@ def test_policies_in_the_shadow_and_stores_in_trouble_are_told_of(
         limits.try_acquire("api", entity="user:1")
     labels = {"resource": "api", "limit": "call_count"}
     assert registry.get_sample_value("limits_shadow_refusals_total", labels) == before + 1
+    assert registry.get_sample_value("limits_shadow_refusals_total", labels) == before + 1, "counted once"
     Policy.objects.update(enforcement="enforce")
     settings.LIMITS = {"ON_UNAVAILABLE": "allow", "BREAKER_MIN_CALLS": 1, "BREAKER_PROBE_SECONDS": 60}
     resilient_store().record_failure(StoreUnavailable("gone"))
@@ -183,7 +203,7 @@ def test_the_lag_is_the_time_since_usage_was_added(
     registry: CollectorRegistry, settings: Settings, use_tz: bool
 ) -> None:
     settings.USE_TZ = use_tz
-    assert registry.get_sample_value("limits_usage_lag_seconds") is None
+    assert isnan(registry.get_sample_value("limits_usage_lag_seconds") or 0)
     CollectedBatch.objects.create(name="one")
     CollectedBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=5))
     assert 299 < (registry.get_sample_value("limits_usage_lag_seconds") or 0) < 400
@@ -197,7 +217,7 @@ def test_what_cannot_be_read_does_not_keep_the_rest(
         cursor.execute("ALTER TABLE limits_app_collectedbatch RENAME TO elsewhere")
         cursor.execute("ALTER TABLE limits_app_resource RENAME TO nowhere")
     try:
-        assert registry.get_sample_value("limits_usage_lag_seconds") is None
+        assert isnan(registry.get_sample_value("limits_usage_lag_seconds") or 0)
         assert registry.get_sample_value("limits_store_state", {"store": "default"}) == 0
         labels = {"resource": "other", "result": "admitted"}
         assert registry.get_sample_value("limits_decisions_total", labels) == 1
@@ -205,13 +225,13 @@ def test_what_cannot_be_read_does_not_keep_the_rest(
         with connections["default"].cursor() as cursor:
             cursor.execute("ALTER TABLE elsewhere RENAME TO limits_app_collectedbatch")
             cursor.execute("ALTER TABLE nowhere RENAME TO limits_app_resource")
-    assert "usage_lag_seconds cannot be read" in caplog.text
-    assert "which names are in the configuration" in caplog.text
+    assert "metrics cannot be read (lag)" in caplog.text
+    assert "the names in the configuration" in caplog.text
 
 
 def test_names_are_asked_for_once_a_minute() -> None:
     now = [0.0]
-    names = Known(clock=lambda: now[0])
+    names = KnownNames(clock=lambda: now[0])
     counts = {("reports", "admitted"): 1}
     assert names.bounded(counts) == {("other", "admitted"): 1}
     limits.set_resource_limits("reports", [CallLimit(2, HOUR)])
@@ -223,7 +243,7 @@ def test_names_are_asked_for_once_a_minute() -> None:
 
 def test_opentelemetry_is_given_the_same() -> None:
     reader = InMemoryMetricReader()
-    opentelemetry.install(MeterProvider(metric_readers=[reader]).get_meter("test"))
+    metrics.record(OpenTelemetryRecorder(MeterProvider(metric_readers=[reader]).get_meter("test")))
     limits.acquire("api", entity="user:1", timeout=1)
     data = reader.get_metrics_data()
     assert data is not None
@@ -238,26 +258,22 @@ def test_opentelemetry_is_given_the_same() -> None:
     assert found["limits.wait_seconds"][0].count == 1
     calls = {point.attributes["verb"]: (point.attributes["store"], point.count) for point in found[CALLS]}
     assert calls["acquire"] == ("default", 1)
-    assert found.keys() <= {f"limits.{one.name}" for one in (*METRICS, *HISTOGRAMS)}
-    assert len(found) >= len(METRICS) - 4, "all but those that have nothing to say"
+    assert found["limits.resolver_misses"][0].value >= 1
+    assert found["limits.store_state"][0].value == 0
+    assert found.keys() <= {f"limits.{name}" for name in (*INSTRUMENTS, "collected")}
 
 
-def test_settings_say_who_is_given_metrics(settings: Settings) -> None:
-    OBSERVERS.remove(tallies)
-    TIMERS.remove(tallies.store_called)
+def test_the_setting_names_the_exporters(settings: Settings) -> None:
+    before = [*OBSERVERS], [*TIMERS], [*CALL_OBSERVERS]
     metrics.install()
-    assert tallies not in OBSERVERS, "by default nobody is"
-    assert not TIMERS
+    assert ([*OBSERVERS], [*TIMERS], [*CALL_OBSERVERS]) == before, "by default there is none"
     settings.LIMITS = {"METRICS": ["prometheus", "opentelemetry"]}
     metrics.install()
-    try:
-        assert OBSERVERS.count(tallies) == 1
-        assert TIMERS.count(tallies.store_called) == 1
-        assert REGISTRY.get_sample_value("limits_resolver_kept") is not None
-    finally:
-        for collector in list(REGISTRY._collector_to_names):
-            if isinstance(collector, prometheus.LimitsCollector):
-                REGISTRY.unregister(collector)
+    kinds = {type(recorder) for recorder in collection().recorders}
+    assert kinds == {PrometheusRecorder, OpenTelemetryRecorder}
+    assert len(TIMERS) == len(CALL_OBSERVERS) == 1
+    assert prometheus.registry_to_export() is REGISTRY
+    assert REGISTRY.get_sample_value("limits_resolver_kept") is not None
 
 
 @pytest.mark.parametrize("exporter", ["prometheus", "opentelemetry"])
@@ -276,33 +292,52 @@ def test_settings_that_are_wrong_are_left_to_the_checks(settings: Settings) -> N
     before = [*OBSERVERS], [*TIMERS]
     metrics.install()
     assert ([*OBSERVERS], [*TIMERS]) == before
-    assert REGISTRY.get_sample_value("limits_resolver_kept") is None
 
 
 def samples(registry: CollectorRegistry, name: str) -> list[Any]:
     return [sample for metric in registry.collect() for sample in metric.samples if sample.name == name]
 
 
-def exported(registry: CollectorRegistry) -> dict[str, set[str]]:
-    """Every name that can be asked for, and its labels."""
-    names = {
-        f"limits_{metric.name}" + ("_total" if metric.kind == "counter" else ""): set(metric.labels)
-        for metric in METRICS
-    }
-    histograms = {f"limits_{one.name}": one.labels for one in HISTOGRAMS}
-    assert {name.removesuffix("_total") for name in names} | histograms.keys() == {
-        metric.name for metric in registry.collect()
-    }
-    for name, labels in histograms.items():
-        names |= {f"{name}_{part}": {"le", *labels} for part in ("bucket", "sum", "count")}
+def exported() -> dict[str, set[str]]:
+    """Every name that Prometheus can be asked for, and its labels."""
+    names: dict[str, set[str]] = {}
+    for one in INSTRUMENTS.values():
+        if one.kind is Kind.HISTOGRAM:
+            names |= {f"limits_{one.name}_{part}": {"le", *one.labels} for part in ("bucket", "sum", "count")}
+        else:
+            names[f"limits_{one.name}" + ("_total" if one.kind is Kind.COUNTER else "")] = {*one.labels}
     return names
 
 
+def test_prometheus_exports_every_instrument(registry: CollectorRegistry) -> None:
+    assert {metric.name.removeprefix("limits_") for metric in registry.collect()} == {*INSTRUMENTS}
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_without_an_exporter_that_asks_it_collects_by_itself_a_second_later(by_itself: bool) -> None:
+    recorded = []
+
+    class Recorder:
+        def record(self, name: str, value: float, labels: tuple[str, ...] = ()) -> None:
+            recorded.append((name, value, labels))
+
+    collection = Collection(by_itself=by_itself)
+    collection.recorders.append(Recorder())
+    collection.admitted("api")
+    assert collection._task._thread is None or by_itself
+    if by_itself:
+        collection._step()
+        assert ("decisions", 1, ("api", "admitted")) in recorded
+        recorded.clear()
+        assert collection._step() is None
+    assert recorded == []
+
+
 @pytest.mark.parametrize("page", ["grafana/limits.json", "grafana/alerts.yml", "metrics.md"])
-def test_pages_and_dashboards_name_what_is_exported(registry: CollectorRegistry, page: str) -> None:
-    known_names = exported(registry)
+def test_pages_and_dashboards_name_what_is_exported(page: str) -> None:
+    known_names = exported()
     text = (DOCS / page).read_text()
-    named = set(re.findall(r"\blimits_(?!app\b)[a-z_]+\b", text)) - {f"limits_{one.name}" for one in HISTOGRAMS}
+    named = set(re.findall(r"\blimits_(?!app\b)[a-z_]+\b", text)) - {f"limits_{name}" for name in INSTRUMENTS}
     named.discard("limits_changed")
     assert named
     assert named <= known_names.keys()
@@ -310,9 +345,9 @@ def test_pages_and_dashboards_name_what_is_exported(registry: CollectorRegistry,
         assert set(re.findall(r"(\w+)=", labels)) <= known_names[name]
 
 
-def test_every_metric_is_on_the_page_and_on_the_dashboard(registry: CollectorRegistry) -> None:
+def test_every_metric_is_on_the_page_and_on_the_dashboard() -> None:
     page, dashboard = ((DOCS / name).read_text() for name in ("metrics.md", "grafana/limits.json"))
-    for name in {name.removesuffix("_sum").removesuffix("_count") for name in exported(registry)}:
+    for name in {name.removesuffix("_sum").removesuffix("_count") for name in exported()}:
         assert name in page
         assert name in dashboard
 

@@ -1,0 +1,172 @@
+"""Collection: records what is counted elsewhere in this process, before metrics are exported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from math import nan
+from threading import RLock
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from django.db import close_old_connections, router
+from django.utils import timezone
+
+from limits_app import services
+from limits_app.core.clock import Clock
+from limits_app.core.outcome import Outcome
+from limits_app.core.retry import monotonic_us
+from limits_app.core.runtime import on_fork
+from limits_app.metrics.decisions import Decisions, KnownNames
+from limits_app.metrics.instruments import Labels, Recorder
+from limits_app.models import CollectedBatch
+from limits_app.resolver import resolver
+from limits_app.stores.background import BackgroundTask
+from limits_app.usage import denials
+
+logger = logging.getLogger("limits_app")
+
+K = TypeVar("K", bound=Labels)
+
+_SECOND: Final = 1_000_000
+_LAG_SECONDS: Final = 60.0
+
+
+class Collection:
+    """Records the metrics of this process with all its recorders; an observer of decisions, a timer of store calls.
+
+    Without an exporter that asks, as in the multi-process mode of Prometheus, it collects by itself: a second after a
+    decision, in a background thread that ends when there is nothing to record.
+    """
+
+    def __init__(self, *, by_itself: bool = False) -> None:
+        self.recorders: list[Recorder] = []
+        self.decisions = Decisions()
+        self.names = KnownNames()
+        self._by_itself = by_itself
+        self._task = BackgroundTask(self._step, _SECOND, clock=Clock(monotonic_us))
+        self._totals: dict[str, Mapping[Any, int]] = {}
+        self._lag_read_at = 0.0
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Start with a free lock in a child."""
+        self._lock = RLock()
+        self._has_news = False
+
+    # ---------------------------------------------------------------------------------- events, during requests
+
+    def admitted(self, resource: str) -> None:
+        """See `Observer.admitted`."""
+        self.decisions.admitted(resource)
+        self._start()
+
+    def refused(self, outcome: Outcome, *, waited: bool) -> None:
+        """See `Observer.refused`."""
+        self.decisions.refused(outcome, waited=waited)
+        self._start()
+
+    def waited(self, seconds: float) -> None:
+        """See `Observer.waited`."""
+        self._record("wait_seconds", seconds)
+
+    def store_called(self, alias: str, verb: str, seconds: float, *, failed: bool) -> None:
+        """See `Timer`."""
+        self._record("store_call_seconds", seconds, (alias, verb))
+        if failed:
+            self._record("store_errors", 1, (alias, verb))
+
+    def worker_called(self, worker: str, result: str, seconds: float) -> None:
+        """See `limits_app.workers.pool.CALL_OBSERVERS`."""
+        self._record("worker_call_seconds", seconds, (worker, result))
+
+    # ---------------------------------------------------------------------------------- collection
+
+    def collect(self) -> None:
+        """Record all counts and states as of now."""
+        self._lag_read_at = 0.0
+        self._collect()
+
+    def _collect(self) -> None:
+        with self._lock:
+            try:
+                for read in (self._decisions, self._stores, self._resolver, self._shadow_refusals, self._lag):
+                    self._attempt(read)
+            finally:
+                close_old_connections()
+
+    def _start(self) -> None:
+        self._has_news = True
+        if self._by_itself:
+            self._task.start()
+
+    def _step(self) -> int | None:
+        if not self._has_news:
+            return None
+        self._has_news = False
+        self._collect()
+        return _SECOND
+
+    def _attempt(self, read: Callable[[], None]) -> None:
+        """Read one part; an error, such as an unavailable database, does not affect the others."""
+        try:
+            read()
+        except Exception as error:  # noqa: BLE001 - whatever fails, the other metrics matter all the more
+            logger.warning("metrics cannot be read (%s): %s", read.__name__.strip("_"), error)
+
+    def _decisions(self) -> None:
+        decisions, refusals = self.decisions.take()
+        for labels, number in self.names.bounded(decisions).items():
+            self._record("decisions", number, labels)
+        for labels, number in self.names.bounded(refusals, by_limit=True).items():
+            self._record("refusals", number, labels)
+
+    def _shadow_refusals(self) -> None:
+        found = services.shadow_refusals()
+        totals = {(resource, key): number for resource, keys in found.items() for key, number in keys.items()}
+        increase = dict(self._increase("shadow_refusals", totals))
+        for labels, number in self.names.bounded(increase, by_limit=True).items():
+            self._record("shadow_refusals", number, labels)
+
+    def _stores(self) -> None:
+        health = services.store_health()
+        for alias, one in health.items():
+            self._record("store_state", one.state.level, (alias,))
+            self._record("store_unsettled", one.unsettled, (alias,))
+        degraded = {(alias, str(policy)): n for alias, one in health.items() for policy, n in one.degraded.items()}
+        for labels, number in self._increase("degraded_decisions", degraded):
+            self._record("degraded_decisions", number, labels)
+
+    def _resolver(self) -> None:
+        info = resolver.info()
+        for name, total in (("resolver_hits", info.hits), ("resolver_misses", info.misses)):
+            for _, number in self._increase(name, {(): total}):
+                self._record(name, number)
+        self._record("resolver_kept", info.size)
+        self._record("denials_unwritten", denials.waiting)
+
+    def _lag(self) -> None:
+        if self._lag_read_at and monotonic() < self._lag_read_at + _LAG_SECONDS:
+            return
+        self._lag_read_at = monotonic()
+        self._record("usage_lag_seconds", nan)  # unknown, unless it can be read
+        using = router.db_for_read(CollectedBatch)
+        latest = CollectedBatch.objects.using(using).order_by("-collected_at").first()
+        if latest is not None:
+            moment = latest.collected_at
+            aware = timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+            self._record("usage_lag_seconds", max((datetime.now(UTC) - aware).total_seconds(), 0.0))
+
+    def _increase(self, name: str, totals: Mapping[K, int]) -> Iterator[tuple[K, int]]:
+        """Yield by how much totals have grown since the last collection; one that was reset starts from 0."""
+        before = self._totals.get(name, {})
+        self._totals[name] = dict(totals)
+        for labels, total in totals.items():
+            last = before.get(labels, 0)
+            yield labels, total - last if total >= last else total
+
+    def _record(self, name: str, value: float, labels: Labels = ()) -> None:
+        for recorder in self.recorders:
+            recorder.record(name, value, labels)

@@ -1,0 +1,119 @@
+"""Decisions of this process: counted when they are made, and recorded at the next collection.
+
+Names of resources and limits are labels only where the configuration has them, which a request cannot look up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from threading import RLock
+from time import monotonic
+from typing import Final
+
+from django.db import router
+
+from limits_app.core.limits import CallLimit
+from limits_app.core.outcome import Outcome
+from limits_app.core.runtime import on_fork
+from limits_app.models import Limit, Policy, Pool, Resource
+
+logger = logging.getLogger("limits_app")
+
+OTHER: Final = "other"
+"""The label of all names that are not in the configuration."""
+
+_MAX_NAMES: Final = 1_000
+_SECONDS: Final = 60.0
+
+Counts = Mapping[tuple[str, str], int]
+
+
+class Result(StrEnum):
+    """The result of a request."""
+
+    ADMITTED = "admitted"
+    REFUSED = "refused"
+    TIMED_OUT = "timed_out"
+
+
+class Decisions:
+    """Counts decisions, of at most `max_names` different names each; thread safe."""
+
+    def __init__(self, max_names: int = _MAX_NAMES) -> None:
+        self._max_names = max_names
+        self.after_fork()
+        on_fork(self)
+
+    def after_fork(self) -> None:
+        """Start empty in a child; the parent records its own counts."""
+        # Reentrant, since a finalizer may make a request while this thread holds the lock.
+        self._lock = RLock()
+        self._decisions: Counter[tuple[str, str]] = Counter()
+        self._refusals: Counter[tuple[str, str]] = Counter()
+
+    def admitted(self, resource: str) -> None:
+        """Count a request that was admitted."""
+        with self._lock:
+            self._add(self._decisions, resource, Result.ADMITTED)
+
+    def refused(self, outcome: Outcome, *, waited: bool) -> None:
+        """Count a request that was refused, for each resource and limit that refused it."""
+        result = Result.TIMED_OUT if waited else Result.REFUSED
+        with self._lock:
+            for resource in {status.resource or OTHER for status in outcome.violations}:
+                self._add(self._decisions, resource, result)
+            for status in outcome.violations:
+                self._add(self._refusals, status.resource or OTHER, status.key)
+
+    def take(self) -> tuple[Counts, Counts]:
+        """Return the decisions by resource and result, and the refusals by resource and limit, since the last call."""
+        with self._lock:
+            taken = self._decisions, self._refusals
+            self._decisions, self._refusals = Counter(), Counter()
+        return taken
+
+    def _add(self, counter: Counter[tuple[str, str]], resource: str, what: str) -> None:
+        name = (resource, what)
+        if name not in counter and len(counter) >= self._max_names:
+            name = (OTHER, what if counter is self._decisions else OTHER)
+        counter[name] += 1
+
+
+class KnownNames:
+    """The names of resources, pools and limits in the configuration, at most a minute old."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self.clear()
+
+    def clear(self) -> None:
+        """Read the names again next time."""
+        self._until = 0.0
+        self._resources: frozenset[str] = frozenset()
+        self._limits: frozenset[str] = frozenset()
+
+    def bounded(self, counts: Counts, *, by_limit: bool = False) -> Counts:
+        """Return counts by resource and something else, perhaps a limit, with unknown names combined as `other`."""
+        self._refresh()
+        found: Counter[tuple[str, str]] = Counter()
+        for (resource, what), number in counts.items():
+            is_known = not by_limit or what in self._limits
+            found[resource if resource in self._resources else OTHER, what if is_known else OTHER] += number
+        return found
+
+    def _refresh(self) -> None:
+        if self._clock() < self._until:
+            return
+        self._until = self._clock() + _SECONDS
+        using = router.db_for_read(Policy)
+        try:
+            resources = [*Resource.objects.using(using).values_list("name", flat=True)]
+            pools = [*Pool.objects.using(using).values_list("name", flat=True)]
+            limits = [*Limit.objects.using(using).order_by().values_list("key", flat=True).distinct()]
+        except Exception as error:  # noqa: BLE001 - metrics matter most while something fails
+            logger.warning("metrics cannot read the names in the configuration: %s", error)
+            return
+        self._resources, self._limits = frozenset(resources + pools), frozenset([*limits, CallLimit.key])
