@@ -300,7 +300,8 @@ class AuditEvent(models.Model):
 
     def link(self, number: int, previous: str) -> str:
         """Take the place after the event with this digest, and give the digest of this one."""
-        self.number, self.previous = number, previous
+        # The primary key is the number too: a sequence of the database would begin again after a fixture was loaded.
+        self.pk, self.number, self.previous = number, number, previous
         # In milliseconds, since JSON fixtures keep no more.
         self.when = self.when.replace(microsecond=self.when.microsecond // 1000 * 1000)
         self.digest = digest_of(previous, [getattr(self, name) for name in CONTENT])

@@ -71,9 +71,9 @@ def tamper(*statements: str) -> None:
 
 
 COPY = (
-    f"INSERT INTO {EVENTS} (number, previous, digest, actor, source, verb, object_type, object_id, object_label,"
-    f" {{when}}, reason) SELECT %d, previous, digest, 'mallory', source, verb, object_type, object_id, object_label,"
-    f" {{when}}, reason FROM {EVENTS} WHERE number = 2"
+    f"INSERT INTO {EVENTS} (id, number, previous, digest, actor, source, verb, object_type, object_id, object_label,"
+    f" {{when}}, reason) SELECT 99, %d, previous, digest, 'mallory', source, verb, object_type, object_id,"
+    f" object_label, {{when}}, reason FROM {EVENTS} WHERE number = 2"
 )
 BROKEN: dict[str, tuple[list[str], Fault, int]] = {
     "changed": ([f"UPDATE {EVENTS} SET actor = 'mallory' WHERE number = 3"], Fault.CHANGED, 3),
@@ -204,8 +204,9 @@ def test_an_event_that_somebody_forged_in_between_is_reported(events: list[Audit
     tamper(f"UPDATE {EVENTS} SET number = number - 9 WHERE number > 2", f"UPDATE {HEAD} SET number = 6")
     when = connections[ALIAS].ops.quote_name("when")
     sql(
-        f"INSERT INTO {EVENTS} (number, previous, digest, actor, source, verb, object_type, object_id, object_label,"
-        f" {when}, reason) VALUES (3, %s, %s, 'mallory', 'admin', 'create', 'resource', '9', 'forged', %s, '')",
+        f"INSERT INTO {EVENTS} (id, number, previous, digest, actor, source, verb, object_type, object_id,"
+        f" object_label, {when}, reason) VALUES (99, 3, %s, %s, 'mallory', 'admin', 'create', 'resource', '9',"
+        " 'forged', %s, '')",
         second.digest,
         forged,
         connections[ALIAS].ops.adapt_datetimefield_value(WHEN),
