@@ -108,7 +108,6 @@ __all__ = [
     "StoreSettings",
     "UnknownKeys",
     "current",
-    "entity_function",
     "function_of",
     "get",
     "problems",
@@ -135,7 +134,9 @@ def get(key: Key[T]) -> T:
 
 def current() -> Mapping[str, Any]:
     """Return the current values by the names of their keys; raises ImproperlyConfigured as `get` does."""
-    return _parsed.values_of(_raw())
+    raw = _raw()
+    source, values = _cache.last
+    return values if raw is source else _cache.parse(raw)
 
 
 def store_settings(alias: str | None = None) -> StoreSettings:
@@ -157,14 +158,9 @@ def problems() -> list[Problem]:
     return _parse(raw)[1] + [_unknown_key(name) for name in unknown]
 
 
-def entity_function() -> EntityOfRequest:
-    """Give the function of ENTITY_OF_REQUEST; ImproperlyConfigured when its path leads to none."""
-    return function_of(ENTITY_OF_REQUEST)
-
-
 def function_of(key: Key[str | T]) -> T:
-    """Give the function that a key names; ImproperlyConfigured when its path leads to none."""
-    reference = get(key)
+    """Return the function that a key names; ImproperlyConfigured when its path leads to none."""
+    reference: str | T = current()[key.name]
     if not isinstance(reference, str):
         return reference
     try:
@@ -177,27 +173,25 @@ def function_of(key: Key[str | T]) -> T:
     return found
 
 
-class _Parsed:
-    """The values that were parsed last, and the object that they were parsed from."""
-
-    def __init__(self) -> None:
-        self._last: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
-
-    def values_of(self, raw: object) -> Mapping[str, Any]:
-        source, values = self._last  # one assignment sets both, so threads see a pair that belongs together
-        if source is not raw:
-            values, found = _parse(raw)
-            if found:
-                raise ImproperlyConfigured(found[0].message)
-            self._last = (raw, values)
-        return values
-
-
 def _raw() -> object:
     """The `LIMITS` of Django's settings; None where it is not set, or where Django is not configured."""
     if not django_settings.configured and not os.environ.get(ENVIRONMENT_VARIABLE):
         return None
     return getattr(django_settings, "LIMITS", None)
+
+
+class _Cache:
+    """The object that was `settings.LIMITS` last, and the values that were parsed from it."""
+
+    def __init__(self) -> None:
+        self.last: tuple[object, Mapping[str, Any]] = (None, _parse(None)[0])
+
+    def parse(self, raw: object) -> Mapping[str, Any]:
+        values, found = _parse(raw)
+        if found:
+            raise ImproperlyConfigured(found[0].message)
+        self.last = (raw, values)  # one assignment, so that threads see a pair that belongs together
+        return values
 
 
 def _parse(raw: object) -> tuple[Mapping[str, Any], list[Problem]]:
@@ -238,4 +232,4 @@ def _unknown_key(name: object) -> Problem:
     return Problem("limits_app.E002", f"LIMITS has an unknown key {shown(name)}, which has no effect", hint)
 
 
-_parsed: Final = _Parsed()
+_cache: Final = _Cache()

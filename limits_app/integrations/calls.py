@@ -205,7 +205,7 @@ class LimitedCall:
     def _answered(self, limits: RequestLimits, entity: str | None, response: Any, is_first: bool) -> Any:
         """Report the usage of a response, and set its headers where there is no middleware."""
         if not getattr(response, REFUNDS, False):
-            acquisitions = limits.charges.of((self.rule.resource, entity))
+            acquisitions = limits.charges[self.rule.resource, entity].acquisitions
             when_rendered = getattr(response, "add_post_render_callback", None)
             if when_rendered is not None and self.rule.report:  # templates are rendered after the view
                 when_rendered(lambda rendered: self.rule.report.update(rendered, *acquisitions))

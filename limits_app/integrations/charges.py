@@ -38,32 +38,21 @@ class Charge:
         )
 
 
-class Charges:
+class Charges(dict[Key, Charge]):
     """What a request was charged, also what was refunded."""
-
-    def __init__(self) -> None:
-        self._charges: dict[Key, Charge] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._charges)
-
-    def of(self, key: Key) -> tuple[Acquisition, ...]:
-        """Return what integrations took of a resource for an entity."""
-        charge = self._charges.get(key)
-        return () if charge is None else charge.acquisitions
 
     def held(self, key: Key) -> Charge | None:
         """Return the charge that is held; None where there was none, or it was refunded."""
-        charge = self._charges.get(key)
+        charge = self.get(key)
         return charge if charge is not None and charge.is_held else None
 
     def resources_of(self, acquisition: Acquisition) -> list[str]:
         """Return the resources that an acquisition was charged for."""
-        return [key[0] for key, charge in self._charges.items() if acquisition in charge.acquisitions]
+        return [key[0] for key, charge in self.items() if acquisition in charge.acquisitions]
 
     def missing(self, key: Key, named: Mapping[str, Amount], requested: Asked = None) -> Asked:
         """Return what is still to be requested, `requested` where nothing is held; None where everything is."""
-        charge = self.held(key)
+        charge = self.held(key) if self else None
         if charge is None:
             return requested or (partial(one_of_each, named) if named else ONE_OF_EACH)
         new = {name: amount for name, amount in named.items() if name not in charge.named}
@@ -71,13 +60,13 @@ class Charges:
 
     def note(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> None:
         """Add what was taken; an amount that is named replaces the 1 that was taken before."""
-        charge = self.held(key)
+        charge = self.held(key) if self else None
         if charge is None:
-            self._charges[key] = Charge((acquisition,), named)
+            self[key] = Charge((acquisition,), named)
             return
         for earlier in charge.acquisitions:
             _report_unused(earlier, named.keys() - charge.named.keys())
-        self._charges[key] = Charge((*charge.acquisitions, acquisition), {**named, **charge.named})
+        self[key] = Charge((*charge.acquisitions, acquisition), {**named, **charge.named})
 
     def withdraw(self, key: Key) -> Charge | None:
         """Forget a charge and report it as unused; the caller releases it.
@@ -87,10 +76,10 @@ class Charges:
         charge = self.held(key)
         if charge is None:
             return None
-        others = [one for other, each in self._charges.items() if other != key for one in each.acquisitions]
+        others = [one for other, each in self.items() if other != key for one in each.acquisitions]
         if any(one in others for one in charge.acquisitions):
             return None
-        del self._charges[key]
+        del self[key]
         for acquisition in charge.acquisitions:
             if not acquisition.claim.settled:
                 _report_unused(acquisition, acquisition.acquisitions)
@@ -98,7 +87,7 @@ class Charges:
 
     def refund(self, acquisitions: Sequence[Acquisition]) -> None:
         """Report what was charged among some acquisitions as unused, calls included, and cancel all of them."""
-        for charge in self._charges.values():
+        for charge in self.values():
             for acquisition in charge.acquisitions:
                 if not acquisition.claim.settled and acquisition in acquisitions:
                     _report_unused(acquisition, acquisition.acquisitions)

@@ -1,4 +1,4 @@
-"""Endpoints: which rule of the administrators is about a request."""
+"""Endpoints: the rules of administrators for requests, by path or view."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, router
+from django.http import HttpRequest
 
 from limits_app import conf
 from limits_app.core.amounts import Amount, shown
@@ -31,11 +32,10 @@ __all__ = ["EndpointTable", "Endpoints", "OutdatedEndpoints", "Rule", "endpoints
 
 logger = logging.getLogger("limits_app")
 
-
 _BLIND_SECONDS: Final = 1.0
 _MOST_KNOWN: Final = 4096
 _LONGEST_KNOWN: Final = 256
-"""Path and method that are longer than this together are nobody's usual ones, and shall not fill the memory."""
+"""The length of a path and a method up to which they are cached; longer ones would let clients fill the memory."""
 _route: Final = lru_cache(maxsize=4096)(Route)  # most routes are the same after a change
 
 
@@ -55,9 +55,9 @@ class Rule:
     reported: bool = False
 
     def fits(self, path: str, method: str) -> bool:
-        """Whether a request whose path or view may fit does so.
+        """Whether a request matches, whose path or view may do so.
 
-        Without methods it is about all but OPTIONS, which browsers ask by themselves; with GET about HEAD too.
+        Without methods it applies to all but OPTIONS, which browsers send by themselves; with GET to HEAD too.
         """
         if not self.methods:
             fits_method = method != "OPTIONS"
@@ -66,7 +66,7 @@ class Rule:
         return fits_method and (self.route is None or self.route.fits(path.removeprefix("/")))
 
     def report(self, error: InvalidRequest) -> None:
-        """Log, once, that its amounts cannot be requested of the limits that hold."""
+        """Log once that its amounts are invalid for the effective limits."""
         if not self.reported:
             self.reported = True
             logger.error("the endpoint %s takes 1 of each limit until its amounts are corrected: %s", self.name, error)
@@ -77,7 +77,7 @@ class OutdatedEndpoints(Exception):
 
 
 class Moment(NamedTuple):
-    """A version of the configuration, and whose it is."""
+    """A version of the configuration, and the store that has it."""
 
     store: Store
     version: int
@@ -86,7 +86,7 @@ class Moment(NamedTuple):
 class EndpointTable:
     """The enabled endpoints in their order, found by exact path, by route, and by the name of the view.
 
-    `moment` is when they were read, by the store that says when they have changed; None when it could not say.
+    `moment` is when they were read, by the store that knows whether they have changed; None without the store.
     """
 
     def __init__(self, rows: Iterable[Endpoint], moment: Moment | None = None) -> None:
@@ -96,17 +96,18 @@ class EndpointTable:
         self._named: dict[str, list[int]] = defaultdict(list)
         self._routes = RouteTree()
         self.known = lru_cache(maxsize=_MOST_KNOWN)(self._first)
-        """`find` for paths that are not longer than usual."""
+        """The first rule of a path, a view and a method, for those of usual length."""
         for row in rows:
             try:
                 self._add(row)
             except (ImproperlyConfigured, InvalidLimit, re.error):
-                logger.exception("the endpoint %s is passed over until it is corrected", shown(row.name))
+                logger.exception("the endpoint %s is ignored until it is corrected", shown(row.name))
 
-    def find(self, path: str, view_name: str | None, method: str) -> Rule | None:
-        """The first rule that fits a request."""
-        known = len(path) + len(method) <= _LONGEST_KNOWN
-        return self.known(path, view_name, method) if known else self._first(path, view_name, method)
+    def find(self, request: HttpRequest) -> Rule | None:
+        """Return the first rule that matches a request."""
+        path, method, match = request.path_info, request.method or "", request.resolver_match
+        find = self.known if len(path) + len(method) <= _LONGEST_KNOWN else self._first
+        return find(path, None if match is None else match.view_name, method)
 
     def _first(self, path: str, view_name: str | None, method: str) -> Rule | None:
         for rule in self.candidates(path, view_name):
@@ -115,7 +116,7 @@ class EndpointTable:
         return None
 
     def candidates(self, path: str, view_name: str | None) -> list[Rule]:
-        """The rules whose path or view may fit, in their order."""
+        """Return the rules whose path or view may match, in their order."""
         numbers = self._routes.candidates(path.removeprefix("/"))
         if path in self._exact:
             numbers += self._exact[path]
@@ -125,17 +126,22 @@ class EndpointTable:
             numbers.sort()
         return [self._rules[number] for number in numbers]
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the store that knows whether they have changed is in this process, or on this machine."""
+        return self._moment is not None and not self._moment.store.remote
+
     def is_current(self) -> bool:
-        """Whether nothing has changed, as far as the store can say; asks it."""
+        """Whether nothing has changed, as far as the store knows; queries it."""
         try:
             return self._moment is None or self._moment.store.version() == self._moment.version
         except StoreUnavailable:
             return True
 
     def _confirming(self, amounts: Mapping[str, Amount]) -> Callable[[LimitSet], Requested]:
-        """What a rule asks of limits that are of the same version as it, which their store compares when it charges.
+        """Return the amounts of a rule, for limits of the same version: their store compares it when it charges.
 
-        So whoever charges them needs not ask whether the endpoints are current. It raises OutdatedEndpoints otherwise.
+        So a charge needs no further query for the version. For other limits, it raises OutdatedEndpoints.
         """
         store, version = self._moment or (None, None)
 
@@ -171,7 +177,7 @@ class EndpointTable:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A table, and until when it is kept at most, by the monotonic clock."""
+    """A table, and how long it is kept at most, by the monotonic clock."""
 
     table: EndpointTable
     until: float
@@ -183,49 +189,53 @@ class Endpoints:
     def __init__(self) -> None:
         self._kept: _Kept | None = None
         self.read: Callable[[str], Iterable[Endpoint]] = _enabled
-        """Gives the endpoints in a database; tests say otherwise."""
+        """Returns the endpoints in a database; tests replace it."""
 
     def current(self) -> EndpointTable:
-        """The endpoints as they are now; asks the store, and the database, in one query, when something has changed."""
-        kept = self.kept()
-        return kept if kept is not None and kept.is_current() else self._load()
+        """Return the present endpoints; queries the store, and the database once when something has changed."""
+        table = self._usable()
+        return table if table is not None and table.is_current() else self._load()
 
-    def find_kept(self, path: str, view_name: str | None, method: str) -> Rule | None:
-        """Return the first rule that matches a request among `kept`."""
-        table = self.kept()
-        return None if table is None else table.find(path, view_name, method)
+    def find_kept(self, request: HttpRequest) -> Rule | None:
+        """Return the first rule that matches a request, among the endpoints that were read last; queries nothing."""
+        table = self._usable()
+        return None if table is None else table.find(request)
 
-    def kept(self) -> EndpointTable | None:
-        """Return the endpoints that were read last, unless that is too long ago; queries nothing."""
+    def has_none_for(self, request: HttpRequest) -> bool:
+        """Whether no rule matches a request, as far as this process knows without a query to another one."""
+        table = self._usable()
+        return table is not None and table.is_local and table.is_current() and table.find(request) is None
+
+    def _usable(self) -> EndpointTable | None:
         kept = self._kept
         return None if kept is None or kept.until < monotonic() else kept.table
 
     def clear(self) -> None:
-        """Forget the endpoints."""
+        """Drop the endpoints."""
         self._kept = None
 
     def _load(self) -> EndpointTable:
-        moment, seconds = _now()  # before the query: a change in between makes the answer stale, never wrong
-        using = router.db_for_write(Endpoint)  # a replica may not know yet what has just changed
+        moment, seconds = _now()  # before the query: after a change in between, the endpoints are read once more
+        using = router.db_for_write(Endpoint)  # a replica may lack the latest change
         try:
             table = EndpointTable(self.read(using), moment)
         except (OperationalError, InterfaceError) as error:
             return self._known_last(error)
-        if changes.may_be_kept(using):  # what may be rolled back, or is out of date, is used once
+        if changes.may_be_kept(using):  # rows that may be rolled back, or are outdated, are used once
             self._kept = _Kept(table, monotonic() + seconds)
         return table
 
     def _known_last(self, error: Exception) -> EndpointTable:
-        """The endpoints that were kept last, however old, while the database is down."""
+        """Return the endpoints that were read last, however old, while the database is down."""
         if self._kept is None:
             raise error
-        logger.warning("the database is down, endpoints are those known last: %s", error)
+        logger.warning("the database is down: the last known endpoints are used: %s", error)
         self._kept = replace(self._kept, until=monotonic() + _BLIND_SECONDS)
         return self._kept.table
 
 
 def _now() -> tuple[Moment | None, float]:
-    """What the store says of the present, if it can, and how many seconds what is read now may be kept."""
+    """Return the present version, None without the store, and how many seconds the endpoints may be kept."""
     try:
         store = resilient_store().open()
         return Moment(store, store.version()), conf.get(conf.RESOLVER_TTL_SECONDS)
@@ -234,7 +244,7 @@ def _now() -> tuple[Moment | None, float]:
 
 
 def _enabled(using: str) -> Iterable[Endpoint]:
-    """The endpoints that are enabled, in their order."""
+    """Return the endpoints that are enabled, in their order."""
     return Endpoint.objects.using(using).filter(enabled=True).select_related("resource").order_by("order", "pk")
 
 

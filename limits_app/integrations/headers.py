@@ -1,14 +1,15 @@
-"""Headers that tell clients what they have left, on responses and on refusals.
+"""Headers that report the remaining amounts of limits, on responses and on refusals.
 
-`draft` is that of the IETF (draft-ietf-httpapi-ratelimit-headers-10), which takes any number of limits;
-`legacy` has room for one, and tells of the one that is closest to its end.
+`draft` is the format of the IETF (draft-ietf-httpapi-ratelimit-headers-10), which takes any number of limits;
+`legacy` has room for one, and reports the one that is closest to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil
+from operator import itemgetter
 from time import time
 from typing import Final, NamedTuple
 
@@ -19,126 +20,113 @@ from limits_app.conf import Headers
 from limits_app.core.acquisition import Acquisition
 from limits_app.core.limits import AnyLimit, Blocked, CallLimit, QuotaLimit, RateLimit, ResourceLimit
 from limits_app.core.outcome import remaining, reset_seconds
-from limits_app.core.plan import Claim
 
 __all__ = ["remove_headers", "set_headers"]
 
-_POLICY: Final = "RateLimit-Policy"
-_LEFT: Final = "RateLimit"
-_NAMES: Final = (_POLICY, _LEFT, "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset")
-_DRAFT: Final = Headers.DRAFT
-_NONE: Final = Headers.NONE
-_HEADERS: Final = conf.HEADERS.name
+_ADDED: Final = "limits_headers"
+"""The attribute of a response with the names of the headers that were added to it; a cache keeps it too."""
+_FORMAT: Final = conf.HEADERS.name
 _PERIODS: Final = {"hour": 3_600, "day": 86_400, "week": 604_800}
 
 
 class _Quota(NamedTuple):
-    """One limit as clients are told; `reset_seconds` is when nothing of it is used any more, None for permits."""
+    """What clients learn about one limit; `reset_seconds` is when it is unused again, None for permits."""
 
-    name: str
     limit: AnyLimit
     remaining: int
     reset_seconds: int | None
-    refused: bool
+    rejected: bool
 
     def urgency(self) -> tuple[bool, float, int]:
         """How close it is to its end."""
-        return self.refused, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
+        return self.rejected, -self.remaining / max(self.limit.ceiling, 1), self.reset_seconds or 0
 
 
 def set_headers(response: HttpResponseBase, acquisitions: Sequence[Acquisition]) -> None:
     """Add headers with the remaining amounts of the limits that were decided for a response."""
-    form = conf.current()[_HEADERS]
-    if acquisitions and form is not _NONE:
-        claims = [acquisition.claim for acquisition in acquisitions]
-        for name, value in _together(claims, form).items():
-            response.headers[name] = value
+    form = conf.current()[_FORMAT] if acquisitions else Headers.NONE
+    quotas = {} if form is Headers.NONE else _quotas(acquisitions)
+    if not quotas:
+        return
+    headers = {} if form is Headers.LEGACY else _draft(quotas)
+    if form is not Headers.DRAFT:
+        headers |= _legacy(max(quotas.values(), key=_Quota.urgency))
+    for name, value in headers.items():
+        response.headers[name] = value
+    setattr(response, _ADDED, tuple(headers))
 
 
 def remove_headers(response: HttpResponseBase) -> None:
-    """Take away what was said of somebody else."""
-    for name in _NAMES:
+    """Remove the headers that were added for another request, from a response that a cache kept."""
+    for name in getattr(response, _ADDED, ()):
         del response.headers[name]
 
 
-def _together(claims: Sequence[Claim], form: Headers) -> dict[str, str]:
-    quotas = _quotas(claims)
-    if not quotas:
-        return {}
-    found = {} if form is Headers.LEGACY else _draft(quotas)
-    return found if form is _DRAFT else found | _legacy(max(quotas, key=_Quota.urgency))
-
-
-def _quotas(claims: Iterable[Claim]) -> list[_Quota]:
-    """The limits of claims in their order; of several scopes that have the same, the one that is closest to its end."""
-    read: list[tuple[str | None, _Quota]] = []
-    for claim in claims:
-        _read(claim, read)
-    if len(read) == 1:
-        return [read[0][1]]
-    many = len({resource for resource, _ in read}) > 1
+def _quotas(acquisitions: Iterable[Acquisition]) -> Mapping[str, _Quota]:
+    """Return the limits in their order; of several scopes with the same limit, the one that is closest to its end."""
+    read: list[tuple[str | None, str, _Quota]] = []
+    for acquisition in acquisitions:
+        claim = acquisition.claim
+        now = claim.decided_at
+        violations = () if claim.admitted else acquisition.outcome.violations
+        for planned, state in zip(claim.plan.limits, claim.states, strict=True):
+            rule, scope = planned.rule, planned.scope.scope
+            if planned.scope.degraded:
+                continue
+            reset = None if isinstance(rule.limit, Blocked) else reset_seconds(rule, state, now)
+            rejected = False
+            for one in violations:
+                where = one.key, one.resource, one.entity, one.member, one.shared
+                rejected |= where == (rule.key, scope.resource, scope.entity, scope.member, scope.shared)
+            quota = _Quota(rule.limit, int(remaining(rule, state, now)), reset, rejected)
+            read.append((scope.resource, rule.key, quota))
+    several = len(set(map(itemgetter(0), read))) > 1
     found: dict[str, _Quota] = {}
-    for resource, quota in read:
-        name = f"{resource}:{quota.name}" if many else quota.name
-        other = found.get(name)
-        if other is None or quota.urgency() >= other.urgency():
-            found[name] = quota._replace(name=name)
-    return list(found.values())
+    for resource, key, quota in read:
+        name = f"{resource}:{key}" if several else key
+        if name not in found or quota.urgency() >= found[name].urgency():
+            found[name] = quota
+    return found
 
 
-def _read(claim: Claim, read: list[tuple[str | None, _Quota]]) -> None:
-    """Add the limits of a claim and their resources; states of a part stand in the order of its layout."""
-    now = claim.decided_at
-    for limit, amount, state in claim.limits():
-        rule = limit.rule
-        if limit.scope.degraded:
-            continue
-        left = int(remaining(rule, state, now))
-        reset = None if isinstance(rule.limit, Blocked) else reset_seconds(rule, state, now)
-        refused = not claim.admitted and rule.charged(state, now, amount) is None
-        read.append((limit.scope.scope.resource, _Quota(rule.key, rule.limit, left, reset, refused)))
-
-
-def _draft(quotas: Iterable[_Quota]) -> dict[str, str]:
-    return {
-        _POLICY: ", ".join([_policy(name, limit) for name, limit, *_ in quotas]),
-        _LEFT: ", ".join([_left(quota) for quota in quotas]),
-    }
+def _draft(quotas: Mapping[str, _Quota]) -> dict[str, str]:
+    policies, left = [], []
+    for name, quota in quotas.items():
+        policy, most = _policy(name, quota.limit)
+        policies.append(policy)
+        text = f'"{name}";r={min(quota.remaining, most)}'  # a burst is no part of the quota
+        left.append(text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}")
+    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(left)}
 
 
 @lru_cache(maxsize=4096)
-def _policy(name: str, limit: AnyLimit) -> str:
-    """What holds; a window that is not in whole seconds cannot be said."""
-    if isinstance(limit, ResourceLimit):
-        return f'"{name}";q={limit.capacity};qu="concurrent-requests"'
+def _policy(name: str, limit: AnyLimit) -> tuple[str, int]:
+    """Return the item of a limit, and its `q`, which is whole.
+
+    A capacity below 1 is sent as 1 in a longer window. A window that is not in whole seconds is left out.
+    """
     if isinstance(limit, Blocked):
-        return f'"{name}";q=0'
-    policy, seconds = f'"{name}";q={_quota(limit)}', _window_seconds(limit)
+        return f'"{name}";q=0', 0
+    most = max(int(limit.capacity), 1)
+    if isinstance(limit, ResourceLimit):
+        return f'"{name}";q={most};qu="concurrent-requests"', most
+    seconds = _window_seconds(limit)
     if seconds is not None and limit.capacity < 1:
         seconds /= limit.capacity
-    return f"{policy};w={int(seconds)}" if seconds is not None and float(seconds).is_integer() else policy
-
-
-def _quota(limit: AnyLimit) -> int:
-    """`q`, which is whole; of less than one in a window it is one, in a window that is longer by as much."""
-    return 0 if isinstance(limit, Blocked) else max(int(limit.capacity), 1)
+    window = f";w={int(seconds)}" if seconds is not None and float(seconds).is_integer() else ""
+    return f'"{name}";q={most}{window}', most
 
 
 def _window_seconds(limit: RateLimit | CallLimit | QuotaLimit) -> float | None:
-    """How long a window is, as clocks usually have it; None for months."""
+    """Return the length of a window as clocks usually have it; None for months."""
     if not isinstance(limit, QuotaLimit):
         return limit.window_seconds
     return _PERIODS.get(limit.period) if limit.period else limit.session_seconds
 
 
-def _left(quota: _Quota) -> str:
-    text = f'"{quota.name}";r={min(quota.remaining, _quota(quota.limit))}'  # a burst is no part of the quota
-    return text if quota.reset_seconds is None else f"{text};t={quota.reset_seconds}"
-
-
 def _legacy(quota: _Quota) -> dict[str, str]:
-    """The time is that of the clock on the wall, as most who send such headers have it."""
-    told = {"X-RateLimit-Limit": str(int(quota.limit.ceiling)), "X-RateLimit-Remaining": str(quota.remaining)}
+    """Return the headers with the time of the reset in seconds since 1970, as most sites send them."""
+    headers = {"X-RateLimit-Limit": str(int(quota.limit.ceiling)), "X-RateLimit-Remaining": str(quota.remaining)}
     if quota.reset_seconds is not None:
-        told["X-RateLimit-Reset"] = str(ceil(time()) + quota.reset_seconds)
-    return told
+        headers["X-RateLimit-Reset"] = str(ceil(time()) + quota.reset_seconds)
+    return headers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
@@ -51,7 +52,9 @@ def entity_of_request(request: HttpRequest) -> str:
     No header is trusted unless the site says so: by LIMITS["API_KEY_OF_REQUEST"], which checks a key,
     and LIMITS["TRUSTED_PROXIES"]. Without the latter, all clients behind a proxy have the address of the proxy.
     """
-    return _entity_of_api_key(request) or entity_of_user(getattr(request, "user", None)) or client_of(request)
+    settings = conf.current()
+    of_key = settings[conf.API_KEY_OF_REQUEST.name] and _entity_of_api_key(request)
+    return of_key or entity_of_user(getattr(request, "user", None)) or _client_of(request, settings)
 
 
 def identify(request: HttpRequest) -> str | None:
@@ -60,7 +63,7 @@ def identify(request: HttpRequest) -> str | None:
     An empty identifier is replaced by the default one, since it would put all clients into one bucket.
     Raises TypeError for anything but text or None.
     """
-    entity = conf.entity_function()(request)
+    entity = conf.function_of(conf.ENTITY_OF_REQUEST)(request)
     if entity is None:
         return None
     if not isinstance(entity, str):
@@ -110,10 +113,7 @@ def client_of(request: HttpRequest) -> str:
     That is the other end of the connection; where that is a trusted proxy, the last address in X-Forwarded-For that
     trusted proxies have added and that is not one of theirs. Any client can write what precedes it.
     """
-    proxies = conf.get(conf.TRUSTED_PROXIES)
-    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "") if proxies else ""
-    read = _client if len(forwarded) <= _LONGEST_CACHED else _client.__wrapped__
-    return read(str(request.META.get("REMOTE_ADDR", "")), str(forwarded), proxies, conf.get(conf.IPV6_PREFIX))
+    return _client_of(request, conf.current())
 
 
 def client_at(address: str) -> str:
@@ -132,6 +132,13 @@ def resource_named(name: str) -> str:
     stem = _FORBIDDEN_IN_RESOURCES.sub("-", name)[-_LONGEST_STEM:]
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
     return f"n{stem}-{digest}"
+
+
+def _client_of(request: HttpRequest, settings: Mapping[str, Any]) -> str:
+    proxies, prefix = settings[conf.TRUSTED_PROXIES.name], settings[conf.IPV6_PREFIX.name]
+    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "") if proxies else ""
+    read = _client if len(forwarded) <= _LONGEST_CACHED else _client.__wrapped__
+    return read(str(request.META.get("REMOTE_ADDR", "")), str(forwarded), proxies, prefix)
 
 
 @lru_cache(maxsize=4096)

@@ -56,9 +56,7 @@ class LimitsMiddleware:
         except BaseException as error:
             limits.fail(error)
             raise
-        set_headers(response, limits.reported(response))
-        release_when_sent(response, limits)
-        return response
+        return _reported(response, limits)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponseBase | None:
         """Refund what a failed view did not use; answer with a refusal where a limit rejected it."""
@@ -73,19 +71,21 @@ class LimitsMiddleware:
         except BaseException as error:
             limits.fail(error)
             raise
-        reported = limits.reported if limits.refused is None else sync_to_async(limits.reported)  # it may refund
-        found = reported(response)
-        set_headers(response, await found if isinstance(found, Awaitable) else found)
         release_with_task(response, limits)
-        release_when_sent(response, limits)
-        return response
+        if limits.refused is None:
+            return _reported(response, limits)
+        return await sync_to_async(_reported)(response, limits)  # it may refund
+
+
+def _reported(response: HttpResponseBase, limits: RequestLimits) -> HttpResponseBase:
+    """Set the headers of a response, and release what the request holds when it was sent."""
+    set_headers(response, limits.reported(response))
+    release_when_sent(response, limits)
+    return response
 
 
 def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> HttpResponseBase:
-    """Return the response to a request that reached no view: what was made for it, or its refusal.
-
-    A response from a cache has headers with what another client had left.
-    """
+    """Return the response to a request that reached no view: what was made for it, or its refusal."""
     if refused is not None:
         response.close()
         return refused
@@ -96,68 +96,60 @@ def _replaced(response: HttpResponseBase, refused: HttpResponseBase | None) -> H
 def _enforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
     """Charge the first endpoint that matches a request; return a refusal where a limit rejects it."""
     limits = limits_of(request)
-    if _is_exempt(request, limits):
-        return None
     try:
-        rule = _confirmable(request, limits)
-        try:
-            if rule is not None:
-                limits.charge(rule.resource, limits.entity, rule.amounts, requested=rule.if_current)
-                return None
-        except (OutdatedEndpoints, InvalidRequest):
-            pass  # charged as the current endpoints say
-        _charge_current(request, limits)
+        rule = _kept_rule(request, limits)
+        if rule is not None:
+            limits.charge(rule.resource, limits.entity, rule.amounts, requested=rule.if_current)
+            return None
+    except (OutdatedEndpoints, InvalidRequest):
+        pass  # charged as the current endpoints say
     except REFUSALS as error:
         return _refused(request, error)
-    return None
+    return _enforce_current(request)
 
 
 async def _aenforce(request: HttpRequest, *_view: object) -> HttpResponseBase | None:
-    """`_enforce` for asyncio; a thread queries the store and the database for endpoints."""
+    """`_enforce` for asyncio; a thread queries the database, and a store of another process."""
     limits = limits_of(request)
-    if _is_exempt(request, limits):
-        return None
     try:
-        rule = _confirmable(request, limits)
-        try:
-            if rule is not None:
-                entity = await limits.aentity()
-                await limits.acharge(rule.resource, entity, rule.amounts, requested=rule.if_current)
-                return None
-        except (OutdatedEndpoints, InvalidRequest):
-            pass
-        await sync_to_async(_charge_current)(request, limits)
+        rule = _kept_rule(request, limits)
+        if rule is not None:
+            entity = await limits.aentity()
+            await limits.acharge(rule.resource, entity, rule.amounts, requested=rule.if_current)
+            return None
+    except (OutdatedEndpoints, InvalidRequest):
+        pass
     except REFUSALS as error:
         return await sync_to_async(_refused)(request, error)
-    return None
+    return None if endpoints.has_none_for(request) else await sync_to_async(_enforce_current)(request)
 
 
-def _is_exempt(request: HttpRequest, limits: RequestLimits) -> bool:
+def _kept_rule(request: HttpRequest, limits: RequestLimits) -> Rule | None:
+    """Return the rule among the endpoints that were read last: the store confirms them when it charges."""
     limits.enforced = True
+    return None if limits.charges or _is_exempt(request) else endpoints.find_kept(request)
+
+
+def _is_exempt(request: HttpRequest) -> bool:
     match = request.resolver_match
     return match is not None and getattr(match.func, EXEMPT, False)
 
 
-def _confirmable(request: HttpRequest, limits: RequestLimits) -> Rule | None:
-    """Return the rule among the endpoints that were read last: the store confirms them when it charges."""
-    return None if limits.charges else endpoints.find_kept(*_found_by(request))
-
-
-def _charge_current(request: HttpRequest, limits: RequestLimits) -> None:
+def _enforce_current(request: HttpRequest) -> HttpResponseBase | None:
     """Charge what the current endpoints say; 1 of each limit where the amounts of a rule are invalid."""
-    rule = endpoints.current().find(*_found_by(request))
-    if rule is None:
-        return
+    limits = limits_of(request)
     try:
-        limits.charge(rule.resource, limits.entity, rule.amounts)
-    except InvalidRequest as error:
-        rule.report(error)
-        limits.charge(rule.resource, limits.entity)
-
-
-def _found_by(request: HttpRequest) -> tuple[str, str | None, str]:
-    match = request.resolver_match
-    return request.path_info, None if match is None else match.view_name, request.method or ""
+        rule = None if _is_exempt(request) else endpoints.current().find(request)
+        if rule is None:
+            return None
+        try:
+            limits.charge(rule.resource, limits.entity, rule.amounts)
+        except InvalidRequest as error:
+            rule.report(error)
+            limits.charge(rule.resource, limits.entity)
+    except REFUSALS as error:
+        return _refused(request, error)
+    return None
 
 
 def _refused(request: HttpRequest, error: LimitExceeded | StoreUnavailable) -> HttpResponseBase:

@@ -7,7 +7,7 @@ integrations apply. What a request holds is released when its response was sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 from threading import RLock
 from typing import Any, Final
@@ -35,7 +35,6 @@ __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 REFUNDS: Final = "limits_refunds"
 """The attribute of a refusal: whether the request is refunded what it was charged when this is its response."""
 
-_UNKNOWN: Final = object()
 _ANSWERS: Final = (Http404, PermissionDenied, BadRequest, SuspiciousOperation, MultiPartParserError)
 """Exceptions with which a view answers; amounts stay charged after them, or failed log-ins could not be limited."""
 
@@ -82,7 +81,8 @@ class RequestLimits:
         """What integrations charged."""
         self._given: list[tuple[str, Acquisition]] = []
         self._is_undone = False
-        self._entity: Any = _UNKNOWN
+        self._has_entity = False
+        self._entity: str | None = None
         self._user: object = None
         self._former_entities: tuple[str | None, ...] = ()
         self._turns: dict[object, Any] = {}
@@ -103,28 +103,27 @@ class RequestLimits:
 
         It is identified again when `request.user` changes, as when the REST framework authenticates inside the view.
         """
-        if self._entity is _UNKNOWN or self._is_other_user():
-            self._identified(identify(self.request))
-        found: str | None = self._entity
-        return found
+        if not self._is_identified():
+            self._identify_as(identify(self.request))
+        return self._entity
 
     async def aentity(self) -> str | None:
         """`entity` for asyncio."""
-        if self._entity is _UNKNOWN or self._is_other_user():
-            self._identified(await aidentify(self.request))
-        found: str | None = self._entity
-        return found
+        if not self._is_identified():
+            self._identify_as(await aidentify(self.request))
+        return self._entity
 
-    def _is_other_user(self) -> bool:
+    def _is_identified(self) -> bool:
+        """Whether the entity is that of the present user; a request that is over keeps its entity."""
         request = self._reference()
-        return request is not None and getattr(request, "user", None) is not self._user
+        return self._has_entity and (request is None or getattr(request, "user", None) is self._user)
 
-    def _identified(self, entity: str | None) -> None:
+    def _identify_as(self, entity: str | None) -> None:
         """Note the entity; what integrations charged to a former one is moved when it is charged next."""
         self._user = getattr(self._reference(), "user", None)
-        if self._entity is not _UNKNOWN and entity != self._entity:
+        if self._has_entity and entity != self._entity:
             self._former_entities = (*self._former_entities, self._entity)
-        self._entity = entity
+        self._has_entity, self._entity = True, entity
 
     # ---------------------------------------------------------------- verbs for views
 
@@ -210,20 +209,22 @@ class RequestLimits:
         `requested` replaces `named` where nothing was charged before. Returns what was taken last of the resource.
         Raises what `limits.acquire` raises.
         """
-        with self._turn(RLock, timeout, resource, entity):  # reentrant: signal receivers may charge, too
-            self._move_charge(resource, entity, default_limits)
-            asked = self.charges.missing((resource, entity), named, requested)
-            if asked is not None:
-                try:
-                    acquisition = services.acquire(
-                        resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
-                    )
-                except LimitExceeded as error:
-                    self._note_refused(error)
-                    raise
-                self._hold(acquisition)
-                self.charges.note((resource, entity), named, acquisition)
-            return self.charges.of((resource, entity))[-1]
+        key = resource, entity
+        # Parts of a view that run concurrently charge it one after the other; one that may wait does not block others.
+        with self._turns.setdefault(key, RLock()) if timeout == 0 else nullcontext():
+            if self.charges:
+                self._move_charge(resource, entity, default_limits)
+            asked = self.charges.missing(key, named, requested)
+            if asked is None:
+                return self.charges[key].acquisitions[-1]
+            try:
+                acquisition = services.acquire(
+                    resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+                )
+            except LimitExceeded as error:
+                self._note_refused(error)
+                raise
+            return self._charged(key, named, acquisition)
 
     async def acharge(
         self,
@@ -236,21 +237,27 @@ class RequestLimits:
         default_limits: Limits = (),
     ) -> Acquisition:
         """`charge` for asyncio."""
-        async with self._turn(asyncio.Lock, timeout, resource, entity, asyncio.get_running_loop()):
+        key = resource, entity
+        turn = self._turns.setdefault((*key, asyncio.get_running_loop()), asyncio.Lock())
+        async with turn if timeout == 0 else nullcontext():
             if self.charges and await self.aentity() == entity and self._former_entities:
                 await sync_to_async(self._move_charge)(resource, entity, default_limits)
-            asked = self.charges.missing((resource, entity), named, requested)
-            if asked is not None:
-                try:
-                    acquisition = await services.aacquire(
-                        resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
-                    )
-                except LimitExceeded as error:
-                    self._note_refused(error)
-                    raise
-                self._hold(acquisition)
-                self.charges.note((resource, entity), named, acquisition)
-            return self.charges.of((resource, entity))[-1]
+            asked = self.charges.missing(key, named, requested)
+            if asked is None:
+                return self.charges[key].acquisitions[-1]
+            try:
+                acquisition = await services.aacquire(
+                    resource, entity=entity, requested=asked, timeout=timeout, default_limits=default_limits
+                )
+            except LimitExceeded as error:
+                self._note_refused(error)
+                raise
+            return self._charged(key, named, acquisition)
+
+    def _charged(self, key: Key, named: Mapping[str, Amount], acquisition: Acquisition) -> Acquisition:
+        self._hold(acquisition)
+        self.charges.note(key, named, acquisition)
+        return acquisition
 
     def charge_all(self, shares: Sequence[Share]) -> None:
         """Charge several resources, all or nothing, as far as the request was not charged before.
@@ -259,7 +266,7 @@ class RequestLimits:
         Raises what `limits.acquire` raises.
         """
         if len(shares) > 1:
-            for share in shares:
+            for share in shares if self.charges else ():
                 self._move_charge(share.resource, share.entity, share.default_limits)
             new = [share for share in shares if not self.was_charged(share.resource, share.entity)]
             shares = new or shares[:1]
@@ -299,7 +306,7 @@ class RequestLimits:
 
     def _move_charge(self, resource: str, entity: str | None, default_limits: Limits) -> None:
         """Charge the entity of the request what a former one was charged, before the user was known."""
-        if not self.charges or entity != self.entity:
+        if entity != self.entity:
             return
         for former in self._former_entities:
             charge = None if former == entity else self.charges.withdraw((resource, former))
@@ -313,13 +320,6 @@ class RequestLimits:
             except InvalidRequest:  # the amounts are of limits that only the former entity has
                 self.charge(resource, entity, default_limits=default_limits)
             return
-
-    def _turn(self, make: Callable[[], Any], timeout: float | None, *key: object) -> Any:
-        """Let parts of a view that run concurrently charge a resource one after the other, so that it is charged once.
-
-        A part that may wait for a limit does not block the others.
-        """
-        return self._turns.setdefault(key, make()) if timeout == 0 else nullcontext()
 
     # ---------------------------------------------------------------- rejections and the end
 

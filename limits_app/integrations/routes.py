@@ -1,4 +1,4 @@
-"""Routes: which of many rules may fit a path, found by walking the path's segments once."""
+"""Routes: the rules that may match a path, found by walking the segments of the path once."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from limits_app.models.endpoint import route_pattern
 __all__ = ["Route", "RouteTree"]
 
 _WITHIN_SEGMENT: Final = frozenset({IntConverter, SlugConverter, StringConverter, UUIDConverter})
-"""Converters that never take a slash; of others nobody knows."""
+"""Converters that never match a slash; others may."""
 
 
 class Route:
     """A path with parameters, compiled.
 
-    Parameters of the type `path` take line breaks too: Django's do not, and a rule must not be escaped by adding one.
+    Parameters of the type `path` match line breaks too, unlike Django's: a client must not avoid a rule by adding one.
     """
 
     __slots__ = ("_converters", "_regex", "segments")
 
     def __init__(self, path: str) -> None:
-        """Raise ImproperlyConfigured or re.error for what is no route."""
+        """Raise ImproperlyConfigured or re.error for an invalid route."""
         pattern = route_pattern(path)
         self._regex = re.compile(pattern.regex.pattern, re.DOTALL)
         self._converters: Mapping[str, object] = pattern.converters
         self.segments = path.removeprefix("/").split("/")
 
     def fits(self, path: str) -> bool:
-        """Whether the path of a request, without its first slash, is one of this route."""
+        """Whether the path of a request, without its first slash, matches this route."""
         match = self._regex.search(path)
         if match is None:
             return False
@@ -45,14 +45,14 @@ class Route:
         return True
 
     def is_open(self, segment: str) -> bool:
-        """Whether a segment with parameters may take several segments of a path."""
+        """Whether a segment with parameters may match several segments of a path."""
         names = [name for name in self._converters if f"{name}>" in segment]
         return not names or any(type(self._converters[name]) not in _WITHIN_SEGMENT for name in names)
 
 
 @dataclass(slots=True)
 class _Node:
-    """What may come after some segments: a certain one, any one, anything, or nothing more."""
+    """What may follow some segments: a certain segment, any one segment, any number of segments, or the end."""
 
     certain: dict[str, _Node] = field(default_factory=dict)
     any: list[_Node] = field(default_factory=list)
@@ -83,7 +83,7 @@ class RouteTree:
         node.ends.append(number)
 
     def candidates(self, path: str) -> list[int]:
-        """Numbers of the routes that may fit a path without its first slash, in no particular order."""
+        """Return the numbers of the routes that may match a path without its first slash, in no particular order."""
         if not self._depth:
             return []
         found: list[int] = []

@@ -185,7 +185,7 @@ def test_an_unknown_key_is_reported_with_what_was_probably_meant(name: object, h
 @pytest.mark.parametrize("reference", [repr, "builtins.repr"])
 def test_the_function_that_identifies_is_found(reference: object) -> None:
     with override_settings(LIMITS={"ENTITY_OF_REQUEST": reference}):
-        assert conf.entity_function() is repr
+        assert conf.function_of(conf.ENTITY_OF_REQUEST) is repr
         assert check_settings() == []
 
 
@@ -200,7 +200,7 @@ def test_the_function_that_identifies_is_found(reference: object) -> None:
 def test_a_path_that_leads_to_no_function_is_reported(reference: str, message: str) -> None:
     with override_settings(LIMITS={"ENTITY_OF_REQUEST": reference}):
         with pytest.raises(ImproperlyConfigured, match=message):
-            conf.entity_function()
+            conf.function_of(conf.ENTITY_OF_REQUEST)
         assert [report.id for report in check_settings()] == ["limits_app.E018"]
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from django.db import transaction
-from django.urls import register_converter
+from django.http import HttpRequest
+from django.urls import ResolverMatch, register_converter
 from django.urls.converters import REGISTERED_CONVERTERS, get_converters
 from pytest_django import DjangoAssertNumQueries, Settings
 
@@ -21,7 +22,7 @@ from limits_app.core.limits import CallLimit
 from limits_app.integrations.endpoints import EndpointTable, endpoints
 from limits_app.models import Endpoint, Resource
 from limits_app.stores import registry
-from tests.integrations.site import endpoint, limit
+from tests.integrations.site import endpoint, fine, limit
 
 
 def row(path: str = "", **fields: Any) -> Endpoint:
@@ -29,9 +30,18 @@ def row(path: str = "", **fields: Any) -> Endpoint:
     return Endpoint(**({"name": path, "path": path, "resource": Resource(name="api")} | fields))
 
 
+def of(path: str, view_name: str | None = None, method: str = "GET") -> HttpRequest:
+    """A request for a path, and for a view where one was found."""
+    request = HttpRequest()
+    request.path_info, request.method = path, method
+    if view_name is not None:
+        request.resolver_match = ResolverMatch(fine, (), {}, view_name)
+    return request
+
+
 def found(rows: list[Endpoint], path: str, view_name: str | None = None, method: str = "GET") -> str | None:
     """The name of the rule that is about a request."""
-    rule = EndpointTable(rows).find(path, view_name, method)
+    rule = EndpointTable(rows).find(of(path, view_name, method))
     return None if rule is None else rule.name
 
 
@@ -174,8 +184,9 @@ def test_a_thousand_rules_cost_no_more_than_ten(kind: str, path: str) -> None:
     for count in (10, 1000):
         table = EndpointTable(many(kind, count))
         assert len(table.candidates(path, "api:none")) <= 1
+        request = of(path, "api:none", "GET")
         with counted_calls() as counted:
-            rule = table.find(path, "api:none", "GET")
+            rule = table.find(request)
         assert (rule is not None) == (path == "/api/v1/7/")
         calls.append(counted[0])
     assert calls[0] == calls[1]
@@ -191,7 +202,7 @@ def test_nobody_fills_the_memory_with_long_requests(path: str, method: str) -> N
     tracemalloc.start()
     try:
         for number in range(30):
-            table.find(f"{path}{number}", None, f"{method}{number}")
+            table.find(of(f"{path}{number}", None, f"{method}{number}"))
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -222,11 +233,11 @@ def test_a_change_is_read_with_one_query_and_nothing_else_is(django_assert_num_q
 )
 def test_every_way_of_writing_counts_at_once(change: Any) -> None:
     row = endpoint(limit("api"), "/old/")
-    assert endpoints.current().find("/new/", None, "GET") is None
+    assert endpoints.current().find(of("/new/")) is None
     change(row)
-    assert endpoints.current().find("/new/", None, "GET") is not None
+    assert endpoints.current().find(of("/new/")) is not None
     Endpoint.objects.all().delete()
-    assert endpoints.current().find("/new/", None, "GET") is None
+    assert endpoints.current().find(of("/new/")) is None
 
 
 def _with_path(row: Endpoint, path: str) -> Endpoint:
@@ -240,17 +251,17 @@ def test_what_may_be_rolled_back_is_not_kept() -> None:
     endpoints.clear()
     with transaction.atomic():
         endpoint(api, "/")
-        assert endpoints.current().find("/", None, "GET") is not None
+        assert endpoints.current().find(of("/")) is not None
         transaction.set_rollback(True)
-    assert endpoints.current().find("/", None, "GET") is None
+    assert endpoints.current().find(of("/")) is None
 
 
 @pytest.mark.django_db(transaction=True)
 def test_writes_that_bypass_the_app_count_when_what_is_kept_is_too_old(settings: Settings) -> None:
     settings.LIMITS = settings.LIMITS | {"RESOLVER_TTL_SECONDS": 1e-9}
     endpoint(limit("api"), "/")
-    assert endpoints.current().find("/", None, "GET") is not None
-    assert endpoints.kept() is None
+    assert endpoints.current().find(of("/")) is not None
+    assert endpoints.find_kept(of("/")) is None
 
 
 class Broken:
@@ -269,8 +280,8 @@ def test_while_the_store_is_down_the_endpoints_are_those_known_last(
     endpoints.current()
     monkeypatch.setattr(registry.store(), "version", Broken().version)
     endpoint(api, "/new/")
-    assert endpoints.current().find("/new/", None, "GET") is None
-    assert endpoints.current().find("/", None, "GET") is not None
+    assert endpoints.current().find(of("/new/")) is None
+    assert endpoints.current().find(of("/")) is not None
 
 
 @pytest.mark.django_db(transaction=True)
@@ -280,8 +291,8 @@ def test_endpoints_first_read_while_the_store_is_down_are_kept_for_a_moment(
     endpoint(limit("api"), "/")
     monkeypatch.setattr(registry, "store", lambda alias: Broken().version())
     with django_assert_num_queries(1):
-        assert endpoints.current().find("/", None, "GET") is not None
-        assert endpoints.current().find("/", None, "GET") is not None
+        assert endpoints.current().find(of("/")) is not None
+        assert endpoints.current().find(of("/")) is not None
 
 
 @pytest.mark.parametrize(
@@ -300,13 +311,13 @@ def test_a_row_that_cannot_be_is_passed_over_with_a_word(
     fields: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert found([row(**fields, name="broken"), row("/", name="sound")], "/") == "sound"
-    assert "the endpoint 'broken' is passed over until it is corrected" in caplog.text
+    assert "the endpoint 'broken' is ignored until it is corrected" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_limits_of_the_resource_are_asked_for_by_name() -> None:
     services.set_resource_limits("api", [CallLimit(5, 60)])
     endpoint(Resource.objects.get(name="api"), "/", amounts={"call_count": 2})
-    rule = endpoints.current().find("/", None, "GET")
+    rule = endpoints.current().find(of("/"))
     assert rule is not None
     assert (rule.resource, rule.amounts) == ("api", {"call_count": 2})

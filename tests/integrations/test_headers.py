@@ -350,7 +350,7 @@ def test_a_handler_that_gives_no_response_is_reported_once_and_the_refusal_has_i
     endpoint(limit("api", CallLimit(1, 60)))
     _report_once.cache_clear()
     assert [ask().status_code for _ in range(3)] == [200, 429, 429]
-    assert caplog.text.count("must give a response or None, not Word") == 1
+    assert caplog.text.count("must return a response or None, not Word") == 1
 
 
 def test_a_view_that_goes_on_after_a_refusal_tells_of_all_that_holds(ask: Ask, serve: Any) -> None:

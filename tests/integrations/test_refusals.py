@@ -203,7 +203,7 @@ def test_a_page_that_cannot_be_shown_is_still_a_refusal(
     assert ask(Accept=CHROME).status_code == 200
     response = ask(Accept=CHROME)
     assert (response.status_code, response["Content-Type"]) == (429, "application/problem+json")
-    assert "a refusal could not be shown as a page" in caplog.text
+    assert "the template of a refusal failed" in caplog.text
 
 
 def test_a_page_may_ask_the_database(ask: Ask, serve: Any, settings: Settings, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_endpoints_are_those_known_last_while_the_database_is_down(
     with connection.execute_wrapper(_closed):
         assert endpoints.current() is known
         assert endpoints.current() is known
-    assert caplog.text.count("endpoints are those known last") == 1
+    assert caplog.text.count("the last known endpoints are used") == 1
 
 
 def _closed(*args: object) -> object:
