@@ -68,7 +68,8 @@ class Outcome:
     @property
     def retry_after(self) -> float | None:
         """Seconds until all limits would admit: 0 when allowed, None when unknown or never."""
-        return 0.0 if self.binding is None else self.binding.retry_after
+        binding = self.binding
+        return 0.0 if binding is None else binding.retry_after
 
     @property
     def never(self) -> bool:
@@ -133,15 +134,17 @@ def _status(claim: Claim, limit: PlannedLimit, amount: int, state: State, *, rej
         retry_after=retry_after,
         reset_after=max(rule.restored_at(state) - now, 0) / _SECOND,
         never=never,
-        overdrawn=_overdrawn(rule, state if claim.admitted else rule.charged(state, now, amount), now),
+        overdrawn=_overdrawn(claim, rule, amount, state) if rule.is_soft else 0,
         member=scope.member,
         shared=scope.shared,
     )
 
 
-def _overdrawn(rule: Rule, charged: State | None, now: int) -> Amount:
-    """Return the use beyond the capacity once a request was charged; 0 for hard limits."""
-    if charged is None or not rule.is_soft:
+def _overdrawn(claim: Claim, rule: Rule, amount: int, state: State) -> Amount:
+    """Return the use of a soft limit beyond its capacity once a request was charged."""
+    now = claim.decided_at
+    charged = state if claim.admitted else rule.charged(state, now, amount)
+    if charged is None:
         return 0
     return units_of(rule, max(rule.used(charged, now) - rule.ceiling_parts, 0))
 

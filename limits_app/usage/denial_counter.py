@@ -131,6 +131,9 @@ class Denials:
 
     def _add(self, denied: Denied, times: Times) -> None:
         noted = self._noted
+        if denied in noted:
+            noted[denied] = noted[denied].merged(times)
+            return
         place = next(one for one in self._places(denied) if one in noted or len(noted) < self._room(one))
         noted[place] = times.merged(noted[place]) if place in noted else times
 
