@@ -1,6 +1,6 @@
-"""Surveying: what holds for many entities on many resources, in two queries, for lists that people look at.
+"""Policy resolution for many entities on many resources in two queries, for lists.
 
-Only what is said about each entity itself; what those above it are charged is a matter of `resolve`.
+Only the policies of each entity itself: the entities above it, which are charged too, are left to `resolve`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from limits_app.resolver.store_versions import schemas_of
 __all__ = ["Pair", "choices", "scopes"]
 
 Pair = tuple[Resource | None, Entity | None]
-"""A resource (None: what is said about all of them), and an entity (None: the site itself)."""
+"""A resource (None: all resources), and an entity (None: the site itself)."""
 
 
 def choices(pairs: Collection[Pair], now: datetime) -> list[Choice]:
-    """Say what holds for each pair, in their order."""
+    """Choose the policies of each pair, in the order of the pairs."""
     about: dict[tuple[int, int], list[Candidate]] = {}
     for policy in _policies(pairs, now):
         about.setdefault((policy.resource_id or 0, policy.entity_id or 0), []).append(_candidate(policy))
@@ -57,7 +57,7 @@ def _policies(pairs: Collection[Pair], now: datetime) -> Iterable[Policy]:
 
 
 def _or_zero(column: str) -> Func:
-    """A key as the unique index over policies has it, with the number written out, because SQLite wants it so."""
+    """A key as in the unique index of policies; SQLite uses the index only with 0 as a literal."""
     return Func(F(column), template="COALESCE(%(expressions)s, 0)", output_field=IntegerField())
 
 
@@ -71,7 +71,7 @@ def _link(
 
 
 def _own(entity: Entity | None) -> Iterable[Candidate]:
-    """What the row of an entity itself says."""
+    """The policy of an entity that is blocked or unlimited itself."""
     if entity is not None and (entity.blocked or entity.unlimited):
         yield Candidate(ENTITY_FLAGS, PolicyEffect.BLOCKED if entity.blocked else PolicyEffect.UNLIMITED, (), None)
 

@@ -1,9 +1,9 @@
-"""Choosing: which of the policies that are about an entity hold at a moment, and what comes of them together.
+"""Policy resolution: which policies apply to an entity at a time, and the limits that follow from them.
 
-Of all levels the most specific one counts, as a whole: an entity that is itself blocked or unlimited, entity on this
-resource, entity on all resources, resource, system, and then the limits that the call itself brings.
-Within a level a policy with dates comes before one with weekly hours, and that before the one that always holds.
-A policy that extends is added to the next one down instead of replacing it, and its keys come first.
+The most specific level applies, as a whole: an entity that is itself blocked or unlimited, entity on this resource,
+entity on all resources, resource, system, and then the limits that the call brings.
+Within a level, a policy with dates precedes one with weekly hours, and that precedes the one that always applies.
+A policy that extends is added to the next one instead of replacing it, and its keys take precedence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRECEDENCE: Final = (ENTITY_FLAGS, *PolicyScope.values, CALL)
 
 
 class Standing(StrEnum):
-    """What becomes of one policy; another adds to the one that is extended."""
+    """The status of one policy; an EXTENDED policy is one to which another adds."""
 
     COUNTS = "counts"
     EXTENDED = "extended"
@@ -40,7 +40,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A policy, and what becomes of it."""
+    """A policy and its status."""
 
     candidate: Candidate
     standing: Standing
@@ -48,7 +48,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A limit that holds, and the policy that it comes from; `shared` is one bucket for everybody."""
+    """An effective limit, and the policy that it comes from; a `shared` one is one bucket for all entities."""
 
     limit: AnyLimit
     candidate: Candidate
@@ -57,7 +57,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What holds for one entity of a chain: `verdicts` in order of precedence, and the limits that come of them."""
+    """The policies of one entity of a chain in order of precedence, and the effective limits."""
 
     entity: str | None
     verdicts: tuple[Verdict, ...]
@@ -66,7 +66,7 @@ class Choice:
 
 
 def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choice:
-    """Say what holds for an entity now; with `shadow`, what would hold if policies in the shadow were enforced."""
+    """Choose the policies that apply to an entity now; with `shadow`, as if policies in shadow mode were enforced."""
     position = rollout_position(link.entity)
     verdicts: list[Verdict] = []
     counting: list[Candidate] = []
@@ -85,13 +85,13 @@ def choose(link: EntityPolicies, now: datetime, *, shadow: bool = False) -> Choi
 
 
 def changes_at(link: EntityPolicies, now: datetime) -> datetime | None:
-    """When a date or an hour comes at which something else may hold for an entity; None for never."""
+    """The next time at which a date or an hour may change the effective limits; None for never."""
     moments = [moment for one in link.candidates for moment in (one.valid_from, one.valid_until, _next(one, now))]
     return min((moment for moment in moments if moment is not None and moment > now), default=None)
 
 
 def rollout_position(entity: str | None) -> int:
-    """Where an entity stands from 0 to 99, the same always and everywhere: a rollout takes in those below it."""
+    """The position of an entity from 0 to 99, the same in every process; a rollout includes the positions below it."""
     return int.from_bytes(blake2b((entity or "").encode("utf-8", "surrogatepass"), digest_size=8).digest()) % 100
 
 
@@ -105,7 +105,7 @@ def _precedence(candidate: Candidate) -> tuple[int, bool, bool, int]:
 
 
 def _out(candidate: Candidate, now: datetime, position: int, *, shadow: bool) -> Standing | None:
-    """Why a policy is not obeyed; None where it is."""
+    """Why a policy does not apply; None where it does."""
     if candidate.enforcement == Enforcement.OFF:
         return Standing.OFF
     if not _is_in_force(candidate, now):
@@ -127,7 +127,7 @@ def _next(candidate: Candidate, now: datetime) -> datetime | None:
 
 
 def _together(counting: list[Candidate]) -> tuple[Held, ...]:
-    """The limits of policies of which each but the last adds to the next, in the order of their keys."""
+    """The limits of several policies by key, where each policy but the last extends the next one."""
     held: dict[str, Held] = {}
     for candidate in reversed(counting):
         if candidate.effect == PolicyEffect.BLOCKED:

@@ -40,18 +40,19 @@ def reset(
     actor: str = "",
     source: str = "service",
 ) -> bool:
-    """Forget what an entity (None: the site itself, and what all share) has used of a resource: of some limits or all.
+    """Forget the recorded use of an entity (None: the site itself, and shared limits) on a resource.
 
-    Permits stay with their holders, and parents keep what they were charged. It is audited with its reason.
-    With an idempotency key that was used for it before, nothing happens, and False is returned.
-    Inside a transaction of the caller it happens when that is committed; a store that went down by then raises
-    StoreUnavailable there, and the event stands.
-    Raises InvalidLimit for names that cannot be, InvalidRequest for a key that is not limited there, or an idempotency
-    key that cannot be, StoreUnavailable while the store is down.
+    `keys` are those of some limits (None: all). Permits stay with their holders, and parents keep their charges.
+    The reset is audited with its reason.
+    A reset that is repeated with its idempotency key does nothing and returns False.
+    In a transaction of the caller it happens after the commit; a store that is down by then raises StoreUnavailable
+    there, and the audit event stays.
+    Raises InvalidLimit for an invalid name, InvalidRequest for a key without a limit or an invalid idempotency key, and
+    StoreUnavailable while the store is down.
     """
     wanted = [keys] if isinstance(keys, str) else keys
     asked = {"resource": resource, "entity": entity} | ({} if wanted is None else {"keys": sorted(map(str, wanted))})
-    once = _Once(Verb.RESET, asked, idempotency_key)
+    once = _AuditedOnce(Verb.RESET, asked, idempotency_key)
     if once.is_done():
         return False
     found = resolver.latest(resource, entity)
@@ -95,18 +96,17 @@ def top_up(
     actor: str = "",
     source: str = "service",
 ) -> bool:
-    """Give an entity (None: the site itself) credit of a limit, as much as fits into it. It is audited with its reason.
+    """Give an entity (None: the site itself) credit for a limit, at most its recorded use.
 
-    Parents keep what they were charged. A limit that everybody shares is credited to all.
-    With an idempotency key that was used for it before, nothing happens, and False is returned.
-    Inside a transaction of the caller it happens when that is committed; a store that went down by then raises
-    StoreUnavailable there, and the event stands.
-    Raises InvalidLimit for names that cannot be, StoreUnavailable while the store is down, and InvalidRequest for a key
-    that is not limited there, an amount or an idempotency key that cannot be, or a limit of permits, which belong to
-    their holders.
+    Parents keep their charges. Credit for a shared limit is for all entities. It is audited with its reason.
+    A credit that is repeated with its idempotency key does nothing and returns False.
+    In a transaction of the caller it happens after the commit; a store that is down by then raises StoreUnavailable
+    there, and the audit event stays.
+    Raises InvalidLimit for an invalid name, StoreUnavailable while the store is down, and InvalidRequest for a key
+    without a limit, an invalid amount or idempotency key, or a concurrency limit, whose permits have holders.
     """
     asked = {"resource": resource, "entity": entity, "key": key, "amount": amount}
-    once = _Once(Verb.TOP_UP, asked, idempotency_key)
+    once = _AuditedOnce(Verb.TOP_UP, asked, idempotency_key)
     if once.is_done():
         return False
     found = resolver.latest(resource, entity)
@@ -123,17 +123,17 @@ def top_up(
 
 
 def _is_of(scoped: ScopedLimits, resource: str, entity: str | None) -> bool:
-    """Whether a scope is the entity's own; those that all share are the site's, but for members of pools."""
+    """Whether a scope belongs to the entity; shared limits belong to the site, and those of pool members to neither."""
     if scoped.scope.member is not None:
         return False
     key = scoped.scope.key
     return key == scope_of(resource, entity).key or (entity is None and scoped.scope.entity is None)
 
 
-class _Once:
-    """What was asked of a resource, and maybe with a key by which it is known when it is asked again.
+class _AuditedOnce:
+    """An adjustment that is audited, and that is made once for each idempotency key.
 
-    Limits may have changed by then: what was done is not asked whether it still could be.
+    A repeated adjustment is recognized before it is checked, since the limits may have changed meanwhile.
     """
 
     def __init__(self, verb: Verb, asked: audit.Snapshot, key: str | None) -> None:
@@ -144,18 +144,18 @@ class _Once:
         self._using = router.db_for_write(AuditEvent)
 
     def is_done(self) -> bool:
-        """Whether it was done before; InvalidRequest where the key is that of something else."""
+        """Whether it was made before; InvalidRequest where the key was used for another adjustment."""
         if self._key is None:
             return False
         earlier = AuditEvent.objects.using(self._using).filter(idempotency_key=self._key).first()
         return earlier is not None and self._is_same(earlier)
 
     def do(self, do: Callable[[], None], change: audit.Snapshot, *, reason: str, actor: str, source: str) -> bool:
-        """Audit and do it in one transaction, unless somebody has done it since.
+        """Audit and make it in one transaction, unless another process has made it meanwhile.
 
-        The event comes first, and writers of the log wait for each other, so that of two at once with the same key
-        only one does it; what the store cannot do is no event. In a transaction of the caller it waits for the commit,
-        because a rollback takes the event and the key along, and leaves what was done.
+        The event is written first, and writers of the log wait for each other, so that only one of two concurrent
+        requests with the same key makes it. An error of the store rolls the event back. In a transaction of the caller
+        it waits for the commit: a rollback would remove the event and the key, but could not undo the adjustment.
         """
         waits = changes.in_transaction(self._using)
         with audit.acting(actor=actor, source=source, reason=reason, using=self._using) as unit:
@@ -177,7 +177,7 @@ class _Once:
 
 
 def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
-    """An amount of credit in parts of its limit; InvalidRequest where there can be none."""
+    """An amount of credit in parts of its limit; InvalidRequest for an invalid amount or kind of limit."""
     if not isinstance(scoped.schema.limits[scoped.schema.index[key]], MeteredLimit | CallLimit):
         raise InvalidRequest(f"{key} cannot be topped up: only rates, calls and quotas can")
     parts = parts_of(_plan(scoped, key).limits[0], amount)
@@ -187,9 +187,9 @@ def taken(scoped: ScopedLimits, key: str, amount: Amount) -> int:
 
 
 def credit(store: Store, scoped: ScopedLimits, key: str, parts: int) -> None:
-    """Make what was used of a limit less by so many parts, or forget all of it."""
+    """Reduce the recorded use of a limit by so many parts, at most to 0."""
     claim = Claim(_plan(scoped, key), [0])
-    store.peek(claim)  # a store that is down says so here, and settles later otherwise
+    store.peek(claim)  # raises StoreUnavailable; `settle` would wait for the store instead
     store.settle(claim, [-parts])
 
 
@@ -204,9 +204,9 @@ _THOUSANDTH: Final = Decimal("0.001")
 def boost(  # noqa: PLR0917 - who gets how much more, until when and why: a sentence
     entity: str, resource: str | None, factor: Decimal | float, until: datetime, reason: str, *, actor: str = ""
 ) -> Policy:
-    """Multiply each limit that holds now for an entity on a resource (None: on all) until a moment.
+    """Multiply each effective limit of an entity on a resource (None: on all) until a time.
 
-    Limits that everybody shares stay as they are. See `grant_boost`; InvalidRequest where nothing can be multiplied.
+    Shared limits stay as they are. See `grant_boost`; raises InvalidRequest where no limit can be multiplied.
     """
     times = _times_as_much(factor)
     limits = [
@@ -229,7 +229,7 @@ def _times_as_much(factor: object) -> Decimal:
 
 
 def _now(entity: str, resource: str | None) -> Choice:
-    """What holds now; neither of them needs a row."""
+    """The effective limits; the entity and the resource need no rows."""
     using = home()
     check_entity(entity)
     who = Entity.objects.using(using).filter(identifier=entity).first() or Entity(identifier=entity)

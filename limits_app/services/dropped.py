@@ -1,4 +1,4 @@
-"""What a policy silently frees, because it replaces broader ones as a whole."""
+"""Dropped limits: keys that a policy leaves unlimited because it replaces broader policies as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Scope = tuple[str, str]
 
 
 class DroppedKey(NamedTuple):
-    """A limit that holds no longer for those whom the policy is about."""
+    """A limit that no longer applies to the entities of a policy."""
 
     key: str
     level: str
@@ -28,9 +28,9 @@ class DroppedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A policy, as far as it matters to others: which limits it has, and when it is obeyed.
+    """The keys of a policy, and when it applies.
 
-    `has_limits` is False where it blocks or frees everything; it has no `keys` then.
+    `has_limits` is False where it blocks or allows everything; it has no `keys` then.
     """
 
     label: str
@@ -46,30 +46,30 @@ class Ruling:
 
     @property
     def rank(self) -> tuple[bool, bool]:
-        """Which of one scope comes first: dates before weekly hours, and these before what always holds."""
+        """The order in a scope: policies with dates, with weekly hours, and those that always apply."""
         return self.begins is None, not self.is_weekly
 
     def is_alive(self, now: datetime) -> bool:
-        """Whether it may hold for anybody, now or later."""
+        """Whether it may apply to an entity, now or later."""
         return self.is_enforced and self.rollout_percent > 0 and (self.ends is None or self.ends > now)
 
     def is_last(self, now: datetime) -> bool:
-        """Whether nothing broader ever holds beside it, or in its place."""
+        """Whether no broader policy ever applies beside it, or in its place."""
         has_begun = self.begins is None or self.begins <= now
         return has_begun and self.ends is None and not (self.is_weekly or self.extends) and self.rollout_percent == 100
 
     def meets(self, other: Ruling) -> bool:
-        """Whether there is a time between whose dates both hold."""
+        """Whether the dates of both policies overlap."""
         ends_before = self.ends is not None and other.begins is not None and self.ends <= other.begins
         begins_after = self.begins is not None and other.ends is not None and self.begins >= other.ends
         return not (ends_before or begins_after)
 
 
 class Broader:
-    """All policies that may replace one another, and what would hold in the place of one of them.
+    """All policies that may replace one another, and those that would apply in place of one of them.
 
-    As a request does, it goes from one to the next broader one until one does not extend. Beyond one that does not
-    hold always, or for all, it goes on: now and then, or for somebody, the next one counts.
+    Like a request, it goes from a policy to the next broader one until one does not extend. It goes on behind a policy
+    that applies only at times, or to some entities, since the next one applies to the others.
     """
 
     def __init__(self, policies: Iterable[Ruling], now: datetime) -> None:
@@ -87,9 +87,9 @@ class Broader:
                 self._everybody.setdefault(key, []).append(found)
 
     def dropped_by(self, policy: Ruling) -> Iterator[tuple[str, list[Ruling]]]:
-        """The keys that a policy does not limit though those that it replaces do, and which of these.
+        """The keys that only the replaced policies limit, each with these policies.
 
-        One that is in the shadow or off yet is taken for enforced, which it may be next; one that has ended is not.
+        A policy that is off or in shadow mode is treated as enforced, unless it has ended.
         """
         if not policy.has_limits or policy.extends or (policy.ends is not None and policy.ends <= self._now):
             return
@@ -112,13 +112,13 @@ class Broader:
         always = policy.begins is None and policy.ends is None
         for key, levels in self._everybody.items():
             there = levels
-            if own_there or not always:  # for most it is all of them, which may be thousands
+            if own_there or not always:  # most policies keep the whole list, which may have thousands of entries
                 there = [one for one in levels if one.meets(policy) and key not in own_there.get(one.scope[0], ())]
             if there and key not in found_own:
                 yield key, there
 
     def _down(self, scopes: Iterable[Scope], policy: Ruling | None = None) -> Iterator[Ruling]:
-        """Those that would be asked one after the other, in the place of a policy where one is given."""
+        """The policies that apply one after the other, in place of a policy where one is given."""
         for scope in scopes:
             for one in self._scopes.get(scope, ()):
                 if policy is not None and (
@@ -130,8 +130,8 @@ class Broader:
                     return
 
     def _own_keys(self, entity: str) -> dict[str, Container[str]]:
-        """The keys of which an entity always has a limit of its own on single resources; all of them where what it has
-        there takes the place of what it has on all.
+        """The keys that an entity always has its own limit for, by resource; all keys where its policy for the resource
+        replaces the one for all resources.
         """
         found: dict[str, Container[str]] = {}
         for resource in self._resources_of.get(entity, set()) - {""}:
@@ -145,16 +145,16 @@ class Broader:
 
 
 def dropped_keys(policy: Policy) -> tuple[DroppedKey, ...]:
-    """Give the keys that the replaced policies limit and this one, which is saved, does not.
+    """The keys that the replaced policies limit and this saved policy does not.
 
-    A policy that blocks or frees everything says so itself, and drops nothing silently; one that extends drops nothing.
+    None for a policy that blocks or allows everything, which is explicit, and for one that extends.
     """
     [(_policy, dropped)] = dropped_by_each([policy])
     return dropped
 
 
 def dropped_by_each(policies: Iterable[Policy]) -> Iterator[tuple[Policy, tuple[DroppedKey, ...]]]:
-    """Give `dropped_keys` of each of these policies, with one look at those that they may replace."""
+    """`dropped_keys` of each policy, with one query for the policies that they may replace."""
     found = list(policies)
     if not found:
         return
@@ -186,7 +186,7 @@ def _ruling(policy: Policy) -> Ruling:
 
 
 def _broader(scope: Scope) -> list[Scope]:
-    """The scopes that are asked after this one, in order."""
+    """The broader scopes, in order."""
     resource, entity = scope
     if not resource:
         return []
@@ -203,5 +203,5 @@ def _by_key(policies: Iterable[Ruling]) -> Iterator[tuple[str, Ruling]]:
 
 
 def _aware(moment: datetime | None) -> datetime | None:
-    """A moment with its time zone, which sites without USE_TZ leave out."""
+    """A time with its time zone, which sites without USE_TZ omit."""
     return timezone.make_aware(moment) if moment is not None and timezone.is_naive(moment) else moment

@@ -1,4 +1,4 @@
-"""Explaining: what holds, where it comes from, what it replaced, and what it would decide now."""
+"""Explanations: the effective limits, the policies that they come from and replace, and their decision now."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLimit:
-    """One limit that holds: which policy it comes from, and which limits with its key that policy replaced.
+    """One effective limit, the policy that it comes from, and the policies whose limit with its key is replaced.
 
-    `status` is what it says to the request, None where the request takes nothing of it; `used` goes with it.
-    `binds` says that it keeps the request out longest. A limit that is `shared` is one for everybody;
-    of one that an entity and its parent share, both tell the same.
+    `status` is its state for the request, None where the request takes nothing of it. `binds` is True for the limit
+    that rejects the request for the longest time. A limit that an entity and its parent share is in both links.
     """
 
     held: Held
@@ -60,7 +59,7 @@ class ExplainedLimit:
 
     @property
     def used(self) -> Amount | None:
-        """How much is used of what can be had at once, with what is overdrawn of a soft limit."""
+        """The used amount, including the overdrawn amount of a soft limit; None where `status` is."""
         status = self.status
         return None if status is None else status.capacity - status.remaining + status.overdrawn
 
@@ -80,7 +79,7 @@ class ExplainedLimit:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLink:
-    """One of those who are charged: the entity itself, or one above it. `verdicts` are in order of precedence."""
+    """One entity that is charged: the entity itself, or one above it. `verdicts` are in order of precedence."""
 
     entity: str | None
     verdicts: tuple[Verdict, ...]
@@ -97,14 +96,14 @@ class ExplainedLink:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a request would be admitted or refused now.
+    """Why a request would be allowed or rejected now.
 
-    `chain` is the entity and those above it that are charged too, with the policies about each and the limits that
-    hold. `dropped` are the keys that policies about the entity limit and the one that counts instead does not.
-    `changes_at` is when a date or an hour comes that may change what holds.
-    `pool` is the pool that serves the resource, if any does. `store` is the alias of the store in which it is counted
-    (None: the default one). A resource that is not `known` has no row; only what is said of all resources, or comes
-    with the call, can hold for it.
+    `chain` is the entity and the entities above it that are charged too, each with its policies and effective limits.
+    `dropped` are the keys of replaced policies that the policy in effect does not limit.
+    `changes_at` is the next time at which a date or an hour may change the limits.
+    `pool` is the pool that serves the resource, if any. `store` is the alias of the store in which it is counted
+    (None: the default one). A resource that is not `known` has no row: only policies for all resources, and the limits
+    of the call, apply to it.
     """
 
     resource: str
@@ -147,9 +146,9 @@ class Explanation:
 def explain(
     resource: str, *, entity: str | None = None, requested: Requested = None, default_limits: Limits = ()
 ) -> Explanation:
-    """Explain what `try_acquire` would decide now, from the database and the state; consumes nothing.
+    """Explain what `try_acquire` would decide now, from the database and the store; consumes nothing.
 
-    Nothing requested explains what takes 1 of every limit, as views do.
+    Without `requested`, the request is for 1 of every limit, as in views.
     """
     while True:
         try:
@@ -192,7 +191,7 @@ def _explained(resolution: Resolution, requested: Requested) -> Explanation:
 
 
 def _moment(seconds: float) -> datetime:
-    """A moment of the calendar: its last microseconds are as a number those after its end."""
+    """A time in UTC; the last microseconds of the calendar are rounded beyond its end as a number."""
     return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
 
 
@@ -215,7 +214,7 @@ def _link(
 
 
 def _replaced(choice: Choice, held: Held) -> tuple[Candidate, ...]:
-    """The policies with a limit of the same key that does not hold, because of the one that does."""
+    """The policies whose limit with the same key is replaced by this one."""
     return tuple(
         verdict.candidate
         for verdict in choice.verdicts

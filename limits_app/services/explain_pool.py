@@ -1,4 +1,4 @@
-"""Explaining pools: which member would serve a request, and why not another."""
+"""Explanations of pools: the member that would serve a request, and why others would not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ExplainedMember", "ExplainedPool", "MemberStanding", "explained_pool
 
 
 class MemberStanding(StrEnum):
-    """What becomes of one member; a member that stands by would serve if those before it did not."""
+    """The state of one member for a request; a member that stands by would serve if those before it did not."""
 
     SERVES = "would serve"
     STANDS_BY = "stands by"
@@ -30,10 +30,10 @@ class MemberStanding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMember:
-    """One member: what becomes of it, and what its own limits say to the request.
+    """One member, and the state of its own limits for the request.
 
-    `load` is the largest share in use of any limit that the request would meet there.
-    `retry_after` is when it would admit at the earliest, None when that is not known.
+    `load` is the largest share in use of any limit of the request.
+    `retry_after` is after how many seconds it would admit the request at the earliest; None where that is unknown.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ExplainedMember:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPool:
-    """The pool that serves a resource, and its members in their order."""
+    """The pool that serves a resource, with its members in order."""
 
     name: str
     load_balancing: str

@@ -25,40 +25,40 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 
 _SENTENCES: Final[Mapping[Standing, str]] = {
-    Standing.COUNTS: "What counts is {}.",
-    Standing.EXTENDED: "It adds to {}.",
-    Standing.REPLACED: "It replaces {}.",
-    Standing.NOT_NOW: "Not in force now is {}.",
-    Standing.NOT_ROLLED_OUT: "Not rolled out that far is {}.",
-    Standing.SHADOW: "Tried in the shadow is {}.",
-    Standing.OFF: "Switched off is {}.",
+    Standing.COUNTS: "In effect: {}.",
+    Standing.EXTENDED: "It extends {}.",
+    Standing.REPLACED: "Replaced: {}.",
+    Standing.NOT_NOW: "Not in force now: {}.",
+    Standing.NOT_ROLLED_OUT: "Not rolled out to this entity: {}.",
+    Standing.SHADOW: "In shadow mode: {}.",
+    Standing.OFF: "Disabled: {}.",
 }
 _ORDER: Final = tuple(_SENTENCES)
 
 
 def told(explanation: Explanation) -> Iterator[str]:
-    """Tell an explanation, a line at a time."""
+    """An explanation as lines of text."""
     who = "the site itself" if explanation.entity is None else explanation.entity
     first, *above = explanation.chain
-    yield f"{who} on {explanation.resource}: {'admitted' if explanation.outcome.allowed else 'refused'} now."
+    yield f"{who} on {explanation.resource}: {'allowed' if explanation.outcome.allowed else 'rejected'} now."
     if not explanation.known:
-        yield "There is no resource of this name."
+        yield "No resource has this name."
     if explanation.store is not None:
         yield f"It is counted in the store {explanation.store!r}."
     yield from _about(first)
     if explanation.dropped:
-        yield f"Limited by what is replaced, and free here: {', '.join(explanation.dropped)}."
+        yield f"Unlimited here, but limited by a replaced policy: {', '.join(explanation.dropped)}."
     yield from map(_limit, first.limits)
     for link in above:
-        yield f"It cascades to {link.entity}, who is charged too."
+        yield f"It cascades to {link.entity}, which is charged too."
         yield from _about(link)
         yield from (f"{link.entity}, {_limit(limit)}" for limit in link.limits)
     if explanation.pool is not None:
         yield from _pool(explanation.pool, blocked=any(map(_is_blocked, explanation.outcome.violations)))
     for status in explanation.outcome.shadowed:
-        yield f"In the shadow, {_status(status)}; it would refuse."
+        yield f"In shadow mode, {_status(status)}; it would reject the request."
     if explanation.changes_at is not None:
-        yield f"What holds may change at {explanation.changes_at:%Y-%m-%d %H:%M:%S} UTC."
+        yield f"The limits may change at {explanation.changes_at:%Y-%m-%d %H:%M:%S} UTC."
 
 
 def _pool(pool: ExplainedPool, *, blocked: bool) -> Iterator[str]:
@@ -83,13 +83,13 @@ def _standing(member: ExplainedMember, *, blocked: bool) -> str:
 
 def _about(link: ExplainedLink) -> Iterator[str]:
     if not link.verdicts:
-        yield "Nothing is set for it, at no level, so everything is admitted."
+        yield "No policy applies, so everything is allowed."
         return
     # What counts first, then what it does to others, then what is out of the question.
     for verdict in sorted(link.verdicts, key=lambda one: _ORDER.index(one.standing)):
         yield _SENTENCES[verdict.standing].format(_named(verdict.candidate))
     if not any(verdict.standing is Standing.COUNTS for verdict in link.verdicts):
-        yield "Nothing else is set for it, so everything is admitted."
+        yield "No other policy applies, so everything is allowed."
 
 
 def _named(candidate: Candidate) -> str:
@@ -124,7 +124,7 @@ def _limit(limit: ExplainedLimit) -> str:
 def _block_ends(limit: ExplainedLimit) -> str:
     policy = limit.held.candidate
     ends = policy.valid_until is not None or policy.hours is not None
-    return "its policy ends" if ends else "somebody takes the block back"
+    return "its policy ends" if ends else "its policy is changed"
 
 
 def _is_blocked(status: LimitStatus) -> bool:
@@ -137,6 +137,6 @@ def _when(seconds: float | None) -> str:
 
 def _status(status: LimitStatus, key: str | None = None) -> str:
     if _is_blocked(status):
-        return f"{status.key}: nothing is admitted"
+        return f"{status.key}: all requests are rejected"
     left = f"{status.remaining} of {status.capacity} left"
     return f"{key or status.key}: {left}, {status.requested} requested"

@@ -72,8 +72,8 @@ class Status:
 def status(resource: str, *, entity: str | None = None) -> Status:
     """Read the state of an entity on a resource; without one, of the site itself and of the resource as a whole.
 
-    What is said of the entity is one consistent snapshot; known entities, which are those with a row in the database,
-    are looked at a few hundred at a time. Changes nothing.
+    The state of the entity is one consistent snapshot; known entities, which are those with a row in the database,
+    are read a few hundred at a time. Changes nothing.
     Raises StoreUnavailable while the store is down: an outage must not look like no usage.
     """
     alias, limits, members = _read(resource, entity)
@@ -89,7 +89,7 @@ async def astatus(resource: str, *, entity: str | None = None) -> Status:
 
 
 def _read(resource: str, entity: str | None) -> tuple[str | None, dict[str, Stats], dict[str, dict[str, Stats]]]:
-    """Where an entity is counted, and its limits and those of members there."""
+    """The alias of the store of an entity, the state of its limits, and that of the pool's members."""
     while True:
         found = resolver.get(resource, entity)
         try:
@@ -104,7 +104,7 @@ def _members(limits: LimitSet) -> dict[str, dict[str, Stats]]:
 
 
 def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amount]]:
-    """How many entities are known, and what they and the site itself use; what is shared is counted once."""
+    """The number of known entities, and their use with that of the site itself; shared limits are counted once."""
     row = Resource.objects.filter(name=resource).first()
     pairs: Iterator[Pair] = chain([(row, None)], ((row, entity) for entity in Entity.objects.iterator(_TOGETHER)))
     looked_at, seen, total = 0, set[str](), dict[str, Amount]()
@@ -144,9 +144,9 @@ _MOST_TRIES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """One limit that holds: where it was set, and what is used and left of it; None while that is not known.
+    """One effective limit: the level of its policy, and the used and available amounts (None: unknown).
 
-    A limit that is `shared` is one for everybody.
+    A `shared` limit is one for all entities.
     """
 
     key: str
@@ -164,9 +164,9 @@ class LimitState:
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """What holds for an entity on a resource: the limits, the tightest first, and the `levels` that they come from.
+    """The effective limits of an entity on a resource, the tightest first, and the `levels` that they come from.
 
-    `tried` are the levels of policies in the shadow; `standing` says what each policy does, by its primary key.
+    `tried` are the levels of policies in shadow mode; `standing` is the status of each policy, by its primary key.
     `known` is False while the store is down: an outage must not look like no usage.
     """
 
@@ -181,10 +181,10 @@ class RowState:
 
 
 def overview(pairs: Collection[Pair]) -> list[RowState]:
-    """Give the state of entities (None: the site itself) on resources, in their order: two queries, and one look.
+    """Return the state of entities (None: the site itself) on resources, in their order, with two queries.
 
-    What is said about all resources has no state of its own: a pair without a resource has limits that nobody used.
-    While a store is down everything is said of its resources but what is used.
+    A pair without a resource is about the policies for all resources, whose limits have no state: they are unused.
+    While a store is down, the amounts of its resources are unknown.
     """
     if not pairs:
         return []
@@ -209,7 +209,7 @@ def _read_rows(pairs: Collection[Pair]) -> list[RowState]:
 
 
 def _looked(place: StoreVersion, rows: Collection[tuple[Pair, Choice]]) -> Iterable[dict[str, Stats] | None]:
-    """What is used of the limits of each row, by key; None for all of them while their store is down."""
+    """The state of the limits of each row, by key; None for all rows while their store is down."""
     if not place.available:
         return [None] * len(rows)
     try:
@@ -243,7 +243,7 @@ def _rows(pairs: Collection[Pair], found: Sequence[Choice], stats: Sequence[dict
 
 
 def _levels(choice: Choice, *standings: Standing) -> tuple[str, ...]:
-    """The levels of the policies that stand so, each once, in order of precedence."""
+    """The levels of the policies with a status, each once, in order of precedence."""
     levels = [verdict.candidate.level for verdict in choice.verdicts if verdict.standing in standings]
     return tuple(dict.fromkeys(levels))
 
@@ -270,7 +270,7 @@ def _amount(stats: dict[str, Stats], key: str, name: str) -> Amount | None:
 
 
 def _effect(choice: Choice) -> PolicyEffect:
-    """What comes of all policies together; where nothing is said at all, that is unlimited."""
+    """The effect of all policies together; unlimited without policies."""
     if not choice.limits:
         return PolicyEffect.UNLIMITED
     return PolicyEffect.BLOCKED if isinstance(choice.limits[0].limit, Blocked) else PolicyEffect.LIMITS
@@ -278,11 +278,11 @@ def _effect(choice: Choice) -> PolicyEffect:
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """One store: whether it is asked, and what was done without it.
+    """The health of one store, as seen by this process.
 
-    `state` is closed (all is well), open (down) or half_open (on its way back); `error` the last failure, if any.
-    `degraded` counts the decisions that each policy made in its place since the process started;
-    `unsettled` are the releases that wait for it.
+    `state` is that of its circuit breaker: closed (available), open (down) or half_open (recovering). `error` is the
+    last failure. `degraded` is the number of decisions that each policy made in place of the store since the process
+    started, and `unsettled` the number of releases that wait for it.
     """
 
     state: BreakerState
@@ -296,7 +296,7 @@ class StoreHealth:
 
 
 def store_health() -> dict[str, StoreHealth]:
-    """Say for each store alias how it is doing, also those that are missing in the settings; asks no store."""
+    """The health of the store of each alias, also of aliases that are missing in the settings; no store is called."""
     return {alias: _health(alias) for alias in aliases()}
 
 

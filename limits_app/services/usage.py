@@ -1,4 +1,4 @@
-"""Usage: what was admitted and refused, as far as it has been rolled up."""
+"""Usage: admitted amounts and rejections, as of the last roll-up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T", By, Period)
 
 @dataclass(frozen=True, slots=True)
 class RolledUp:
-    """How many counts of each store alias were added, and why some stores could not be asked."""
+    """How many counts of each store alias were added, and the errors of stores that were unavailable."""
 
     added: dict[str, int]
     failed: dict[str, str]
@@ -46,13 +46,13 @@ def usage(
     by: str | Iterable[str] = (),
     most: int | None = None,
 ) -> list[Use]:
-    """What was admitted and refused from `since` up to `until`, as of the last `roll_up`.
+    """Admitted amounts and rejections from `since` up to `until`, as of the last `roll_up`.
 
-    It is told apart `by` any of resource, entity and period, and always by limit; the largest use comes first, within
-    the latest period first, and `most` says how many rows are wanted: `by="entity", key="tokens", most=10` are the
-    ten who used most tokens. An empty entity is the site itself. Periods are `hour` or `day` and count as a whole
-    where they begin in that time, which is by default the last 30 days, or 48 hours.
-    Raises InvalidRequest (a ValueError) for a word that is none.
+    Rows are grouped `by` any of resource, entity and period, and always by limit. The latest period comes first, and
+    in it the largest use. `most` is the number of rows: `by="entity", key="tokens", most=10` are the ten entities with
+    the largest use of tokens. An empty entity is the site itself. A `period`, `hour` or `day`, counts where it begins
+    in that time, which is by default the last 48 hours, or the last 30 days.
+    Raises InvalidRequest (a ValueError) for an invalid argument.
     """
     _check(most)
     return uses(resource, entity=entity, key=key, period=period, since=since, until=until, by=by)[:most]
@@ -68,7 +68,7 @@ def uses(
     until: datetime | None = None,
     by: str | Iterable[str] = (),
 ) -> Uses:
-    """`usage` a part at a time, for those who turn pages: all of it may be more than anybody reads."""
+    """`usage` as a sequence that is read in parts, for pagination."""
     for name, moment in (("since", since), ("until", until)):
         if not isinstance(moment, datetime | None):
             raise InvalidRequest(f"{name} must be a datetime or None, not {moment!r}")
@@ -87,20 +87,20 @@ def denials(
     until: datetime | None = None,
     most: int | None = None,
 ) -> list[DenialCount]:
-    """Who was refused by which limit, minute by minute, from `since` up to `until`: by default the last 48 hours.
+    """Rejections by minute, entity and limit, from `since` up to `until`: by default the last 48 hours.
 
-    The latest minute comes first, and in it who was refused most; `most` says how many rows are wanted.
-    An empty entity is the site itself. Processes write what they refuse every second, so the last second may be
-    missing. Raises InvalidRequest (a ValueError) for a time that no calendar has.
+    The latest minute comes first, and in it the largest count. `most` is the number of rows.
+    An empty entity is the site itself. Processes write their rejections every second, so the last second may be
+    missing. Raises InvalidRequest (a ValueError) for an invalid time.
     """
     _check(most)
     return [DenialCount.of(row) for row in denied(resource, entity, key, since=since, until=until)[:most]]
 
 
 def roll_up() -> RolledUp:
-    """Add what the stores have counted to the snapshots, exactly once, whoever else does so at the same time.
+    """Add the counts of the stores to the snapshots, exactly once, also where several processes do so at the same time.
 
-    A store that cannot be asked does not keep the others; its counts come later. Raises RuntimeError in a transaction.
+    Counts of an unavailable store are added later. Raises RuntimeError in a transaction.
     """
     added, failed = {}, {}
     for alias in conf.get(conf.STORES):
@@ -115,9 +115,9 @@ def roll_up() -> RolledUp:
 
 
 def prune_usage(*, archive: Path | str | None = None) -> dict[str, int]:
-    """Delete snapshots and refusals that are older than the settings keep; says how many of each there were.
+    """Delete snapshots and rejections that are older than the retention of the settings; returns the number of each.
 
-    With `archive`, a directory, all that is deleted is there first, as gzipped lines of JSON in files of this run.
+    With `archive`, a directory, the rows are first written to files of this run there, as gzipped lines of JSON.
     """
     return pruning.prune(archive=None if archive is None else Path(archive))
 

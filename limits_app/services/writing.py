@@ -165,10 +165,10 @@ def _with_shared(limits: object, shared: object) -> list[object]:
 def delete_system_limits(
     *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
 ) -> bool:
-    """Take back what `set_system_limits` said; False when nothing was.
+    """Delete the policy of the system; returns False where there is none.
 
-    That is the policy that always holds; with `weekly_hours`, as they were written, the one of these hours;
-    with `valid_at`, a moment, the one with dates that holds then.
+    That is the policy that always applies; with `weekly_hours`, as written, the one with these hours; with `valid_at`,
+    the one with dates that applies at that time.
     """
     return _delete(None, None, _which(valid_at, weekly_hours), reason=reason, actor=actor)
 
@@ -176,7 +176,7 @@ def delete_system_limits(
 def delete_resource_limits(
     resource: str, *, valid_at: datetime | None = None, weekly_hours: str = "", reason: str = "", actor: str = ""
 ) -> bool:
-    """Take back what `set_resource_limits` said; False when nothing was. See `delete_system_limits`."""
+    """Delete the policy of a resource; returns False where there is none. See `delete_system_limits`."""
     return _delete(resource, None, _which(valid_at, weekly_hours), reason=reason, actor=actor)
 
 
@@ -189,20 +189,20 @@ def delete_entity_limits(
     reason: str = "",
     actor: str = "",
 ) -> bool:
-    """Take back what `set_entity_limits` said; False when nothing was. See `delete_system_limits`."""
+    """Delete the policy of an entity; returns False where there is none. See `delete_system_limits`."""
     return _delete(resource, entity, _which(valid_at, weekly_hours), reason=reason, actor=actor)
 
 
 def end_boost(entity: str, resource: str | None, *, reason: str = "", actor: str = "") -> bool:
-    """Take back the boost that an entity has now on a resource (None: on all); False when it has none.
+    """Delete the current boost of an entity on a resource (None: on all); returns False where there is none.
 
-    A policy with dates that replaces others, such as a freeze, is no boost: `delete_entity_limits` takes it back.
+    A policy with dates that replaces others, such as a freeze, is not a boost: use `delete_entity_limits` for it.
     """
     return _delete(resource, entity, _which(timezone.now()) & Q(extends=True), reason=reason, actor=actor)
 
 
 def _which(valid_at: datetime | None, weekly_hours: str = "") -> Q:
-    """Of the policies of a scope at most one, because those with dates do not overlap."""
+    """The filter for at most one policy of a scope, since policies with dates do not overlap."""
     if valid_at is None:
         return Q(valid_from=None, weekly_hours=weekly_hours)
     moment = checked_datetime("valid_at", valid_at)
@@ -220,23 +220,23 @@ def _delete(resource: str | None, entity: str | None, which: Q, *, reason: str, 
 
 
 _ALWAYS: Final = {"valid_from": None, "weekly_hours": ""}
-"""What is listed are policies that always hold, without boosts and hours."""
+"""Only policies that always apply are listed, without boosts and weekly hours."""
 
 
 def list_resources() -> dict[str, tuple[Limit, ...]]:
-    """Resources with a policy of their own, and its limits."""
+    """The resources with a policy, and its limits."""
     policies = Policy.objects.filter(resource__isnull=False, entity=None, **_ALWAYS).select_related("resource")
     return {str(policy.resource): policy.definitions() for policy in policies.prefetch_related("limits")}
 
 
 def list_resources_with_entities() -> list[str]:
-    """Resources on which some entity has a policy of its own."""
+    """The resources with a policy for an entity."""
     own = Policy.objects.filter(resource__isnull=False, entity__isnull=False, **_ALWAYS)
     return sorted(set(own.values_list("resource__name", flat=True)))
 
 
 def list_entities(resource: str | None = None) -> dict[str, tuple[Limit, ...]]:
-    """Entities with a policy of their own on a resource (None: on all resources), and its limits."""
+    """The entities with a policy for a resource (None: for all resources), and its limits."""
     policies = Policy.objects.filter(entity__isnull=False, **_ALWAYS)
     policies = policies.filter(resource=None) if resource is None else policies.filter(resource__name=resource)
     policies = policies.select_related("entity").prefetch_related("limits")

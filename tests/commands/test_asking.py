@@ -67,7 +67,7 @@ def test_a_rate_that_is_used_up_is_refused_as_views_refuse_it() -> None:
     assert run("check api").code == 0
     use(100)
     assert run("check api").code == 3
-    assert "refused now" in run("explain api").out
+    assert "rejected now" in run("explain api").out
     assert run("check api tpm=0").code == 0
 
 
@@ -104,7 +104,7 @@ def test_while_the_store_is_down_the_policy_answers_and_nobody_pretends_to_know(
 def test_explain_tells_people_in_sentences_and_programs_in_data() -> None:
     limits.set_resource_limits("api", [TPM], reason="x")
     told = run("explain api tpm=5 --entity user:1")
-    assert told.out.startswith("user:1 on api: admitted now.\n")
+    assert told.out.startswith("user:1 on api: allowed now.\n")
     assert json.loads(run("explain api --format json").out)["resource"] == "api"
     assert run("explain api --format csv").out.splitlines()[1].startswith("admits,tpm,")
 
@@ -359,7 +359,7 @@ def test_verifying_says_whether_rows_were_compared() -> None:
 
 def test_explain_goes_as_far_as_the_calendar() -> None:
     assert run("resource set api rpm=5/min --until 9999-12-31T23:59:59.999999Z").code == 0
-    assert "What holds may change at 9999-12-31 23:59:59 UTC." in run("explain api").out
+    assert "The limits may change at 9999-12-31 23:59:59 UTC." in run("explain api").out
     assert json.loads(run("explain api --format json").out)["changes_at"] == "9999-12-31T23:59:59.999999+00:00"
 
 

@@ -27,9 +27,9 @@ from tests.services.wall import NOW, Wall
 def test_nothing_set_says_so() -> None:
     explanation = limits.explain("api", entity="user:1")
     assert explanation.text().splitlines() == [
-        "user:1 on api: admitted now.",
-        "There is no resource of this name.",
-        "Nothing is set for it, at no level, so everything is admitted.",
+        "user:1 on api: allowed now.",
+        "No resource has this name.",
+        "No policy applies, so everything is allowed.",
     ]
     assert explanation.as_dict()["considered"] == []
     assert not explanation.as_dict()["known"]
@@ -39,7 +39,7 @@ def test_a_resource_that_has_a_row_is_known() -> None:
     Resource.objects.create(name="api")
     explanation = limits.explain("api")
     assert explanation.as_dict()["known"]
-    assert explanation.text().splitlines()[1] == "Nothing is set for it, at no level, so everything is admitted."
+    assert explanation.text().splitlines()[1] == "No policy applies, so everything is allowed."
 
 
 def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
@@ -48,10 +48,10 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
     limits.acquire("api", entity="user:1")
     explanation = limits.explain("api", entity="user:1")
     assert str(explanation) == (
-        "user:1 on api: refused now.\n"
-        "What counts is the policy of the entity on this resource (limits).\n"
-        "It replaces the policy of the system (limits).\n"
-        "Limited by what is replaced, and free here: db, tpm.\n"
+        "user:1 on api: rejected now.\n"
+        "In effect: the policy of the entity on this resource (limits).\n"
+        "Replaced: the policy of the system (limits).\n"
+        "Unlimited here, but limited by a replaced policy: db, tpm.\n"
         "call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s."
     )
     told = json.loads(json.dumps(explanation.as_dict()))
@@ -67,7 +67,7 @@ def test_what_counts_what_it_replaces_and_what_it_frees() -> None:
     ("requested", "lines"),
     [
         (None, ["call_count: 10 of 10 left, 1 requested.", "db: 1 of 2 left, 1 requested.", "tpm: 5 of 5 left, 1"]),
-        ({"tpm": 9}, ["refused now.", "tpm: 5 of 5 left, 9 requested; it can never admit as much."]),
+        ({"tpm": 9}, ["rejected now.", "tpm: 5 of 5 left, 9 requested; it can never admit as much."]),
         ({"db": 2}, ["db: 1 of 2 left, 2 requested; it binds, and admits when a permit is given back."]),
     ],
 )
@@ -96,17 +96,17 @@ def test_an_entity_that_is_blocked_itself() -> None:
     limits.set_entity_limits("user:1", [CallLimit(1, 60)])
     Entity.objects.update(blocked=True)
     assert limits.explain("api", entity="user:1").text().splitlines()[2:4] == [
-        "What counts is the entity itself (blocked).",
-        "It replaces the policy of the entity on all resources (limits).",
+        "In effect: the entity itself (blocked).",
+        "Replaced: the policy of the entity on all resources (limits).",
     ]
 
 
 def test_whoever_is_blocked_is_told_that_nothing_but_an_administrator_helps() -> None:
     limits.set_resource_limits("api", [], effect="blocked")
     assert limits.explain("api").text() == (
-        "the site itself on api: refused now.\n"
-        "What counts is the policy of the resource (blocked).\n"
-        "blocked: nothing is admitted until somebody takes the block back."
+        "the site itself on api: rejected now.\n"
+        "In effect: the policy of the resource (blocked).\n"
+        "blocked: all requests are rejected until its policy is changed."
     )
 
 
@@ -114,14 +114,14 @@ def test_a_block_that_ends_by_itself_says_so() -> None:
     tomorrow = timezone.now() + timedelta(days=1)
     limits.set_resource_limits("api", [], effect="blocked", valid_until=tomorrow)
     [*_, blocked, changes] = limits.explain("api").text().splitlines()
-    assert blocked == "blocked: nothing is admitted until its policy ends."
-    assert changes == f"What holds may change at {tomorrow:%Y-%m-%d %H:%M:%S} UTC."
+    assert blocked == "blocked: all requests are rejected until its policy ends."
+    assert changes == f"The limits may change at {tomorrow:%Y-%m-%d %H:%M:%S} UTC."
 
 
 def test_a_block_that_is_tried_in_the_shadow_is_told_as_one() -> None:
     limits.set_system_limits([CallLimit(5, 60)])
     limits.set_resource_limits("api", [], effect="blocked", enforcement="shadow")
-    assert "In the shadow, blocked: nothing is admitted; it would refuse." in limits.explain("api").text()
+    assert "In shadow mode, blocked: all requests are rejected; it would reject the request." in limits.explain("api").text()
 
 
 @pytest.mark.parametrize("edge", ["valid_from", "valid_until"])
@@ -131,13 +131,13 @@ def test_what_changes_at_the_end_of_the_calendar_is_explained(edge: str) -> None
     limits.set_resource_limits("api", [CallLimit(5, 60)], **options)
     explanation = limits.explain("api")
     assert explanation.changes_at == last
-    assert explanation.text().endswith("What holds may change at 9999-12-31 23:59:59 UTC.")
+    assert explanation.text().endswith("The limits may change at 9999-12-31 23:59:59 UTC.")
     assert explanation.as_dict()["changes_at"] == "9999-12-31T23:59:59.999999+00:00"
 
 
 def test_the_limits_of_the_call_are_explained_too() -> None:
     text = limits.explain("api", default_limits=(CallLimit(3, 60),)).text()
-    assert "What counts is the limits that the call brings (limits)." in text
+    assert "In effect: the limits that the call brings (limits)." in text
 
 
 def test_explaining_consumes_nothing_and_agrees_with_acquiring() -> None:
@@ -169,25 +169,25 @@ def test_a_chain_is_told_link_by_link(monkeypatch: pytest.MonkeyPatch) -> None:
     limits.acquire("api", entity="user:1", requested={"total": 0})
     explanation = limits.explain("api", entity="user:1", requested={"total": 5})
     assert str(explanation).splitlines() == [
-        "user:1 on api: refused now.",
-        "What counts is the policy of the entity on this resource "
+        "user:1 on api: rejected now.",
+        "In effect: the policy of the entity on this resource "
         "(limits, from 2026-03-03 12:00 UTC, until 2026-03-05 12:00 UTC).",
-        "It replaces the policy of the entity on this resource (limits, at weekly hours).",
-        "It replaces the policy of the resource (limits).",
-        "It replaces the policy of the system (limits).",
-        "Not in force now is the policy of the entity on all resources (limits, from 2026-03-05 12:00 UTC).",
-        "Not rolled out that far is the policy of the entity on all resources (limits, for 0 % of the entities).",
-        "Switched off is the policy of the entity on this resource (limits).",
-        "Limited by what is replaced, and free here: total, tpm.",
+        "Replaced: the policy of the entity on this resource (limits, at weekly hours).",
+        "Replaced: the policy of the resource (limits).",
+        "Replaced: the policy of the system (limits).",
+        "Not in force now: the policy of the entity on all resources (limits, from 2026-03-05 12:00 UTC).",
+        "Not rolled out to this entity: the policy of the entity on all resources (limits, for 0 % of the entities).",
+        "Disabled: the policy of the entity on this resource (limits).",
+        "Unlimited here, but limited by a replaced policy: total, tpm.",
         "call_count: 6 of 7 left, 1 requested.",
-        "It cascades to tenant:acme, who is charged too.",
-        "What counts is the policy of the entity on all resources (limits).",
-        "It adds to the policy of the resource (limits).",
-        "It adds to the policy of the system (limits).",
+        "It cascades to tenant:acme, which is charged too.",
+        "In effect: the policy of the entity on all resources (limits).",
+        "It extends the policy of the resource (limits).",
+        "It extends the policy of the system (limits).",
         "tenant:acme, call_count: 0 of 1 left, 1 requested; it binds, and admits in 60 s.",
         "tenant:acme, total, shared by all: 9 of 9 left, 5 requested.",
         "tenant:acme, tpm: nothing requested.",
-        "What holds may change at 2026-03-05 00:00:00 UTC.",
+        "The limits may change at 2026-03-05 00:00:00 UTC.",
     ]
     told = json.loads(json.dumps(explanation.as_dict()))
     assert [link["entity"] for link in told["chain"]] == ["user:1", "tenant:acme"]
@@ -217,8 +217,8 @@ def test_what_is_considered_is_about_the_entity_itself() -> None:
 def test_a_policy_that_is_not_obeyed_leaves_everything_admitted() -> None:
     limits.set_system_limits([CallLimit(1, 60)], enforcement="off")
     assert str(limits.explain("api")).splitlines()[2:] == [
-        "Switched off is the policy of the system (limits).",
-        "Nothing else is set for it, so everything is admitted.",
+        "Disabled: the policy of the system (limits).",
+        "No other policy applies, so everything is allowed.",
     ]
 
 

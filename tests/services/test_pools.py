@@ -401,7 +401,7 @@ def test_an_explanation_of_a_blocked_resource_promises_nothing_of_its_members() 
     limits.set_resource_limits("chat", [], effect="blocked")
     for requested in (None, {"tpm": 5}):
         lines = limits.explain("chat", requested=requested).text().splitlines()
-        assert "blocked: nothing is admitted until somebody takes the block back." in lines
+        assert "blocked: all requests are rejected until its policy is changed." in lines
         assert "none of its members would serve" in lines[3]
         assert lines[4].startswith("a: refuses, since everything is blocked; tpm: 60 of 60 left, ")
         assert not any("given back" in line for line in lines)

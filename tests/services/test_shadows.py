@@ -184,10 +184,10 @@ def test_checking_and_explaining_say_what_the_shadow_would() -> None:
     limits.acquire("api")
     assert [one.key for one in limits.check("api").shadowed] == ["call_count"]
     assert str(limits.explain("api")).splitlines()[1:] == [
-        "What counts is the policy of the system (limits).",
-        "Tried in the shadow is the policy of the resource (limits).",
+        "In effect: the policy of the system (limits).",
+        "In shadow mode: the policy of the resource (limits).",
         "call_count: 4 of 5 left, 1 requested.",
-        "In the shadow, call_count: 0 of 1 left, 1 requested; it would refuse.",
+        "In shadow mode, call_count: 0 of 1 left, 1 requested; it would reject the request.",
     ]
     for _ in range(4):
         limits.acquire("api")

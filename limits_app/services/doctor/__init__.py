@@ -1,4 +1,4 @@
-"""The doctor: looks at the site, says what is wrong and what to do, and changes nothing."""
+"""The doctor: checks the site, and reports problems with advice; it changes nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ORDER: Final = [*Severity]
 
 
 def diagnose(*, patience_seconds: float = PATIENCE_SECONDS) -> list[Finding]:
-    """Give everything that is found, what matters most first; nothing is changed, and nothing waited for in vain.
+    """Return all findings, the most severe first; changes nothing, and waits for each answer at most that long.
 
-    What cannot be looked at, because what it stands on does not answer, is left out.
+    Checks of an unavailable database or store are left out.
     """
     return sorted(_found(patience_seconds), key=lambda one: _ORDER.index(one.severity))
 

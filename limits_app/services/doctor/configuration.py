@@ -1,4 +1,4 @@
-"""Whether what administrators set means something: policies, pools, resources, entities."""
+"""Findings about the configuration: policies, pools, resources, entities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHOWN: Final = 10
 
 
 def configured(stored: Mapping[Names, Stored]) -> Iterator[Finding]:
-    """Look through all configuration."""
+    """Check all configuration."""
     entries = {name: one.entry for name, one in stored.items()}
     by_section: dict[str, list[Entry]] = {}
     for entry in entries.values():
@@ -119,7 +119,7 @@ def _spread(resources: list[Entry]) -> Iterator[Finding]:
 
 
 def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]) -> Iterator[Finding]:
-    """Resources on which everybody may do everything."""
+    """Resources without any limit."""
     general = {policy.key[0] for policy in policies if not policy.key[1] and _says(policy)}
     limited = {pool.key[0] for pool in pools if any(member[LIMITS] for member in pool.state["members"].values())}
     found = [
@@ -137,14 +137,14 @@ def _unlimited(resources: list[Entry], policies: list[Entry], pools: list[Entry]
 
 
 def _says(policy: Entry) -> bool:
-    """Whether a policy says something, if only that all is admitted."""
+    """Whether a policy has an effect, also if it is to allow everything."""
     return policy.state["enforcement"] != Enforcement.OFF and (
         policy.state["effect"] != PolicyEffect.LIMITS or bool(policy.state[LIMITS])
     )
 
 
 def _silent(entities: list[Entry], entries: Mapping[Names, Entry]) -> Iterator[Finding]:
-    """Rows of entities that change nothing."""
+    """Rows of entities without effect."""
     meant = {name for entry in entries.values() for name in references(entry)}
     nothing = {"name": "", "metadata": {}}
     found = [
@@ -160,7 +160,7 @@ def _silent(entities: list[Entry], entries: Mapping[Names, Entry]) -> Iterator[F
 
 
 def _impossible(entries: Mapping[Names, Entry]) -> Iterator[Finding]:
-    """What nobody can set, but for those who write to the database past the app."""
+    """Invalid rows, which only programs that bypass the app can write."""
     for problem in islice(lines(entries), _SHOWN):
         yield Finding(
             "limits_app.D016",
@@ -178,7 +178,7 @@ def _impossible(entries: Mapping[Names, Entry]) -> Iterator[Finding]:
 
 
 def _few(messages: list[str], what: str) -> Iterator[str]:
-    """Each of a few, or some and how many there are."""
+    """All messages if they are few, else the first ones and the number of the others."""
     yield from islice(messages, _SHOWN)
     if len(messages) > _SHOWN:
         yield f"more {what}: {len(messages) - _SHOWN}"

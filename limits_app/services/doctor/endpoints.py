@@ -61,7 +61,7 @@ _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 
 def unseen(endpoints: Sequence[Entry]) -> Iterator[Finding]:
-    """Endpoints of a site without the middleware, or a class made of it, which are what it looks for."""
+    """Endpoints of a site without LimitsMiddleware or a subclass of it."""
     many = sum(endpoint.state["enabled"] for endpoint in endpoints)
     if many and not any(_is_ours(name) for name in settings.MIDDLEWARE):
         yield Finding(
@@ -75,13 +75,13 @@ def unseen(endpoints: Sequence[Entry]) -> Iterator[Finding]:
 def _is_ours(name: str) -> bool:
     try:
         made_of = getattr(import_string(name), "__mro__", ())
-    except ImportError:  # which keeps the site from starting, and says so there
+    except ImportError:  # an error when the site starts
         return False
     return _MIDDLEWARE in {f"{one.__module__}.{one.__qualname__}" for one in made_of}
 
 
 def pointless(endpoints: Sequence[Entry]) -> Iterator[Finding]:
-    """Endpoints that name a view or an exact path which the URLs of the site do not have."""
+    """Endpoints with a view or an exact path that is not in the URLs of the site."""
     urls = SiteUrls()
     for endpoint in endpoints:
         path, view = endpoint.state["path"], endpoint.state["view_name"]

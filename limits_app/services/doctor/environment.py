@@ -23,19 +23,19 @@ __all__ = ["Finding", "Severity", "answers", "asked_database", "asked_stores", "
 
 
 class Severity(StrEnum):
-    """How much a finding matters."""
+    """The severity of a finding."""
 
     ERROR = "error"
     """Requests are limited wrongly or not at all, or will be."""
     WARNING = "warning"
-    """Something is probably not meant so."""
+    """Something is probably unintended."""
     INFO = "info"
     """Worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding; `id` stays the same for ever, and the documentation says more about it."""
+    """One finding; its `id` never changes, and is explained in the documentation."""
 
     id: str
     severity: Severity
@@ -52,14 +52,14 @@ _HINT: Final = "See the page about settings and checks."
 
 
 def answers(ask: Callable[[], object], seconds: float) -> str | None:
-    """Why something does not answer in time; None where it does. What never answers is left behind."""
+    """Why a call fails or takes too long; None where it succeeds. A call that never ends keeps its daemon thread."""
     done = threading.Event()
     failed: list[BaseException] = []
 
     def wait() -> None:
         try:
             ask()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what the doctor has to tell
+        except Exception as error:  # noqa: BLE001 - every error is a finding
             failed.append(error)
         finally:
             done.set()
@@ -71,7 +71,7 @@ def answers(ask: Callable[[], object], seconds: float) -> str | None:
 
 
 def asked_database(seconds: float) -> Iterator[Finding]:
-    """Whether the database with the configuration answers."""
+    """Whether the database with the configuration is available."""
     using = home()
     why = answers(lambda: _ask_database(using), seconds)
     if why is not None:
@@ -93,7 +93,7 @@ def _ask_database(using: str) -> None:
 
 
 def migrated() -> Iterator[Finding]:
-    """Whether the tables are those of this version, and the database one that Django supports."""
+    """Whether all migrations are applied, and Django supports the version of the database."""
     using = home()
     connection = connections[using]
     try:
@@ -115,7 +115,7 @@ def migrated() -> Iterator[Finding]:
 
 
 def asked_stores(seconds: float) -> Iterator[Finding]:
-    """Whether the stores answer in time."""
+    """Whether the stores are available."""
     for alias in conf.get(conf.STORES):
         why = answers(lambda alias=alias: _ask_store(alias), seconds)  # type: ignore[misc]
         if why is not None:
@@ -132,7 +132,7 @@ def _ask_store(alias: str) -> None:
 
 
 def checked(*, stores_answer: bool) -> Iterator[Finding]:
-    """What the system checks of the app say, under the ids that they have."""
+    """The messages of the app's system checks, under their own ids."""
     databases = [home()] if stores_answer else None
     with suppress(DatabaseError, StoreUnavailable):
         for message in checks.run_checks(tags=[_LABEL], include_deployment_checks=True, databases=databases):

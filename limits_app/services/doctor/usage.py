@@ -1,4 +1,4 @@
-"""Whether what was used and refused is looked after, and tells of resources that nobody uses."""
+"""Findings about usage: roll-ups that are late, unused and unknown resources, entities without rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LATELY: Final = timedelta(days=1)
 
 
 def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
-    """Compare usage and configuration; a site that records nothing says nothing."""
+    """Compare usage and configuration; no findings for a site that records no usage."""
     snapshots = UsageSnapshot._default_manager.using(using)
-    # Refusals are in snapshots at once; what was admitted comes with a roll-up alone.
+    # Rejections are written to snapshots immediately, admitted amounts only by a roll-up.
     rolled_up = snapshots.filter(period=Period.HOUR, admitted_milli__gt=0)
     last = rolled_up.aggregate(last=Max("start"))["last"]
     yield from _late(last, using)
@@ -56,7 +56,7 @@ def used(resources: Mapping[str, Entry], using: str) -> Iterator[Finding]:
 
 
 def _late(last: Any, using: str) -> Iterator[Finding]:
-    """Whether usage is still rolled up, while requests come."""
+    """Whether usage is still rolled up."""
     refused = Denial._default_manager.using(using).aggregate(last=Max("minute"))["last"]
     if refused is not None and (last is None or refused - last > _LATE + timedelta(hours=1)):
         yield Finding(

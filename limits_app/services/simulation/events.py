@@ -52,9 +52,9 @@ class Event(NamedTuple):
 def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator[Event]:
     """Read events with the columns `time`, `entity`, `resource` and `seconds`, and one for each limit key.
 
-    Times are ISO 8601 with a zone, or seconds since 1970, and only grow; an empty amount is none.
-    Where there is no column for the resource, all are for `resource`.
-    InvalidRequest names the line that cannot be read.
+    Times are ISO 8601 with a zone, or seconds since 1970, in ascending order; an empty cell is no amount.
+    Without a column for the resource, all events are for `resource`.
+    Raises InvalidRequest with the number of an invalid line.
     """
     rows = csv.reader(lines)
     try:
@@ -74,7 +74,7 @@ def csv_events(lines: Iterable[str], *, resource: str | None = None) -> Iterator
 
 
 class _Columns:
-    """Reads rows; what was read once is looked up, because most cells come again and again."""
+    """Reads rows, and caches the rest of a row without its time, since most rows repeat."""
 
     def __init__(self, head: Sequence[str], resource: str | None) -> None:
         if "time" not in head:
@@ -117,9 +117,9 @@ class _Columns:
 def recorded_events(
     *, since: datetime | None = None, until: datetime | None = None, steps: int = 720
 ) -> Iterator[Event]:
-    """Read recorded usage, hour by hour: what an entity used of a resource in one is spread over it evenly.
+    """Read recorded usage by the hour, and spread the use of each entity and resource evenly over the hour.
 
-    How it came within the hour was not recorded, so short bursts are not seen.
+    The distribution within the hour was not recorded, so short bursts are not seen.
     """
     for start, hour in groupby(_snapshots(since, until), key=lambda row: row[0]):
         begins_us = (start - EPOCH) // MICROSECOND
@@ -144,7 +144,7 @@ def _snapshots(since: datetime | None, until: datetime | None) -> Iterator[Any]:
 
 
 def _share(milli: int, step: int, steps: int) -> int:
-    """The part of an amount that comes in one step, in whole units as far as the amount is."""
+    """The part of an amount in one step, in whole units where the amount is a whole number."""
     unit = MILLI if milli % MILLI == 0 else 1
     return share_of(milli // unit, step, steps) * unit
 

@@ -42,12 +42,12 @@ _STEPS: Final = HOUR_US // _STEP_US
 
 
 def can_be_replayed(limit: Limit) -> bool:
-    """Whether use by the hour says anything about a limit: not how much was held at the same time."""
+    """Whether hourly usage is enough to replay a limit; it is not for concurrency limits."""
     return not isinstance(limit, ResourceLimit)
 
 
 def in_steps(limit: Limit) -> Limit:
-    """The limit as coarse as what was recorded: a window shorter than a step becomes one of its length."""
+    """The limit with a window of at least one step, since shorter bursts are not recorded."""
     if not isinstance(limit, RateLimit | CallLimit) or limit.window_seconds >= STEP_SECONDS:
         return limit
     windows = -(-STEP_SECONDS // limit.window_seconds)
@@ -57,9 +57,9 @@ def in_steps(limit: Limit) -> Limit:
 
 
 def replay_hours(limit: Limit, recorded: Mapping[int, int]) -> dict[int, int]:
-    """What a limit would have refused of the use recorded by hours since 1970, by the same hours, in thousandths.
+    """The amounts of hourly usage (hours since 1970) that a limit would have rejected, by hour, in thousandths.
 
-    The limit is unused in the beginning. What fits is charged and the rest refused, as if each request were small.
+    The limit is unused at the beginning. The part that fits is charged and the rest rejected, as for small requests.
     """
     if limit.soft or not can_be_replayed(limit):
         return {}
@@ -91,7 +91,7 @@ _HOUR: Final = timedelta(hours=1)
 
 
 class Proposed(NamedTuple):
-    """A limit that is not in force yet, and whether it is one for everybody."""
+    """A limit that is not in force yet, and whether it is shared by all entities."""
 
     limit: Limit
     shared: bool = False
@@ -99,9 +99,9 @@ class Proposed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """What one consumer used of a limit and would have been refused of it, in thousandths, by hours since 1970.
+    """The usage of one consumer and its rejected part, in thousandths, by hours since 1970.
 
-    `entity` is empty where it is the site itself, and None where it is everybody together.
+    `entity` is empty for the site itself, and None for all entities together.
     """
 
     resource: str
@@ -112,31 +112,31 @@ class Consumer:
 
     @property
     def used(self) -> float:
-        """What was used, in units."""
+        """The usage in units."""
         return sum(self.recorded.values()) / MILLI
 
     @property
     def lost(self) -> float:
-        """What would have been refused of that, in units."""
+        """The rejected part of the usage in units."""
         return sum(self.refused.values()) / MILLI
 
     @property
     def share(self) -> float:
-        """Which part of its use would have been refused."""
+        """The rejected share of the usage, from 0 to 1."""
         return self.lost / self.used if self.used else 0.0
 
     @property
     def first(self) -> datetime:
-        """The first hour in which something would have been refused."""
+        """The first hour with a rejection."""
         return EPOCH + min(self.refused) * _HOUR
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Those whom a policy would have refused, who loses most first, by limit.
+    """The consumers that a policy would have rejected, by limit, the largest loss first.
 
-    `untold` are the keys about which use by the hour says nothing; `looked_at` is how many consumers were replayed,
-    and `is_cut` says that there are more.
+    `untold` are the keys that cannot be replayed from hourly usage; `looked_at` is the number of consumers that were
+    replayed, and `is_cut` is True where there are more.
     """
 
     since: datetime
@@ -146,7 +146,7 @@ class Forecast:
     untold: tuple[str, ...]
 
     def by_hour(self, key: str) -> dict[int, tuple[int, int]]:
-        """What would have fitted and what would have been refused of those refused, by hours, in thousandths."""
+        """The admitted and rejected amounts of the rejected consumers, by hour, in thousandths."""
         recorded: Counter[int] = Counter()
         refused: Counter[int] = Counter()
         for consumer in self.consumers:
@@ -157,10 +157,10 @@ class Forecast:
 
 
 def forecast(policy: Policy, proposed: Sequence[Proposed], *, now: datetime) -> Forecast:
-    """Replay the use of the last days against the limits that a policy is to have; nothing is saved.
+    """Replay the usage of the last days against the proposed limits of a policy; nothing is saved.
 
-    It is as if the policy were enforced for all whom it is about, all the time, whatever its dates say.
-    Only what was admitted is replayed: what was refused then is no use.
+    The policy is treated as enforced for all its entities, all the time, whatever its dates are.
+    Only admitted amounts are replayed, since rejected ones were not recorded as usage.
     """
     since = now - timedelta(days=DAYS)
     if policy.effect == PolicyEffect.UNLIMITED:
@@ -186,7 +186,7 @@ def _recorded(since: datetime) -> QuerySet[UsageSnapshot]:
 
 
 def _about(policy: Policy, recorded: QuerySet[UsageSnapshot]) -> QuerySet[UsageSnapshot]:
-    """The use of those whom the policy is about: not of those for whom a more specific one replaces it."""
+    """The usage under the policy, without consumers for which a more specific policy replaces it."""
     if policy.resource is not None:
         recorded = recorded.filter(resource=policy.resource.name)
     if policy.entity is not None:
@@ -205,7 +205,7 @@ def _about(policy: Policy, recorded: QuerySet[UsageSnapshot]) -> QuerySet[UsageS
 
 
 def _blocked(recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
-    """Everybody who used anything."""
+    """All consumers with usage."""
     whose = ("resource", "entity", "key")
     heaviest = recorded.values(*whose).annotate(total=Sum("admitted_milli")).filter(total__gt=0)
     names = [tuple(row[name] for name in whose) for row in heaviest.order_by("-total")[: MOST + 1]]
@@ -214,7 +214,7 @@ def _blocked(recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
 
 
 def _replayed(proposed: Proposed, recorded: QuerySet[UsageSnapshot]) -> Iterator[Consumer]:
-    """Those who used more in all than the limit lets through at once: nobody else can be refused by it."""
+    """The consumers with more usage in total than the capacity; the limit cannot reject any others."""
     limit, key = proposed.limit, proposed.limit.key
     whose = ("resource",) if proposed.shared else ("resource", "entity")
     recorded = recorded.filter(key=key)
@@ -228,7 +228,7 @@ def _replayed(proposed: Proposed, recorded: QuerySet[UsageSnapshot]) -> Iterator
 def _hours(
     recorded: QuerySet[UsageSnapshot], names: Sequence[tuple[str, ...]], whose: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[int, int]]]:
-    """What each of them used by the hour, in their order."""
+    """The hourly usage of each consumer, in their order."""
     wanted = {f"{column}__in": {name[place] for name in names} for place, column in enumerate(whose)}
     rows = recorded.filter(**wanted).values_list(*whose, "start").annotate(total=Sum("admitted_milli"))
     found: dict[tuple[str, ...], dict[int, int]] = {name: {} for name in names}

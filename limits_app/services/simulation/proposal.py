@@ -1,4 +1,4 @@
-"""Proposed limits: what would hold for an entity on a resource, by the rule that the resolver goes by."""
+"""Proposed limits: the effective limits of an entity on a resource, by the rules of the resolver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from limits_app.stores.memory import MemoryStore
 __all__ = ["Part", "Proposal", "Tried"]
 
 Part = tuple[tuple[Any, ...] | None, Schema]
-"""A scope and its limits; None is that of the entity which asks, on the resource which it asks for."""
+"""A scope and its limits; None for the requesting entity on the requested resource."""
 
 _FOREVER: Final = 2**63
 _YEAR_SECONDS: Final = 366 * 86_400
@@ -29,14 +29,14 @@ _YEAR_SECONDS: Final = 366 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What holds for an entity on a resource, until a moment in microseconds."""
+    """The effective limits of an entity on a resource, until a time in microseconds."""
 
     parts: tuple[Part, ...]
     until_us: int = _FOREVER
 
 
 class Proposal:
-    """Policies and entities that are tried instead of those that are stored; pools are left out."""
+    """Policies and entities that replace the stored ones in a simulation; pools are left out."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._store = MemoryStore(lease_seconds=_YEAR_SECONDS)  # permits are held as long as the events say
@@ -53,23 +53,23 @@ class Proposal:
 
     @classmethod
     def of_limits(cls, limits: Iterable[Noted]) -> Proposal:
-        """Propose limits for everybody on every resource."""
+        """Propose limits for all entities on every resource."""
         policies = SECTIONS["policies"]
         texts = tuple(limit_text(one.limit, shared=one.shared) for one in limits)
         return cls([Entry(policies, ("", "", "", ""), policies.defaults() | {LIMITS: texts})])
 
     @classmethod
     def of_content(cls, content: Content) -> Proposal:
-        """Propose what a limits file says, and nothing else."""
+        """Propose the content of a limits file, and nothing else."""
         return cls(content.entries.values())
 
     @classmethod
     def of_site(cls) -> Proposal:
-        """Propose what is stored."""
+        """Propose the stored policies."""
         return cls(one.entry for one in stored_content(home()).values())
 
     def tried(self, resource: str, entity: str | None, now_us: int) -> Tried:
-        """Say what holds at a moment; those about whom nothing is said share what they are told."""
+        """The effective limits at a time; entities without policies and rows share the result."""
         if entity in self._known:
             return self._tried(resource, entity, now_us)
         position = rollout_position(entity) if self._rolls_out else 0
@@ -95,7 +95,7 @@ class Proposal:
         return Tried(tuple(parts), until)
 
     def _links(self, resource: str, entity: str | None) -> Iterator[EntityPolicies]:
-        """The entity, and as far as each cascades those above it."""
+        """The entity, and the entities above it as far as each one cascades."""
         everybody = (*self._candidates.get((resource, ""), ()), *self._candidates.get(("", ""), ()))
         current = entity
         for _ in range(MAX_LEVELS):

@@ -29,7 +29,7 @@ _MINUTE_US: Final = 60_000_000
 class RequestForm:
     """One form of request under the limits of an entity: its plan, and the scope of each record.
 
-    A scope is None where it is that of the requesting entity.
+    A scope is None for the requesting entity.
     """
 
     def __init__(self, tried: Tried, wanted: Wanted, *, implied: bool, held: bool) -> None:
@@ -80,10 +80,9 @@ class Road:
 def replay(
     events: Iterable[Event], proposal: Proposal, *, decided: Callable[[Event, bool], object] | None = None
 ) -> Report:
-    """Decide about every event, in order, and report who would be refused, how often, by what and when.
+    """Decide on every event, in order, and report the rejections by entity, limit and time.
 
-    What is requested counts as used, and what is refused is not asked for again.
-    `decided` is told of each decision.
+    The requested amounts count as used, and rejected requests are not repeated. `decided` is called for each decision.
     """
     machine = _Machine(proposal)
     minute, seen, refused = -1, 0, 0
@@ -160,7 +159,7 @@ class _Machine:
         engine.settle(claim, records, now, claim.plan.changes((), claim.amounts))
 
     def _load(self, plan: Plan, keys: list[Key], now: int) -> list[Record]:
-        """Return the records of scopes; limits that changed keep what was used."""
+        """Return the records of scopes; changed limits keep their recorded use."""
         records = []
         for key, scope in zip(keys, plan.scopes, strict=True):
             record = self._records.get(key)
