@@ -229,7 +229,7 @@ def limit_line(limit: LimitState) -> SafeString:
     key = gettext("%(key)s (shared)") % {"key": limit.key} if limit.shared else limit.key
     if limit.used is None or limit.available is None:
         return format_html("{}: {}", key, gettext("unknown of %(capacity)s") % {"capacity": amount(limit.capacity)})
-    drawn = bar(key, limit.used, limit.capacity, limit.available)
+    drawn = bar(limit.key, limit.used, limit.capacity, limit.available)
     numbers = {"used": drawn.used, "capacity": drawn.capacity, "left": drawn.remaining}
     words = gettext("%(used)s of %(capacity)s used, %(left)s left") % numbers
     share = f"{min(max(limit.share, 0.0), 1.0):.3f}"

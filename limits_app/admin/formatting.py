@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil, floor
 from typing import TYPE_CHECKING, Final
 
 from django.utils.formats import date_format, number_format
@@ -12,6 +13,7 @@ from django.utils.html import format_html_join
 from django.utils.timezone import is_naive, localtime
 
 from limits_app.core.errors import InvalidLimit
+from limits_app.core.limits import CallLimit
 from limits_app.core.notation import limit_text
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def bar(label: str, used: float, capacity: float, remaining: float | None = None
     share = used / capacity if capacity else 1.0
     level = "full" if share >= 1 else "near" if share >= _NEAR else "ok"
     left = max(capacity - used, 0) if remaining is None else remaining
+    if label == CallLimit.key:  # of calls there are whole ones
+        used, left = ceil(round(used, 3)), floor(round(left, 3))
     digits = 1 if capacity >= _MANY else 3
     said = [amount(round(one, digits)) for one in (used, capacity, left)]
     return Bar(label, said[0], said[1], said[2], round(min(max(share, 0), 1) * 100), level)

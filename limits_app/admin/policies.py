@@ -111,6 +111,8 @@ else:
 
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
+_MOST_NAMED: Final = 10
+
 _COUNTING: Final = (Standing.COUNTS, Standing.EXTENDED)
 _STANDINGS: Final[Mapping[Standing, Any]] = {
     Standing.COUNTS: _("holds"),
@@ -273,5 +275,21 @@ class PolicyAdmin(BoostPageAdmin, ExchangeAdmin):
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Save and record the policy, and name the limits that it drops."""
         super().save_related(request, form, formsets, change)
-        if warning := dropped_limits_warning([form.instance.pk]):
-            self.message_user(request, warning, messages.WARNING)
+        for warning in (dropped_limits_warning([form.instance.pk]), _replaced_block(form.instance)):
+            if warning:
+                self.message_user(request, warning, messages.WARNING)
+
+
+def _replaced_block(policy: Policy) -> str:
+    """Name the policies that replace a saved one that blocks the whole system; nothing where there are none."""
+    if policy.effect != PolicyEffect.BLOCKED or policy.resource_id is not None or policy.entity_id is not None:
+        return ""
+    others = Policy.objects.using(policy._state.db).filter(extends=False, enforcement=Enforcement.ENFORCE)
+    others = others.exclude(resource=None, entity=None).exclude(effect=PolicyEffect.BLOCKED)
+    found = [str(one) for one in others.select_related("resource", "entity")[: _MOST_NAMED + 1]]
+    if not found:
+        return ""
+    named = ", ".join(found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")
+    return gettext("This blocks nothing where other policies replace it: %(others)s. Block these too.") % {
+        "others": named
+    }

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
+from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from limits_app import conf
+from limits_app import conf, services
 from limits_app.admin.actions import ENTITY_ACTIONS, RESOURCE_ACTIONS, StatePermissions
 from limits_app.admin.changelists import UsageListAdmin, shown_limits
 from limits_app.admin.exchange import ExchangeAdmin
 from limits_app.admin.forms import ResourceForm
-from limits_app.models import Endpoint, Policy, Resource
+from limits_app.models import Bucket, Endpoint, Entity, Policy, Resource
 from limits_app.services.doctor.endpoints import SiteUrls
+from limits_app.usage import is_counted, used_by
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -30,6 +34,8 @@ __all__ = ["EndpointAdmin", "EntityAdmin", "ResourceAdmin"]
 _MOST_RESOURCES: Final = 3
 """Of how many resources a list shows what an entity uses."""
 _MOST_POLICIES: Final = 1000
+_LATELY: Final = timedelta(hours=2)
+_MOST_USES: Final = 500
 
 
 class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
@@ -44,8 +50,16 @@ class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
     actions = RESOURCE_ACTIONS
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
-        """Each resource as the site itself uses it."""
-        return [[(resource, None)] for resource in rows]
+        """Each resource as the site itself uses it, and as the entity that used most of it lately."""
+        busiest = _busiest(rows)
+        return [[(one, None), *((one, Entity(identifier=name)) for name in busiest.get(one.name, ()))] for one in rows]
+
+    def state_in_words(self, row: Any, state: RowState) -> SafeString | str:
+        """Show one state of a resource, and the entity that it is about."""
+        if state.entity is None:
+            return super().state_in_words(row, state)
+        shown = shown_limits(state, state.limits, named=False)
+        return format_html("<div>{}{}</div>", gettext("Busiest: %(entity)s") % {"entity": state.entity}, shown)
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Show in which store each is counted, where there are several."""
@@ -59,6 +73,20 @@ class ResourceAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
         return [field for field in fields if is_useful or field != "store"]
 
 
+def _busiest(resources: Sequence[Resource]) -> dict[str, list[str]]:
+    """The entity that used most of each resource in this hour and the last one, as of the last roll-up."""
+    uses = services.usage(by=("resource", "entity"), period="hour", since=timezone.now() - _LATELY, most=_MOST_USES)
+    names, found = {one.name for one in resources}, dict[str, list[str]]()
+    for use in uses:
+        if use.bucket == Bucket.ENTITY and use.entity and use.resource in names:
+            found.setdefault(use.resource, [use.entity])
+    return found
+
+
+def _yes(value: bool) -> str:
+    return gettext("yes") if value else "-"
+
+
 def _has_several_stores() -> bool:
     return len(conf.get(conf.STORES)) > 1
 
@@ -66,13 +94,28 @@ def _has_several_stores() -> bool:
 class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
     """Who consumes; its state is that on the resources for which it has policies of its own, or else on the first."""
 
-    list_display = ["identifier", "name", "in_use", "source", "parent", "cascade", "unlimited", "blocked"]
+    list_display = ["identifier", "name", "in_use", "source", "parent", "cascades", "is_unlimited", "is_blocked"]
     list_filter = ["cascade", "unlimited", "blocked"]
     list_select_related = ["parent"]
     search_fields = ["identifier", "name"]
     begins_with = ("identifier", "name")
     autocomplete_fields = ["parent"]
     actions = ENTITY_ACTIONS
+
+    @admin.display(description=_("cascade"), ordering="cascade")
+    def cascades(self, entity: Entity) -> str:
+        """Say yes, or show a dash."""
+        return _yes(entity.cascade)
+
+    @admin.display(description=_("unlimited"), ordering="unlimited")
+    def is_unlimited(self, entity: Entity) -> str:
+        """Say yes, or show a dash."""
+        return _yes(entity.unlimited)
+
+    @admin.display(description=_("blocked"), ordering="blocked")
+    def is_blocked(self, entity: Entity) -> str:
+        """Say yes, or show a dash."""
+        return _yes(entity.blocked)
 
     def pairs(self, rows: Sequence[Any]) -> Iterable[Iterable[Pair]]:
         """Each entity on a few resources."""
@@ -95,6 +138,9 @@ class EntityAdmin(StatePermissions, UsageListAdmin, ExchangeAdmin):
         if obj.identifier != obj.identifier.strip():
             warning = gettext("The identifier begins or ends with a space, which counts. Remove it unless it is meant.")
             self.message_user(request, warning, messages.WARNING)
+        elif not change and is_counted() and not used_by([obj.identifier]):
+            hint = gettext("No request had the identifier “%(name)s” so far: is it spelled as your code does?")
+            self.message_user(request, hint % {"name": obj.identifier}, messages.WARNING)
 
 
 class EndpointAdmin(ExchangeAdmin):
@@ -121,3 +167,9 @@ class EndpointAdmin(ExchangeAdmin):
                 "Names and paths count as they are written, and have no wildcards."
             )
             self.message_user(request, warning % {"where": self.where(obj)}, messages.WARNING)
+        if (first := obj.hidden_by()) is not None:
+            warning = gettext(
+                "The rule “%(first)s” takes these requests first, so this one never counts: "
+                "give this one a lower order, other methods, or delete one of them."
+            )
+            self.message_user(request, warning % {"first": first}, messages.WARNING)

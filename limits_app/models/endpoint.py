@@ -135,3 +135,20 @@ class Endpoint(Configuration):
         """The methods it is about; all when empty."""
         words = (word.strip().upper() for word in self.methods.split(","))
         return frozenset(word for word in words if word)
+
+    def hides(self, later: Endpoint) -> bool:
+        """Whether it takes every request of a rule that is tried after it; paths are compared as they are written."""
+        same = (self.path.lstrip("/"), self.view_name) == (later.path.lstrip("/"), later.view_name)
+        is_first = (self.order, self.pk) < (later.order, later.pk)
+        return (
+            same
+            and is_first
+            and (not self.method_set or (bool(later.method_set) and self.method_set >= later.method_set))
+        )
+
+    def hidden_by(self) -> Endpoint | None:
+        """The enabled rule that takes every request of this one, which is saved, before it is tried."""
+        others = (
+            Endpoint.objects.using(self._state.db).filter(enabled=True, view_name=self.view_name).exclude(pk=self.pk)
+        )
+        return next((one for one in others if one.hides(self)), None) if self.enabled else None

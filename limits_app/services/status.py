@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from limits_app.conf import OnUnavailable
-from limits_app.core.amounts import Amount
+from limits_app.core.amounts import MILLI, Amount, from_milli
 from limits_app.core.breaker import BreakerState
 from limits_app.core.errors import LimitsError, StaleConfiguration
 from limits_app.core.limit_set import LimitSet
@@ -114,7 +114,7 @@ def _used_by_all(resource: str, alias: str | None) -> tuple[int, dict[str, Amoun
             for key, stats_of_key in stats.items():
                 total[key] = total.get(key, 0) + _used(stats_of_key)
     total.pop(Blocked.key, None)
-    return looked_at - 1, total
+    return looked_at - 1, {key: from_milli(round(amount * MILLI)) for key, amount in total.items()}
 
 
 def _survey(resource: str, alias: str | None, pairs: list[Pair], seen: set[str]) -> Iterable[dict[str, Stats]]:

@@ -18,6 +18,7 @@ from limits_app.core.errors import InvalidRequest
 from limits_app.core.limits import CallLimit
 from limits_app.models import Bucket, Denial, Period, UsageSnapshot
 from limits_app.models.fields import in_site_time
+from limits_app.models.snapshots import batches
 from limits_app.models.usage import Counted
 
 __all__ = [
@@ -31,10 +32,12 @@ __all__ = [
     "bucket_of",
     "chosen",
     "denied",
+    "is_counted",
     "read",
     "since_1970",
     "snapshot_row",
     "storable",
+    "used_by",
 ]
 
 HOURS_OF: Final = {Period.HOUR: 1, Period.DAY: 24}
@@ -228,3 +231,22 @@ def denied(
     rows = Denial.objects.using(router.db_for_read(Denial))
     rows = chosen(begun(rows, "minute", since, until, usual=USUAL[Period.HOUR]), resource, entity, key)
     return rows.order_by("-minute", "-count", "pk")
+
+
+def is_counted() -> bool:
+    """Whether any usage of entities has been rolled up, so that an unknown identifier means something."""
+    return _used().exists()
+
+
+def used_by(names: Collection[str]) -> set[str]:
+    """Return which of these entities used or were refused something, as far as usage is kept."""
+    stored = {storable(name): name for name in names}
+    found: set[str] = set()
+    for batch in batches(stored):
+        found |= {stored[name] for name in _used().filter(entity__in=batch).values_list("entity", flat=True).distinct()}
+    return found
+
+
+def _used() -> QuerySet[UsageSnapshot]:
+    rows = UsageSnapshot.objects.using(router.db_for_read(UsageSnapshot))
+    return rows.filter(bucket=Bucket.ENTITY).exclude(entity="")

@@ -41,6 +41,13 @@ def test_thousandths_are_told_where_they_matter() -> None:
     assert bar("", 0, 0).width == 100
 
 
+def test_calls_are_whole_numbers() -> None:
+    drawn = bar("call_count", 119.7, 120, 0.3)
+    assert (drawn.used, drawn.remaining) == ("120", "0")
+    drawn = bar("call_count", 3.3020000000000005, 60)
+    assert (drawn.used, drawn.remaining) == ("4", "56")
+
+
 def test_a_small_share_is_not_said_to_be_none() -> None:
     assert [percent(share) for share in (None, 0, 0.0001, 0.1234)] == ["-", "0 %", "< 0.1 %", "12.3 %"]
 

@@ -21,6 +21,7 @@ from limits_app.core.limits import CallLimit, RateLimit
 from limits_app.models import Entity, Limit, Policy, Pool, PoolMember, Resource
 from limits_app.stores import registry
 from tests.admin.browsing import act, address, changelist, said
+from tests.admin.pages.snapshots import used
 from tests.admin.rows import fill
 from tests.services.failing import FailingStore
 
@@ -79,6 +80,55 @@ def test_a_resource_and_an_entity_lead_to_their_policies(admin_client: Client) -
         found = admin_client.get(link).context["cl"].result_list
         assert len(found) == own < Policy.objects.count()
         assert all(row in (one.resource, one.entity) for one in found)
+
+
+def test_a_resource_shows_its_busiest_entity(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM])
+    for name, amount in (("user:1", 10), ("user:2", 900)):
+        limits.acquire("api", entity=name, requested={"tpm": amount})
+        used("api", name, "tpm", amount)
+    page = text(changelist(admin_client, "resource"))
+    assert "Busiest: user:2" in page
+    assert "tpm: 900 of 1,000 used, 100 left" in page
+    assert "user:1" not in page
+
+
+def test_the_list_of_entities_has_dashes_for_no(admin_client: Client) -> None:
+    Entity.objects.create(identifier="user:1", blocked=True)
+    page = text(changelist(admin_client, "entity"))
+    assert '<td class="field-is_unlimited">-</td>' in page
+    assert '<td class="field-is_blocked">yes</td>' in page
+    assert "icon-no" not in page
+
+
+def test_an_identifier_that_no_request_had_is_hinted_at(admin_client: Client) -> None:
+    fields = {"name": "", "parent": "", "metadata": "{}"}
+    done = admin_client.post(address("entity_add"), {**fields, "identifier": "customer before"})
+    assert len(said(done)) == 1  # no usage is counted, so nothing is known
+    used("api", "tenant:acme", "tpm", 1)
+    for name in ("customer acme", "tenant:acme"):
+        done = admin_client.post(address("entity_add"), {**fields, "identifier": name})
+    hints = [one for one in said(done) if "No request had the identifier" in one]
+    assert hints == ["No request had the identifier “customer acme” so far: is it spelled as your code does?"]
+
+
+def test_a_second_rule_on_the_same_path_is_warned_of(admin_client: Client) -> None:
+    api = Resource.objects.create(name="api")
+    rule = {"path": "/admin/", "resource": api.pk, "amounts": "{}", "enabled": "on"}
+    for name, order in (("first", 1), ("second", 2)):
+        done = admin_client.post(address("endpoint_add"), {**rule, "name": name, "order": order})
+    [warning] = [one for one in said(done) if "never counts" in one]
+    assert "The rule “first” takes these requests first" in warning
+
+
+def test_a_blocked_system_names_the_policies_that_replace_it(admin_client: Client) -> None:
+    limits.set_resource_limits("api", [TPM])
+    limits.set_resource_limits("more", [TPM], extends=True)
+    form = {"effect": "blocked", "enforcement": "enforce", "rollout_percent": 100, "reason": ""}
+    form |= {"limits-TOTAL_FORMS": 0, "limits-INITIAL_FORMS": 0}
+    done = admin_client.post(address("policy_add"), form)
+    [warning] = [one for one in said(done) if "blocks nothing" in one]
+    assert "other policies replace it: resource api. Block these too." in warning
 
 
 def test_where_nothing_is_set_the_list_says_so(admin_client: Client) -> None:

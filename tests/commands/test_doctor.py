@@ -102,6 +102,40 @@ def test_and_others_are_not(view: str, where: str, settings_of_urls: dict[str, A
     assert found("D019") == []
 
 
+HIDDEN: Final = """
+resources: {api: {}}
+endpoints:
+- {name: first, path: "/x/", resource: api, methods: "%s"}
+- {name: second, path: "x/", resource: api, methods: "%s", order: 200}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "messages"),
+    [
+        ("", "", ["endpoint second of order 200 never counts: endpoint first takes these requests first"]),
+        ("", "GET", ["endpoint second of order 200 never counts: endpoint first takes these requests first"]),
+        ("GET, POST", "GET", ["endpoint second of order 200 never counts: endpoint first takes these requests first"]),
+        ("GET", "", []),
+        ("GET", "POST", []),
+    ],
+)
+def test_endpoints_that_another_one_hides_are_found(first: str, second: str, messages: list[str]) -> None:
+    apply(read_content(HIDDEN % (first, second)))
+    assert found("D025") == messages
+
+
+def test_policies_of_entities_that_never_used_anything_are_found() -> None:
+    apply(read_content(f"resources: {{api: {{}}}}\npolicies: [{{entity: 'customer acme', {LIMITED}}}]"))
+    assert found("D026") == []  # no usage is counted
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    about = {"resource": "api", "bucket": Bucket.ENTITY, "key": "call_count", "period": Period.HOUR, "start": hour}
+    UsageSnapshot.objects.create(entity="tenant:acme", **about)
+    assert found("D026") == ["the entity 'customer acme' has a policy and never used anything"]
+    UsageSnapshot.objects.create(entity="customer acme", **about)
+    assert found("D026") == []
+
+
 def test_endpoints_without_a_middleware_that_looks_at_them_are_found(settings: Settings) -> None:
     apply(read_content(ENDPOINTS % ("admin:index", "/admin/login/")))
     assert found("D024") == []

@@ -21,6 +21,7 @@ from limits_app.core.plan import ScopedLimits
 from limits_app.core.store import Store
 from limits_app.models import Entity, Resource
 from limits_app.resolver import resolve, resolver
+from limits_app.testing import FakeClock
 from tests.services.wall import NOW, Wall
 
 
@@ -304,3 +305,12 @@ def test_a_row_that_is_saved_makes_what_is_kept_stale() -> None:
     limits.status("api")
     assert resolver.info().hits == hits + 1
     assert limits.try_acquire("api")
+
+
+def test_sums_of_fractions_are_exact(clock: FakeClock) -> None:
+    limits.set_resource_limits("api", [RateLimit("tpm", 1000, 1000)])
+    for name, seconds in (("user:1", 0.1), ("user:2", 0.8)):
+        Entity.objects.create(identifier=name)
+        limits.acquire("api", entity=name, requested={"tpm": 1})
+        clock.advance(seconds)
+    assert limits.status("api").used_by_all == {"tpm": 0.3}

@@ -63,10 +63,17 @@ def _check(options: Namespace, out: Output) -> ExitCode:
     out.show(_decided(outcome), data=outcome.as_dict())
     if outcome.degraded:
         out.note("The store is down, so something else decided: what is left is not known.")
-    if outcome.allowed:
+    if not outcome.allowed:
+        out.note(f"Refused: {outcome.summary()}.")
+    return _unknown_resource(options, out) or (ExitCode.OK if outcome.allowed else ExitCode.NO)
+
+
+def _unknown_resource(options: Namespace, out: Output) -> ExitCode:
+    """Warn about a resource that does not exist, which is an error; OK where it does."""
+    if Resource.objects.filter(name=options.resource).exists():
         return ExitCode.OK
-    out.note(f"Refused: {outcome.summary()}.")
-    return ExitCode.NO
+    out.note(f"warning: there is no resource {options.resource!r}: is it spelled as your code does?")
+    return ExitCode.ERROR
 
 
 def _outcome(options: Namespace) -> Outcome:
@@ -91,7 +98,7 @@ def _one_of_each(limits: LimitSet) -> Mapping[str, Amount] | None:
 def _explain(options: Namespace, out: Output) -> ExitCode:
     explanation = limits.explain(options.resource, entity=options.entity, requested=_requested(options))
     out.show(_decided(explanation.outcome), data=explanation.as_dict(), text=explanation.text())
-    return ExitCode.OK
+    return _unknown_resource(options, out)
 
 
 def _status(options: Namespace, out: Output) -> ExitCode:

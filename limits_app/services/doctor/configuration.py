@@ -14,10 +14,11 @@ from limits_app import conf
 from limits_app.models import Enforcement, PolicyEffect
 from limits_app.models.weekly_hours import WeeklyHours
 from limits_app.resolver.pools import with_secrets
-from limits_app.services.doctor.endpoints import pointless, unseen
+from limits_app.services.doctor.endpoints import hidden, pointless, unseen
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import LIMITS, Entry, Key, Stored, references
 from limits_app.services.limits_file.planning import dropped_limits, lines, overlapping
+from limits_app.usage import is_counted, used_by
 
 __all__ = ["configured"]
 
@@ -43,6 +44,8 @@ def configured(stored: Mapping[Names, Stored]) -> Iterator[Finding]:
     endpoints = by_section.get("endpoints", [])
     yield from unseen(endpoints)
     yield from islice(pointless(endpoints), _SHOWN)
+    yield from islice(hidden(endpoints), _SHOWN)
+    yield from _unknown(policies)
 
 
 def _dropped(policies: list[Entry]) -> Iterator[Finding]:
@@ -175,6 +178,16 @@ def _impossible(entries: Mapping[Names, Entry]) -> Iterator[Finding]:
             problem.message,
             "Change when one of them holds, or delete it; until then one of them counts, and nobody says which.",
         )
+
+
+def _unknown(policies: list[Entry]) -> Iterator[Finding]:
+    """Policies of entities that no request ever had, where usage is counted."""
+    names = {policy.key[1] for policy in policies} - {""}
+    if not is_counted():
+        return
+    found = [f"the entity {name!r} has a policy and never used anything" for name in sorted(names - used_by(names))]
+    for message in _few(found, "entities with policies never used anything"):
+        yield Finding("limits_app.D026", Severity.INFO, message, "Check that it is spelled as your code does.")
 
 
 def _few(messages: list[str], what: str) -> Iterator[str]:

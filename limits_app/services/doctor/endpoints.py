@@ -11,10 +11,11 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.urls import Resolver404, URLResolver, get_resolver, resolve
 from django.utils.module_loading import import_string
 
+from limits_app.models import Endpoint
 from limits_app.services.doctor.environment import Finding, Severity
 from limits_app.services.limits_file.content import Entry
 
-__all__ = ["SiteUrls", "pointless", "unseen"]
+__all__ = ["SiteUrls", "hidden", "pointless", "unseen"]
 
 
 class SiteUrls:
@@ -57,6 +58,7 @@ def _names_in(urls: URLResolver, namespaces: tuple[str, ...] = ()) -> Iterator[s
 
 _ID: Final = "limits_app.D019"
 _ADVICE: Final = "Correct it, or delete the endpoint: a {what} counts as it is written, and has no wildcards."
+_TARGET: Final = ("path", "view_name", "methods")
 _MIDDLEWARE: Final = "limits_app.integrations.middleware.LimitsMiddleware"
 
 
@@ -93,3 +95,25 @@ def pointless(endpoints: Sequence[Entry]) -> Iterator[Finding]:
         else:
             message = f"{endpoint.label} is about {path!r}, where the site has no view"
             yield Finding(_ID, Severity.INFO, message, _ADVICE.format(what="path"))
+
+
+def hidden(endpoints: Sequence[Entry]) -> Iterator[Finding]:
+    """Endpoints that never count, since another one with the same path or view comes first."""
+    rules = [
+        (entry, Endpoint(pk=place, order=entry.key[1], **{name: entry.state[name] for name in _TARGET}))
+        for place, entry in enumerate(endpoints)
+        if entry.state["enabled"]
+    ]
+    by_target: dict[tuple[str, str], list[tuple[Entry, Endpoint]]] = {}
+    for entry, rule in rules:
+        by_target.setdefault((rule.path.lstrip("/"), rule.view_name), []).append((entry, rule))
+    for same in by_target.values():
+        for entry, rule in same:
+            first = next((other for other, one in same if one.hides(rule)), None)
+            if first is not None:
+                yield Finding(
+                    "limits_app.D025",
+                    Severity.WARNING,
+                    f"{entry.label} never counts: {first.label} takes these requests first",
+                    "Give it a lower order or other methods, or delete one of them.",
+                )
