@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from limits_app.core.amounts import Amount, check_amounts, shown
 from limits_app.core.errors import AlreadyReleased, InvalidRequest, UsageNotReported
 from limits_app.core.leases import enter_block, leave_block
-from limits_app.core.limits import MeteredLimit
+from limits_app.core.limits import CallLimit
 from limits_app.core.modes import HOOKS
 from limits_app.core.outcome import Outcome, outcome_of, units_of
 from limits_app.core.plan import Amounts, Claim, Plan, PlannedLimit, parts_of
@@ -72,6 +72,11 @@ class Acquisition:
     def __bool__(self) -> bool:
         return self.claim.admitted is True
 
+    def __repr__(self) -> str:
+        state = {None: "undecided", True: "released" if self.claim.settled else "admitted", False: "rejected"}
+        amounts = ", ".join(f"{key}={use.requested}" for key, use in self.acquisitions.items())
+        return f"<Acquisition {state[self.claim.admitted]}: {amounts}>"
+
     @property
     def successful(self) -> bool:
         """Whether the amounts are held, or were until they were released."""
@@ -110,7 +115,8 @@ class Acquisition:
         """Report the amounts that were used, by key; the last report of a key counts.
 
         All keys are checked before any of them is recorded. More than requested of a rate is recorded as debt, with a
-        warning; a key that was not requested is skipped, with a warning. For a rejected request nothing is recorded.
+        warning; of permits it is only a warning; a key that was not requested is skipped, with a warning. For a
+        rejected request nothing is recorded.
         Raises InvalidRequest (a ValueError) for an invalid amount, and AlreadyReleased (a RuntimeError) after release.
         """
         if self.claim.settled:
@@ -260,12 +266,11 @@ class Acquisition:
 
     def _check_overuse(self, limit: PlannedLimit, amount: int, used: Amount) -> None:
         requested = units_of(limit.rule, amount)
-        if not isinstance(limit.rule.limit, MeteredLimit):
+        if isinstance(limit.rule.limit, CallLimit):
             raise InvalidRequest(f"usage of {limit.key!r} must be between 0 and the {requested} requested, not {used}")
         if self.claim.admitted:
-            logger.warning(
-                "%s: %s used, but only %s requested: the rest is recorded as debt", limit.key, used, requested
-            )
+            effect = "the rest is not counted" if limit.rule.is_permit else "the rest is recorded as debt"
+            logger.warning("%s: %s used, but only %s requested: %s", limit.key, used, requested, effect)
 
 
 def _units_used(limit: PlannedLimit, used: Sequence[int]) -> Amount | None:

@@ -79,6 +79,8 @@ class limited:  # noqa: N801 - used like a function
         usage: Callable[[Any], Amounts] | None = None,
         counts: Callable[[Any], bool] | None = None,
     ) -> None:
+        if callable(resource):
+            raise TypeError("@limited needs the name of a resource: write @limited('reports')")
         checked_timeout(timeout)
         named = entity if entity is None or callable(entity) else _literal(entity)
         self._rule = Rule(check_resource(resource), requested, named, timeout, Report(usage, counts))

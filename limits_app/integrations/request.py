@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Container, Mapping, Sequence
 from contextlib import nullcontext
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from weakref import ref
 
 from asgiref.sync import sync_to_async
@@ -28,7 +28,7 @@ from limits_app.integrations.charges import NOTHING, ONE_OF_EACH, Charges, Key
 from limits_app.integrations.identity import aidentify, identify
 from limits_app.resolver import Limits
 from limits_app.services import Share
-from limits_app.services.amounts import Asked, Resources
+from limits_app.services.amounts import AcquireOptions, Asked, CheckOptions, Resources, TryOptions
 
 __all__ = ["REFUNDS", "LimitedRequest", "RequestLimits", "limits_of"]
 
@@ -149,23 +149,26 @@ class RequestLimits:
         """Whether anything was decided without the store, because that was unavailable."""
         return any(outcome.degraded for outcome in self.outcomes)
 
-    def acquire(self, resource: Resources, **options: Any) -> Acquisition:
+    def acquire(self, resource: Resources, **options: Unpack[AcquireOptions]) -> Acquisition:
         """`limits.acquire` for the entity of the request; charges each time."""
+        self._set_entity(options)
         try:
-            return self._give(resource, services.acquire(resource, **self._with_entity(options)))
+            return self._give(resource, services.acquire(resource, **options))
         except LimitExceeded as error:
             self._note_refused(error)
             raise
 
-    def try_acquire(self, resource: Resources, **options: Any) -> Acquisition:
+    def try_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`limits.try_acquire` for the entity of the request; charges each time."""
-        return self._give(resource, services.try_acquire(resource, **self._with_entity(options)))
+        self._set_entity(options)
+        return self._give(resource, services.try_acquire(resource, **options))
 
-    def check(self, resource: str, **options: Any) -> Outcome:
+    def check(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
         """`limits.check` for the entity of the request; charges nothing."""
-        return services.check(resource, **self._with_entity(options))
+        self._set_entity(options)
+        return services.check(resource, **options)
 
-    async def aacquire(self, resource: Resources, **options: Any) -> Acquisition:
+    async def aacquire(self, resource: Resources, **options: Unpack[AcquireOptions]) -> Acquisition:
         """`acquire` for asyncio."""
         options.setdefault("entity", await self.aentity())
         try:
@@ -174,12 +177,12 @@ class RequestLimits:
             self._note_refused(error)
             raise
 
-    async def atry_acquire(self, resource: Resources, **options: Any) -> Acquisition:
+    async def atry_acquire(self, resource: Resources, **options: Unpack[TryOptions]) -> Acquisition:
         """`try_acquire` for asyncio."""
         options.setdefault("entity", await self.aentity())
         return self._give(resource, await services.atry_acquire(resource, **options))
 
-    async def acheck(self, resource: str, **options: Any) -> Outcome:
+    async def acheck(self, resource: str, **options: Unpack[CheckOptions]) -> Outcome:
         """`check` for asyncio."""
         return await sync_to_async(self.check)(resource, **options)
 
@@ -189,8 +192,9 @@ class RequestLimits:
         self._given += [(name, acquisition) for name in names]
         return acquisition
 
-    def _with_entity(self, options: dict[str, Any]) -> dict[str, Any]:
-        return options if "entity" in options else {**options, "entity": self.entity}
+    def _set_entity(self, options: CheckOptions) -> None:
+        if "entity" not in options:
+            options["entity"] = self.entity
 
     # ---------------------------------------------------------------- charges of integrations
 

@@ -48,6 +48,8 @@ def validate_identifier(value: str) -> None:
     """Refuse what cannot be the identifier of an entity."""
     _by_core(check_entity, value)
     validate_text(value)
+    if value.endswith("*"):
+        raise ValidationError(_("An identifier must not end with “*”: patterns are not supported, name one entity."))
 
 
 def validate_resource_name(value: str) -> None:

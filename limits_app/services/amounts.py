@@ -1,23 +1,54 @@
-"""The amounts of a request: by key, or by a function that is called when the effective limits are known."""
+"""The options of a request, and its amounts: by key, or by a function of the effective limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict
 
 from limits_app.core.amounts import Amount, Requested
 from limits_app.core.errors import InvalidRequest
 from limits_app.core.limit_set import LimitSet
 from limits_app.core.limits import Blocked, CallLimit
 from limits_app.core.notation import CALLS
-from limits_app.resolver import resolver
+from limits_app.resolver import Limits, resolver
 
-__all__ = ["Asked", "Requested", "Resources", "amounts_for", "known_amounts", "not_limited"]
+__all__ = [
+    "AcquireOptions",
+    "Asked",
+    "CheckOptions",
+    "Requested",
+    "Resources",
+    "TryOptions",
+    "amounts_for",
+    "known_amounts",
+    "not_limited",
+]
 
 Asked = Requested | Callable[[LimitSet], Requested]
 """Amounts by key, or a function that returns them for the effective limits."""
 
 Resources = str | Mapping[str, Asked]
 """A resource, or several with the amounts of each."""
+
+
+class CheckOptions(TypedDict, total=False):
+    """The options of `check`."""
+
+    entity: str | None
+    requested: Asked
+    default_limits: Limits
+
+
+class TryOptions(CheckOptions, total=False):
+    """The options of `try_acquire`."""
+
+    idempotency_key: str | None
+
+
+class AcquireOptions(TryOptions, total=False):
+    """The options of `acquire`."""
+
+    timeout: float | None
 
 
 def amounts_for(limits: LimitSet, asked: Asked) -> Requested:

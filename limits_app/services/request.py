@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Final, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import InterfaceError, OperationalError
 
 from limits_app.core.acquisition import Acquisition
@@ -33,6 +34,11 @@ __all__ = ["Request", "Source", "waiting_time"]
 T = TypeVar("T")
 
 _RECOVERABLE: Final = (StaleConfiguration, StoreUnavailable, LimitExceeded, OperationalError, InterfaceError)
+
+_IN_A_COROUTINE: Final = (
+    "acquire, try_acquire and check may read the database: in a coroutine write `await limits.aacquire(...)`, "
+    "`await limits.atry_acquire(...)` or `await limits.acheck(...)`"
+)
 
 
 class Source(Protocol):
@@ -103,6 +109,8 @@ class Request:
                 if self._fallback is not None:
                     return use(self._fallback)
                 return use(self._limits(self._source.get(*self._key)))
+            except SynchronousOnlyOperation as error:
+                raise SynchronousOnlyOperation(_IN_A_COROUTINE) from error
             except _RECOVERABLE as error:
                 self._recover(error)
 

@@ -55,6 +55,16 @@ WAYS = [pytest.param(leave, id="with"), pytest.param(leave_async, id="async_with
 # ------------------------------------------------------------------------------------------- what it says
 
 
+def test_an_acquisition_shows_its_state_and_amounts(store: MemoryStore) -> None:
+    limits = limit_set(store, TPM, DB)
+    acquisition = limits.try_acquire({"tpm": 60})
+    assert repr(acquisition) == "<Acquisition admitted: tpm=60, db=1>"
+    assert repr(limits.try_acquire({"tpm": 60})) == "<Acquisition rejected: tpm=60, db=1>"
+    acquisition.release()
+    assert repr(acquisition) == "<Acquisition released: tpm=60, db=1>"
+    assert repr(Acquisition(limits, Claim(acquisition.claim.plan, (0, 0)))).startswith("<Acquisition undecided: ")
+
+
 def test_an_acquisition_is_true_while_it_holds_and_afterwards(store: MemoryStore) -> None:
     acquisition = limit_set(store, DB).try_acquire()
     assert acquisition
@@ -356,14 +366,22 @@ def test_one_call_may_have_been_none(
     assert used(limits)["call_count"] == 0
 
 
-@pytest.mark.parametrize(("key", "usage"), [("call_count", 4), ("call_count", 3.5), ("db", 3), ("call_count", 10**12)])
-def test_calls_and_permits_cannot_be_more_than_requested(key: str, usage: float, store: MemoryStore) -> None:
-    limits = limit_set(store)
-    acquisition = limits.try_acquire({"call_count": 3, "db": 2, "tpm": 5})
-    requested = {"call_count": 3, "db": 2}[key]
-    with pytest.raises(InvalidRequest, match=f"usage of '{key}' must be between 0 and the {requested} requested"):
-        acquisition.update({"tpm": 3, key: usage})
+@pytest.mark.parametrize("usage", [4, 3.5, 10**12])
+def test_calls_cannot_be_more_than_requested(usage: float, store: MemoryStore) -> None:
+    acquisition = limit_set(store).try_acquire({"call_count": 3, "db": 2, "tpm": 5})
+    with pytest.raises(InvalidRequest, match="usage of 'call_count' must be between 0 and the 3 requested"):
+        acquisition.update({"tpm": 3, "call_count": usage})
     assert acquisition.acquisitions["tpm"] == LimitUse(5, None)
+
+
+def test_more_permits_than_requested_are_a_warning_and_the_held_ones_return(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = limit_set(store, DB)
+    with limits.try_acquire({"db": 2}) as acquisition:
+        acquisition.update({"db": 3})
+    assert caplog.messages == ["db: 3 used, but only 2 requested: the rest is not counted"]
+    assert used(limits) == {"db": 0}
 
 
 @pytest.mark.parametrize("usage", [0, 1, 2])

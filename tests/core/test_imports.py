@@ -44,6 +44,10 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def test_dir_lists_the_public_names() -> None:
+    assert set(limits_app.__all__) <= set(dir(limits_app))
+
+
 def test_the_core_imports_neither_django_nor_any_client_nor_asyncio() -> None:
     loaded = loaded_by("\n".join(f"import {name}" for name in MODULES))
     assert set(MODULES) <= loaded

@@ -38,7 +38,7 @@ MODULES: Final = {
 OF_OTHERS: Final = {"celery": ["kombu.transport.redis", "kombu.transport.pyamqp"]}
 """Modules of other packages that the documentation of an extra names."""
 
-_TWO_EXTRAS: Final = {"limits_app.outbound.opentelemetry", "limits_app.outbound.prometheus"}
+_TWO_EXTRAS: Final = {"limits_app.outbound.tracing"}
 """Modules that need a second extra, as docs/outbound.md says."""
 
 _FROM_THE_SITE: Final = {"django_redis"}

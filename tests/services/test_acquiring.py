@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
 from pytest_django import DjangoAssertNumQueries
 
 from limits_app import (
@@ -48,6 +50,15 @@ def test_nothing_set_admits_everything() -> None:
     with limits.acquire("api", entity="user:1") as acquisition:
         assert acquisition.successful
         assert acquisition.outcome.allowed
+
+
+@pytest.mark.parametrize("verb", [limits.acquire, limits.try_acquire, limits.check])
+def test_a_verb_in_a_coroutine_names_the_one_for_asyncio(verb: Callable[[str], object]) -> None:
+    async def main() -> None:
+        verb("api")
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await limits.aacquire\(...\)"):
+        asyncio.run(main())
 
 
 def test_entities_are_counted_apart() -> None:

@@ -279,3 +279,10 @@ def test_one_key_to_reset_needs_no_list() -> None:
     assert limits.try_acquire("api")
     with pytest.raises(InvalidRequest, match="5, no is not limited there"):
         limits.reset("api", keys=[5, "no"])
+
+
+@pytest.mark.parametrize("entity", ["key:*", "*"])
+def test_an_entity_must_not_look_like_a_pattern(entity: str) -> None:
+    with pytest.raises(InvalidLimit, match="patterns are not supported"):
+        limits.set_entity_limits(entity, LIMITS)
+    assert not Entity.objects.exists()
