@@ -70,7 +70,7 @@ def wait_in_thread(alternatives: Alternatives, timeout: float | None) -> Acquisi
         try:
             _leave(stores, waiter)
         finally:
-            _cancel(alternatives.acquisitions)
+            cancel_all(alternatives.acquisitions)
         raise
     return admitted
 
@@ -90,7 +90,7 @@ async def wait_in_task(alternatives: Alternatives, timeout: float | None) -> Acq
             _leave(stores, waiter)
         finally:
             # A remote store refunds by itself what a cancelled task was charged.
-            _cancel([one for one in alternatives.acquisitions if not one.limit_set.store.remote])
+            cancel_all([one for one in alternatives.acquisitions if not one.limit_set.store.remote])
         raise
     return admitted
 
@@ -101,18 +101,19 @@ def _leave(stores: Iterable[Store], waiter: Waiter) -> None:
         store.line.leave(waiter)
 
 
-def _cancel(acquisitions: Iterable[Acquisition]) -> None:
+def cancel_all(acquisitions: Iterable[Acquisition]) -> None:
     """Refund all amounts of admitted acquisitions, which nobody will use.
 
-    An error of the store does not hide the exception that ended the wait.
+    An error of the store does not hide the exception that ended the request.
     """
     for one in acquisitions:
         claim = one.claim
         try:
             if claim.admitted:
+                one.limit_set.store.renewer.discard(claim)
                 one.limit_set.store.settle(claim, [-amount for amount in claim.amounts])
         except Exception:
-            logger.warning("an acquisition could not be refunded after an interrupted wait", exc_info=True)
+            logger.warning("an acquisition could not be refunded after it was interrupted", exc_info=True)
 
 
 def _wait(

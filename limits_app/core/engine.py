@@ -34,7 +34,6 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
     leases are reclaimed, and with `is_gone` those of ended processes. A rejection changes nothing else.
     """
     plan, amounts = claim.plan, claim.amounts
-    before: list[State] = []
     after: list[State] = []
     for limit in plan.limits:
         state = records[limit.scope_index].states[limit.index]
@@ -43,22 +42,15 @@ def charge(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone | 
             if not limit.rule.is_soft:
                 return _reject(claim, records, now, is_gone)
             charged = limit.rule.settle(state, now, amounts[limit.place])
-        before.append(state)
         after.append(charged)
-    try:
-        for limit in plan.limits:
-            record, rule = records[limit.scope_index], limit.rule
-            if limit.is_permit:
-                record.leases[rule.key, claim.holder] = Lease(
-                    amounts[limit.place], now + rule.lease_us, now + rule.hold_us
-                )
-            record.states[limit.index] = after[limit.place]
-            record.changed = True
-        if plan.counts_usage:
-            _count(plan, records, amounts, now)
-    except BaseException:
-        _take_back(claim, records, before)
-        raise
+    for limit in plan.limits:
+        record, rule = records[limit.scope_index], limit.rule
+        if limit.is_permit:
+            record.leases[rule.key, claim.holder] = Lease(amounts[limit.place], now + rule.lease_us, now + rule.hold_us)
+        record.states[limit.index] = after[limit.place]
+        record.changed = True
+    if plan.counts_usage:
+        _count(plan, records, amounts, now)
     claim.decided_at = now
     claim.states = after
     claim.admitted = True
@@ -201,14 +193,6 @@ def _reject(claim: Claim, records: Sequence[Record], now: int, is_gone: IsGone |
     claim.states = [records[limit.scope_index].states[limit.index] for limit in claim.plan.limits]
     claim.admitted = False
     return False
-
-
-def _take_back(claim: Claim, records: Sequence[Record], states: Sequence[State]) -> None:
-    """Restore the states from before a charge that was interrupted by the exception of a signal handler."""
-    for limit in claim.plan.limits:
-        record = records[limit.scope_index]
-        record.states[limit.index] = states[limit.place]
-        record.leases.pop((limit.rule.key, claim.holder), None)
 
 
 def _count(plan: Plan, records: Sequence[Record], amounts: Sequence[int], now: int) -> None:

@@ -11,7 +11,7 @@ from weakref import ref
 from limits_app.core.acquisition import Acquisition, FreeAcquisition
 from limits_app.core.alternatives import Alternatives
 from limits_app.core.amounts import Amount, check_amounts, shown
-from limits_app.core.blocking import checked_timeout, must_wait, wait_in_task, wait_in_thread
+from limits_app.core.blocking import cancel_all, checked_timeout, must_wait, wait_in_task, wait_in_thread
 from limits_app.core.errors import InvalidRequest, LimitTimeout, NeverAdmissible
 from limits_app.core.keys import Scope, private_scope
 from limits_app.core.leases import held_here
@@ -164,8 +164,12 @@ class LimitSet:
         if self._free is not None:
             return self._acquire_free(self._free, requested)
         acquisition = self.prepare(requested)
-        if self.store.acquire(acquisition.claim) and acquisition.claim.plan.permits:
-            acquisition.track()
+        try:
+            if self.store.acquire(acquisition.claim) and acquisition.claim.plan.permits:
+                acquisition.track()
+        except BaseException:
+            cancel_all([acquisition])
+            raise
         return acquisition
 
     def acquire(self, requested: Mapping[str, Amount] | None = None, timeout: float | None = None) -> Acquisition:
@@ -181,11 +185,18 @@ class LimitSet:
             return self._acquire_free(self._free, requested, timeout)
         acquisition, seconds = self.prepare(requested), checked_timeout(timeout)
         may_try = seconds == 0 or not must_wait(acquisition)
-        if not (may_try and self.store.acquire(acquisition.claim)):
-            if seconds == 0:
-                raise LimitTimeout.of(acquisition)
-            wait_in_thread(Alternatives([acquisition]), seconds)
-        acquisition.track()
+        try:
+            admitted = may_try and self.store.acquire(acquisition.claim)
+            if not admitted and seconds != 0:
+                wait_in_thread(Alternatives([acquisition]), seconds)
+                admitted = True
+            if admitted:
+                acquisition.track()
+        except BaseException:
+            cancel_all([acquisition])
+            raise
+        if not admitted:
+            raise LimitTimeout.of(acquisition)
         return acquisition
 
     async def atry_acquire(self, requested: Mapping[str, Amount] | None = None) -> Acquisition:

@@ -16,7 +16,7 @@ from limits_app.core.counting import Batch
 from limits_app.core.errors import NotShareable, StaleConfiguration
 from limits_app.core.leases import Renewer
 from limits_app.core.plan import Amounts, Claim, Plan, ScopedLimits
-from limits_app.core.record import LEASE_US, Record, Schema, lease_us_of, new_record
+from limits_app.core.record import LEASE_US, HourlyUsage, Record, Schema, lease_us_of, new_record
 from limits_app.core.runtime import on_fork
 from limits_app.core.store import next_version
 from limits_app.core.waiting import WaitingLine
@@ -149,17 +149,17 @@ class MemoryStore:
                     raise InStep
                 try:
                     self._in_step = True
-                    plan, now, records = claim.plan, self._now(), []
-                    if is_new and plan.version is not None and plan.version != self._version:
-                        raise StaleConfiguration
-                    for key, schema in plan.schemas:
-                        record = self._records.get(key)
-                        if record is None or record.schema is not schema:
-                            record = self._other(record, schema, now if is_new else None)
-                        records.append(record)
-                    done = work(claim, records, now)
-                    if saves and (self._unsaved or plan.counts_usage):
-                        self._save(plan, records, now)
+                    plan, now = claim.plan, self._now()
+                    records = self._load(plan, now if is_new else None)
+                    if not saves:
+                        return work(claim, records, now)
+                    done = _as_a_whole(work, claim, records, now)
+                    if self._unsaved or plan.counts_usage:
+                        try:
+                            self._save(plan, records, now)
+                        except BaseException:  # of a signal handler; what was saved already stays as it is
+                            self._save(plan, records, now)
+                            raise
                     return done
                 finally:
                     self._in_step = False
@@ -180,6 +180,18 @@ class MemoryStore:
                 self._in_step = False
         if self._deferred:
             self._make_deferred_calls()
+
+    def _load(self, plan: Plan, migrate_at: int | None) -> list[Record]:
+        """Return the records of a plan's scopes; with a time, the plan must be current, and they are migrated to it."""
+        if migrate_at is not None and plan.version is not None and plan.version != self._version:
+            raise StaleConfiguration
+        records = []
+        for key, schema in plan.schemas:
+            record = self._records.get(key)
+            if record is None or record.schema is not schema:
+                record = self._other(record, schema, migrate_at)
+            records.append(record)
+        return records
 
     def _other(self, record: Record | None, schema: Schema, now: int | None) -> Record:
         """Return a new record, or one of another schema as it is, and with a time migrated to the schema."""
@@ -227,6 +239,28 @@ class MemoryStore:
             except IndexError:
                 return
             call()
+
+
+def _as_a_whole(work: Callable[[Claim, list[Record], int], R], claim: Claim, records: list[Record], now: int) -> R:
+    """Call `work`; when a signal handler raises meanwhile, put everything back as it was before."""
+    before = [(record.states.copy(), _copied(record.usage), record.finished.copy()) for record in records]
+    leases = [records[limit.scope_index].leases.get((limit.rule.key, claim.holder)) for limit in claim.plan.permits]
+    admitted, settled = claim.admitted, claim.settled
+    try:
+        return work(claim, records, now)
+    except BaseException:
+        for record, (states, usage, finished) in zip(records, before, strict=True):
+            record.states, record.usage, record.finished = states, usage, finished
+        for limit, lease in zip(claim.plan.permits, leases, strict=True):
+            records[limit.scope_index].leases.pop((limit.rule.key, claim.holder), None)
+            if lease is not None:
+                records[limit.scope_index].leases[limit.rule.key, claim.holder] = lease
+        claim.admitted, claim.settled = admitted, settled
+        raise
+
+
+def _copied(usage: HourlyUsage | None) -> HourlyUsage | None:
+    return None if usage is None else HourlyUsage(usage.until, usage.amounts.copy())
 
 
 def _settle_once(changes: Amounts, claim: Claim, records: list[Record], now: int) -> bool:

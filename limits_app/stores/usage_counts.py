@@ -27,9 +27,8 @@ class UsageCounts:
         if record.usage is not None and record.usage.until and scope.key not in self._counting:
             self._counting[scope.key] = scope
         if record.finished:
-            for hour, amounts in record.finished:
-                self._add(scope, hour, amounts)
-            record.finished = []
+            while record.finished:
+                self._take(scope, record)
             self._remove_old(now)
 
     def close(self, key: str, record: Record, now: int) -> None:
@@ -54,10 +53,14 @@ class UsageCounts:
         if self._batch is not None and self._batch.name == name:
             self._batch = None
 
-    def _add(self, scope: Scope, hour: int, amounts: Mapping[str, int]) -> None:
-        counts = self._counts.setdefault((hour, scope), {})
+    def _take(self, scope: Scope, record: Record) -> None:
+        """Take over one finished hour of a record."""
+        (hour, amounts), *others = record.finished
+        sums = dict(self._counts.get((hour, scope), {}))
         for key, amount in amounts.items():
-            counts[key] = counts.get(key, 0) + amount
+            sums[key] = sums.get(key, 0) + amount
+        # Without a call in between, where a signal handler could raise.
+        self._counts[hour, scope], record.finished = sums, others
 
     def _remove_old(self, now: int) -> None:
         """Remove the oldest counts where they were not collected for too long, one at a time."""

@@ -7,7 +7,7 @@ import pytest
 from limits_app.core import engine
 from limits_app.core.algorithms.rule import NEVER_US
 from limits_app.core.limits import Blocked, CallLimit, QuotaLimit, RateLimit, RateLimitAlgorithm, ResourceLimit
-from limits_app.core.record import LEASE_US, Lease, LeaseId, new_record, schema_of
+from limits_app.core.record import LEASE_US, new_record, schema_of
 from tests.core.algorithms.driven import NOW, SECOND
 from tests.core.engine_steps import Scopes, leases_of
 
@@ -47,28 +47,6 @@ def test_all_scopes_are_charged_or_none() -> None:
     assert rejected.admitted is False
     assert scopes.states() == before
     assert [record.changed for record in scopes.records] == [False, False]
-
-
-class InterruptedLeases(dict[LeaseId, Lease]):
-    """Leases during whose change a signal handler raises."""
-
-    def __setitem__(self, lease_id: LeaseId, lease: Lease) -> None:
-        super().__setitem__(lease_id, lease)
-        raise KeyboardInterrupt
-
-
-def test_a_charge_that_is_interrupted_between_two_limits_is_taken_back() -> None:
-    scopes = Scopes(TPM, DB)
-    scopes.charge(tpm=4)
-    before, leases = scopes.states(), scopes.record.leases
-    scopes.record.leases = InterruptedLeases(leases)
-    claim = scopes.claim(tpm=3)
-    claim.holder = 1
-    with pytest.raises(KeyboardInterrupt):
-        engine.charge(claim, scopes.records, NOW)
-    assert claim.admitted is None
-    assert scopes.states() == before
-    assert scopes.record.leases == leases
 
 
 @pytest.mark.parametrize("is_blocked", [False, True])

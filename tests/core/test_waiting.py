@@ -476,7 +476,7 @@ def test_what_a_store_does_not_take_back_hides_no_interruption(
 
     store = OutOfReach(clock=clock)
     interrupted_after_a_wait(store, limit_set(store, TEN, DB))
-    assert "an acquisition could not be refunded after an interrupted wait" in caplog.text
+    assert "an acquisition could not be refunded after it was interrupted" in caplog.text
     assert not store.line.busy
 
 

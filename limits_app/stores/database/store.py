@@ -172,9 +172,6 @@ class DatabaseStore(AskedInThread):
         self, claims: Sequence[Claim], emptiest_first: bool, failover: bool, transaction: Transaction
     ) -> Claim | None:
         transaction.lock([claim.plan for claim in claims])
-        for claim in claims:
-            transaction.check(claim.plan)
-            claim.admitted = None
 
         def charge(claim: Claim) -> bool:
             claim.holder = ((self._process + claim.number) % 2**64).to_bytes(8)
@@ -183,8 +180,17 @@ class DatabaseStore(AskedInThread):
         def peek(claim: Claim) -> None:
             engine.peek(claim, transaction.records(claim.plan), transaction.now)
 
-        chosen = first_admitted(claims, charge, peek, emptiest_first=emptiest_first, failover=failover)
-        transaction.save(chosen)
+        try:
+            for claim in claims:
+                transaction.check(claim.plan)
+                claim.admitted = None
+            chosen = first_admitted(claims, charge, peek, emptiest_first=emptiest_first, failover=failover)
+            transaction.save(chosen)
+        except BaseException as error:
+            if not transaction.has_committed(error):
+                for claim in claims:
+                    claim.admitted = None
+            raise
         return chosen
 
     def _settle_once(self, claim: Claim, changes: Amounts) -> bool:
@@ -221,7 +227,6 @@ class DatabaseStore(AskedInThread):
     def _settle_later(self, claims: Sequence[Claim]) -> None:
         """Have claims refunded that may have been admitted although their caller got an error."""
         for claim in claims:
-            claim.admitted = None
             if self.settle_later is not None and (claim, "acquire") in self._runner.doubts:
                 self.settle_later(claim, [-amount for amount in claim.amounts])
 

@@ -171,9 +171,10 @@ class RedisClusterStore(RedisStore):
         changes = [-amount for amount in claim.amounts]
         while charged:
             one = charged.pop()
-            claim.decided_at = one.at
+            claim.decided_at, left = one.at, Unfinished([one])
             try:
-                yield from self._settle_group(claim, changes, Unfinished([one]), undo=True)
+                yield from self._settle_group(claim, changes, left, undo=True)
+                left.settled_last(self._slots)
             except StoreUnavailable:
                 logger.warning("what a rejected request charged on one server could not be refunded", exc_info=True)
 

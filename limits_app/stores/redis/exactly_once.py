@@ -89,6 +89,10 @@ class InDoubt(Generic[K, V]):
                 del self._found[next(iter(self._found))]
             self._found[key] = value
 
+    def get(self, key: K) -> V | None:
+        """Return what is noted; None where nothing is in doubt."""
+        return self._found.get(key)
+
     def take(self, key: K) -> V | None:
         """Return what is noted, and forget it; None where nothing is in doubt."""
         return self._found.pop(key, None) if self._found else None

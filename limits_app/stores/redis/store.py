@@ -117,8 +117,12 @@ class RedisStore(Verbs):
             raise
 
     def settle(self, claim: Claim, changes: Amounts) -> None:
-        if self._settling.begin(claim):
-            self._settle_begun(claim, changes)
+        token = object()
+        try:
+            if self._settling.begin(claim, token):
+                self._run(self._settle(claim, changes))
+        finally:
+            self._settling.end(claim, token)
 
     def _settle_begun(self, claim: Claim, changes: Amounts) -> None:
         try:
@@ -260,7 +264,9 @@ class RedisStore(Verbs):
     def _settle_unfinished(self) -> None:
         with suppress(StoreUnavailable):
             for claim in self._unfinished.all():
-                if claim.admitted is None:
+                if claim.settled:  # by a call that was interrupted then
+                    self._unfinished.take(claim)
+                elif claim.admitted is None:
                     self.settle(claim, [-amount for amount in claim.amounts])
 
     def _settle_in_thread(self, claim: Claim, changes: Amounts) -> None:

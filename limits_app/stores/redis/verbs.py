@@ -65,6 +65,14 @@ class Unfinished:
     claims: Sequence[Claim] = ()
     acquire: AcquireCall | None = None
 
+    def settled_last(self, slots: Slots) -> None:
+        """The last of `charged` is settled."""
+        call = self.call
+        # Together, without a call in between where a signal handler could raise: it would be settled twice.
+        self.charged, self.call = self.charged[:-1], None
+        if call is not None:
+            call.finish(slots)
+
 
 class Verbs:
     """The verbs, and what they know of the server."""
@@ -157,10 +165,9 @@ class Verbs:
 
     def _settle(self, claim: Claim, changes: Amounts) -> Steps[None]:
         """Settle a claim wherever it is charged; after an error or an interruption the next call does the rest."""
-        left = self._unfinished.take(claim)
+        left = self._unfinished.get(claim)
         if left is None:
-            groups = self._groups(claim.plan) if claim.admitted or claim.plan.is_credit else ()
-            left = Unfinished([Charged(group, claim.decided_at) for group in groups])
+            left = Unfinished(self._charged(claim))
         lease_was_lost = False
         try:
             if left.call is not None and left.call.slot is not None:
@@ -169,7 +176,7 @@ class Verbs:
                 group, claim.decided_at = left.charged[-1]
                 if group.is_whole or any(group.amounts(changes)):
                     lease_was_lost |= yield from self._settle_group(claim, changes, left)
-                left.charged.pop()
+                left.settled_last(self._slots)
         except BaseException:
             self._unfinished.keep(claim, left)
             raise
@@ -177,21 +184,30 @@ class Verbs:
             if lease_was_lost:
                 claim.lose_lease()
         claim.settled = True
+        self._unfinished.take(claim)
         self._rejections.forget()
         if self.line.busy:
             self.line.notify(claim.plan.scope_keys)
 
+    def _charged(self, claim: Claim) -> list[Charged]:
+        """Return where a claim is charged of which nothing is in doubt."""
+        groups = self._groups(claim.plan) if claim.admitted or claim.plan.is_credit else ()
+        return [Charged(group, claim.decided_at) for group in groups]
+
     def _find_out(self, claim: Claim, left: Unfinished, call: ScriptCall) -> Steps[bool]:
         """Withdraw the call that was not answered; return whether it has found that a lease had run out."""
         reply: bytes = yield call.withdrawal()
-        left.call = None
         if left.acquire is not None:
+            charged = left.charged
             if reply[0] in _DECIDED and self._read(left.claims, left.acquire, reply)[0] is claim:
-                left.charged.append(Charged(left.acquire.plans[left.claims.index(claim)], claim.decided_at))
-            left.acquire = None
+                plan = left.acquire.plans[left.claims.index(claim)]
+                charged = [*charged, Charged(plan, claim.decided_at)]
+            left.charged, left.acquire, left.call = charged, None, None  # together, as in `settled_last`
         elif reply[0] in _SETTLED:
-            left.charged.pop()
+            left.settled_last(self._slots)
             return reply[0] == _LEASE_LOST
+        else:
+            left.call = None
         return False
 
     def _settle_group(self, claim: Claim, changes: Amounts, left: Unfinished, *, undo: bool = False) -> Steps[bool]:
@@ -228,10 +244,10 @@ class Verbs:
         return not kept_leases
 
     def _send(self, call: ScriptCall, left: Unfinished) -> Steps[bytes]:
+        if left.call is not None:
+            left.call.finish(self._slots)  # it had no effect
         left.call = call
         reply: bytes = yield call
-        left.call = None
-        call.finish(self._slots)
         return reply
 
     def _peek(self, claim: Claim) -> Steps[None]:
